@@ -1,0 +1,39 @@
+# Two commands: `make demo` and `make test`. Each makes its own virtual environment first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/installed
+JOBS ?= 2
+
+.PHONY: demo test test-all lint types imports tests clean
+
+demo: $(INSTALLED)
+	$(BIN)/python examples/demo.py
+
+test: lint types imports tests
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports --no-logo
+
+tests: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules -m "not slow" src tests
+
+test-all: lint types imports
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules src tests
+
+# torch first and by itself: another package's open-ended wish for it must find it there
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

@@ -1,0 +1,49 @@
+"""Landscope: what kind of minimum a trained network sits in.
+
+>>> import torch, landscope as ls
+>>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+>>> probe = ls.Probe(net, (torch.randn(32, 2), torch.arange(32) % 2))
+>>> H = ls.Hessian(probe)
+>>> (H @ probe.vector()).shape
+torch.Size([42])
+>>> ls.eigsh(H, k=2).converged
+True
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from landscope.core import errors
+from landscope.core.estimate import Cost, Estimate, Status
+from landscope.core.losses import Loss
+from landscope.core.probe import Probe
+from landscope.core.reading import freeze
+from landscope.core.registry import Registry
+from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
+from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
+
+try:
+    __version__ = version("landscope")
+except PackageNotFoundError:  # run from a source tree
+    __version__ = "0+source"
+
+__all__ = [
+    "GGN",
+    "Cost",
+    "EmpiricalFisher",
+    "Estimate",
+    "Fisher",
+    "Hessian",
+    "Loss",
+    "Probe",
+    "Registry",
+    "Status",
+    "__version__",
+    "diagonal",
+    "eigsh",
+    "errors",
+    "freeze",
+    "frobenius",
+    "log_det",
+    "spectrum",
+    "trace",
+]

@@ -1,0 +1,1 @@
+"""What everything speaks: probes, estimates, parameter vectors, registries, errors, seeds."""

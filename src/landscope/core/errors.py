@@ -1,0 +1,204 @@
+"""Everything Landscope can complain about, in one tree.
+
+    LandscopeError
+    ├── ProbeError                  what was given cannot be measured
+    │   ├── DataError
+    │   │   ├── EmptyDataError          no samples
+    │   │   ├── OneShotDataError        an iterator that can be read once only
+    │   │   ├── ChangingDataError       two passes gave different samples
+    │   │   ├── MissingTargetsError     batches without targets
+    │   │   └── LabelRangeError         class labels outside 0 … C−1
+    │   ├── ModelError
+    │   │   ├── NoParametersError       nothing to differentiate with respect to
+    │   │   ├── NonFiniteWeightsError   NaN or infinity among weights or buffers
+    │   │   └── StochasticModelError    dropout left on, or other noise in the forward pass
+    │   └── LossError
+    │       ├── NonFiniteLossError      NaN or infinite loss
+    │       └── LossReductionError      neither per sample, nor a mean, nor a sum over samples
+    ├── DataFileError               a file of a data set
+    │   ├── MissingFileError            not where it was looked for
+    │   ├── DamagedFileError            truncated, altered, or not of its format
+    │   ├── UnsafeFileError             a pickle or archive that asks for more than data
+    │   └── DownloadError               could not be fetched
+    ├── NotApplicableError          this quantity is not defined for this model, loss or data
+    ├── DifferentiationError        an operation cannot be differentiated as often as needed
+    ├── OperandError                a vector of the wrong shape, type or device
+    ├── NonFiniteProductError       an operator's product holds NaN or infinity
+    ├── BudgetSpentError            the seconds or passes that were allowed are used up
+    ├── OutOfMemoryError            not even one sample fits
+    ├── UnknownNameError            a name that no registry entry, parameter or layer has
+    └── MissingExtraError           an optional package is not installed
+
+Every class also derives from the built-in exception that a caller would expect (`ValueError`, `KeyError`, …). A message
+says what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BudgetSpentError",
+    "ChangingDataError",
+    "DamagedFileError",
+    "DataError",
+    "DataFileError",
+    "DifferentiationError",
+    "DownloadError",
+    "EmptyDataError",
+    "LabelRangeError",
+    "LandscopeError",
+    "LossError",
+    "LossReductionError",
+    "MissingExtraError",
+    "MissingFileError",
+    "MissingTargetsError",
+    "ModelError",
+    "NoParametersError",
+    "NonFiniteLossError",
+    "NonFiniteProductError",
+    "NonFiniteWeightsError",
+    "NotApplicableError",
+    "OneShotDataError",
+    "OperandError",
+    "OutOfMemoryError",
+    "ProbeError",
+    "StochasticModelError",
+    "UnknownNameError",
+    "UnsafeFileError",
+]
+
+
+class LandscopeError(Exception):
+    """Base of all errors that Landscope raises on purpose."""
+
+
+class ProbeError(LandscopeError, ValueError):
+    """What was given cannot be measured."""
+
+
+class DataError(ProbeError):
+    """Something about the data."""
+
+
+class EmptyDataError(DataError):
+    """The data holds no samples."""
+
+
+class OneShotDataError(DataError):
+    """The data can be read once only; every measure needs several passes."""
+
+
+class ChangingDataError(DataError):
+    """Two passes over the data gave different samples."""
+
+
+class MissingTargetsError(DataError):
+    """The batches hold inputs only."""
+
+
+class LabelRangeError(DataError):
+    """Class labels outside 0 … C−1."""
+
+
+class ModelError(ProbeError):
+    """Something about the model."""
+
+
+class NoParametersError(ModelError):
+    """There is nothing to differentiate with respect to."""
+
+
+class NonFiniteWeightsError(ModelError):
+    """NaN or infinity among the weights or buffers."""
+
+
+class StochasticModelError(ModelError):
+    """The forward pass draws random numbers: dropout left on, or noise."""
+
+
+class LossError(ProbeError):
+    """Something about the loss."""
+
+
+class NonFiniteLossError(LossError):
+    """The loss is NaN or infinite at the given parameters."""
+
+
+class LossReductionError(LossError):
+    """The loss is neither per sample, nor a mean, nor a sum over samples."""
+
+
+class DataFileError(LandscopeError):
+    """Something about a file of a data set; the message names the file."""
+
+
+class MissingFileError(DataFileError, FileNotFoundError):
+    """A file is not where it was looked for."""
+
+
+class DamagedFileError(DataFileError, ValueError):
+    """A file is truncated, altered, or not of its format."""
+
+
+class UnsafeFileError(DataFileError, ValueError):
+    """A pickle or archive asks for more than data: code, or files outside its folder."""
+
+
+class DownloadError(DataFileError, ConnectionError):
+    """A file could not be fetched."""
+
+
+class NotApplicableError(LandscopeError, TypeError):
+    """The quantity is not defined for this model, loss or data."""
+
+
+class DifferentiationError(LandscopeError, RuntimeError):
+    """An operation of the model cannot be differentiated as often as the quantity needs."""
+
+
+class OperandError(LandscopeError, ValueError):
+    """A vector or block of the wrong shape, type or device."""
+
+
+class NonFiniteProductError(LandscopeError, FloatingPointError):
+    """The product of an operator with a finite vector holds NaN or infinity."""
+
+
+class BudgetSpentError(LandscopeError, TimeoutError):
+    """The seconds or passes that were allowed are used up."""
+
+
+class OutOfMemoryError(LandscopeError, MemoryError):
+    """Not even the smallest piece of work fits into memory."""
+
+
+class UnknownNameError(LandscopeError, KeyError):
+    """A name that does not exist, with the choices and the nearest of them.
+
+    >>> raise UnknownNameError.among("optimiser", "sdg", ["sgd", "adam"])
+    Traceback (most recent call last):
+    landscope.core.errors.UnknownNameError: unknown optimiser 'sdg'; did you mean 'sgd'? Choices: adam, sgd
+    """
+
+    @classmethod
+    def among(cls, kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
+        """The error for `name`, which is none of `choices`."""
+        known = sorted(choices)
+        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+        shown = ", ".join(known[:40]) + (f", … ({len(known)} in all)" if len(known) > 40 else "")
+        return cls(f"unknown {kind} {name!r}{hint} Choices: {shown or 'none'}")
+
+    def __str__(self) -> str:  # KeyError would print the repr of its argument
+        return str(self.args[0]) if self.args else ""
+
+
+class MissingExtraError(LandscopeError, ImportError):
+    """An optional package is needed and absent; the message holds the command that installs it."""
+
+    @classmethod
+    def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
+        """The error for `package`, which `landscope[extra]` would have installed."""
+        return cls(f"{purpose} needs {package}, which is not installed. Run: pip install 'landscope[{extra}]'")

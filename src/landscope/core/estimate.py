@@ -1,0 +1,162 @@
+"""What every measure returns: a number that knows how sure it is, how it ended and what it cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+
+__all__ = ["Cost", "Estimate", "Status"]
+
+Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+"""What a JSON document can hold; settings and details are of this type."""
+
+
+class Status(str, Enum):
+    """How a computation ended."""
+
+    EXACT = "exact"
+    """The value is the definition's, up to rounding."""
+    CONVERGED = "converged"
+    """An iterative or random method reached the accuracy that was asked for."""
+    BUDGET_SPENT = "budget spent"
+    """The budget ended first; the value and its error bar stand, the asked accuracy does not."""
+    SATURATED = "saturated"
+    """Computed, but its settings put it where it no longer tells anything of its own."""
+    NOT_APPLICABLE = "not applicable"
+    """The quantity is not defined here; `reason` says why."""
+    FAILED = "failed"
+    """No value; `reason` says why."""
+
+    @property
+    def has_value(self) -> bool:
+        """Whether an estimate of this status carries a finite value."""
+        return self not in (Status.NOT_APPLICABLE, Status.FAILED)
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a computation took: passes over the data (one forward and one backward count as one), seconds, bytes."""
+
+    passes: float = 0.0
+    seconds: float = 0.0
+    bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.passes + other.passes, self.seconds + other.seconds, max(self.bytes, other.bytes))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its uncertainty, outcome, cost and the settings that define it.
+
+    `stderr` is the estimator's own standard error (0 for exact values); `data_stderr` is what another sample of the
+    data of this size would change, where that is known. A value is finite, or the status says that there is none.
+
+    >>> Estimate(12.2614, stderr=0.031, status=Status.CONVERGED)
+    Estimate(12.26 ± 0.03, converged)
+    >>> print(Estimate(0.5))
+    0.5
+    >>> print(Estimate.failed("the loss is not finite"))
+    – (failed: the loss is not finite)
+    >>> Estimate(float("nan"))
+    Traceback (most recent call last):
+    ValueError: an estimate with status 'exact' needs a finite value, got nan
+    """
+
+    value: float
+    stderr: float = 0.0
+    data_stderr: float | None = None
+    status: Status = Status.EXACT
+    reason: str = ""
+    cost: Cost = field(default_factory=Cost)
+    settings: Mapping[str, Plain] = field(default_factory=dict)
+    details: Mapping[str, Plain] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", Status(self.status))
+        object.__setattr__(self, "value", float(self.value))
+        object.__setattr__(self, "stderr", float(self.stderr))
+        if self.status.has_value and not math.isfinite(self.value):
+            raise ValueError(f"an estimate with status {self.status.value!r} needs a finite value, got {self.value}")
+        if not self.status.has_value and not self.reason:
+            raise ValueError(f"an estimate with status {self.status.value!r} needs a reason")
+        for name in ("stderr", "data_stderr"):
+            error = getattr(self, name)
+            if self.status.has_value and error is not None and not (math.isfinite(error) and error >= 0):
+                raise ValueError(f"{name} must be finite and not negative, got {error}")
+
+    @classmethod
+    def failed(cls, reason: str, **fields: object) -> Estimate:
+        """No value, because of `reason`."""
+        return cls(math.nan, status=Status.FAILED, reason=reason, **fields)  # type: ignore[arg-type]
+
+    @classmethod
+    def not_applicable(cls, reason: str, **fields: object) -> Estimate:
+        """Not defined here, because of `reason`."""
+        return cls(math.nan, status=Status.NOT_APPLICABLE, reason=reason, **fields)  # type: ignore[arg-type]
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        if not self.status.has_value:
+            return f"– ({self.status}: {self.reason})"
+        return format_with_error(self.value, self.stderr)
+
+    def __repr__(self) -> str:
+        return f"Estimate({self}, {self.status})" if self.status.has_value else f"Estimate({self})"
+
+    def to_dict(self) -> dict[str, Plain]:
+        """Plain values only; a missing value becomes `None`."""
+        plain = asdict(self)
+        plain["status"] = self.status.value
+        if not self.status.has_value:
+            plain["value"] = None
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Plain]) -> Estimate:
+        """The inverse of `to_dict`."""
+        fields: dict[str, object] = dict(plain)
+        cost = plain.get("cost")
+        fields["value"] = math.nan if plain.get("value") is None else plain["value"]
+        fields["cost"] = Cost(**cost) if isinstance(cost, dict) else Cost()  # type: ignore[arg-type]
+        return cls(**fields)  # type: ignore[arg-type]
+
+    def to_json(self) -> str:
+        """One JSON object.
+
+        >>> e = Estimate(0.1 + 0.2, stderr=1e-3, details={"layer": "fc"})
+        >>> Estimate.from_json(e.to_json()) == e
+        True
+        """
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Estimate:
+        """The inverse of `to_json`."""
+        return cls.from_dict(json.loads(text))
+
+
+def format_with_error(value: float, error: float) -> str:
+    """The value to the digits that its error leaves meaningful.
+
+    >>> format_with_error(12.2614, 0.031), format_with_error(12.2614, 0.0), format_with_error(1234567.0, 2100.0)
+    ('12.26 ± 0.03', '12.2614', '1.235e+06 ± 2e+03')
+    >>> format_with_error(3.2e-7, 1.4e-8)
+    '3.20e-07 ± 1.4e-08'
+    """
+    if not error > 0:
+        return f"{value:.6g}"
+    digits = 2 if f"{error:.1e}".startswith("1") else 1
+    last = math.floor(math.log10(error)) - digits + 1  # power of ten of the last digit kept
+    size = math.floor(math.log10(max(abs(value), error)))
+    if -4 <= size < 6 and last <= 0:
+        return f"{value:.{-last}f} ± {error:.{-last}f}"
+    return f"{value:.{max(size - last, 0)}e} ± {error:.{digits - 1}e}"

@@ -1,0 +1,88 @@
+"""What has been spent, and what may be: passes over the data and seconds.
+
+A pass is one forward and one backward pass over all samples: the work of one gradient. A forward pass alone is a third of
+it, a Hessian product three (in a block of k, 2 + 1/k each).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from landscope.core.errors import BudgetSpentError
+from landscope.core.estimate import Cost
+
+__all__ = ["FORWARD", "Ledger"]
+
+FORWARD = 1 / 3
+"""Passes that a forward pass counts for."""
+
+
+class Ledger:
+    """Counts passes; raises `BudgetSpentError` between two pieces of work once a limit is reached.
+
+    >>> ledger = Ledger()
+    >>> with ledger.limited(passes=1.5):
+    ...     ledger.add(1.0); ledger.check(); ledger.add(1.0); ledger.check()
+    Traceback (most recent call last):
+    landscope.core.errors.BudgetSpentError: the budget of 1.5 passes is spent
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0.0
+        self._limits: list[tuple[float, float, str]] = []
+
+    def add(self, passes: float) -> None:
+        """Note work done."""
+        self.passes += passes
+
+    def check(self) -> None:
+        """Raise if a limit is reached."""
+        for deadline, last_pass, what in self._limits:
+            if time.monotonic() > deadline or self.passes >= last_pass:
+                raise BudgetSpentError(f"the budget of {what} is spent")
+
+    @contextmanager
+    def limited(self, seconds: float | None = None, passes: float | None = None) -> Iterator[None]:
+        """Allow so many seconds and passes from now on; may be nested, the tightest limit holds."""
+        if seconds is None and passes is None:
+            yield
+            return
+        what = " and ".join(f"{v:g} {u}" for v, u in ((seconds, "seconds"), (passes, "passes")) if v is not None)
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        last_pass = float("inf") if passes is None else self.passes + passes
+        self._limits.append((deadline, last_pass, what))
+        try:
+            yield
+        finally:
+            self._limits.remove((deadline, last_pass, what))
+
+    @contextmanager
+    def metered(self) -> Iterator[Meter]:
+        """A meter that reads what is spent inside."""
+        meter = Meter(self)
+        try:
+            yield meter
+        finally:
+            meter.stop()
+
+
+class Meter:
+    """What a stretch of work has cost."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._passes, self._start = ledger.passes, time.monotonic()
+        self._cost: Cost | None = None
+
+    def stop(self) -> None:
+        """End the stretch."""
+        self._cost = self.cost
+
+    @property
+    def cost(self) -> Cost:
+        """Passes and seconds so far, or until `stop`."""
+        if self._cost is not None:
+            return self._cost
+        return Cost(passes=self._ledger.passes - self._passes, seconds=time.monotonic() - self._start)

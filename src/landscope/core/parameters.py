@@ -1,0 +1,130 @@
+"""Parameter vectors: which parameters are measured, and in which order they lie in a vector."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from landscope.core.errors import NoParametersError, OperandError, UnknownNameError
+
+__all__ = ["ParameterSpace", "Selection", "select_parameters"]
+
+Selection = None | str | nn.Module | nn.Parameter | Iterable[str | nn.Module | nn.Parameter]
+"""All that require a gradient (`None`), or names, patterns, layers, modules, parameters."""
+
+
+@dataclass(frozen=True)
+class ParameterSpace:
+    """The order and shapes in which parameters lie in a flat vector of length `size`.
+
+    >>> space = ParameterSpace(("w", "b"), (torch.Size([2, 3]), torch.Size([2])))
+    >>> space.size, {name: tuple(t.shape) for name, t in space.unflatten(torch.arange(8.0)).items()}
+    (8, {'w': (2, 3), 'b': (2,)})
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of entries of each parameter."""
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def size(self) -> int:
+        """P, the number of entries in all."""
+        return sum(self.sizes)
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """One vector (P,) of the named tensors, which may carry the same leading dimension: then (k, P)."""
+        parts = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            tensor = tensors[name]
+            lead = tensor.shape[: tensor.dim() - len(shape)]
+            if tensor.shape[len(lead) :] != shape:
+                raise OperandError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+            parts.append(tensor.reshape(*lead, -1))
+        return torch.cat(parts, -1)
+
+    def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
+        """The named tensors of a vector (P,), as views."""
+        if vector.shape != (self.size,):
+            raise OperandError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
+        parts = vector.split(self.sizes)
+        return {name: part.view(shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)}
+
+    def slices(self) -> dict[str, slice]:
+        """Where each parameter lies in the vector."""
+        out, start = {}, 0
+        for name, size in zip(self.names, self.sizes, strict=True):
+            out[name] = slice(start, start + size)
+            start += size
+        return out
+
+
+def select_parameters(model: nn.Module, selection: Selection) -> tuple[str, ...]:
+    """The names of the selected parameters, in the model's own order.
+
+    A string is the exact name of a parameter, the name of a layer (all of its parameters), or a pattern with `*`, `?` or
+    `[…]`. Tied weights count once, under their first name.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    >>> select_parameters(net, ["0", "*.bias"])
+    ('0.weight', '0.bias', '2.bias')
+    """
+    named = dict(model.named_parameters())
+    if selection is None:
+        chosen = {name for name, p in named.items() if p.requires_grad}
+        if not chosen:
+            found = f"{len(named)} parameters, none of which requires a gradient" if named else "no parameters at all"
+            raise NoParametersError(
+                f"the model has {found}. Call model.requires_grad_(True), or name what to measure: Probe(..., params=['*'])."
+            )
+    else:
+        wanted: Sequence[str | nn.Module | nn.Parameter]
+        wanted = [selection] if isinstance(selection, (str, nn.Module, nn.Parameter)) else list(selection)
+        chosen = set().union(*(_matching(model, named, item) for item in wanted))
+        if not chosen:
+            raise NoParametersError(
+                "params= selects no parameters. Leave it out to measure all that require a gradient."
+            )
+    return tuple(name for name in named if name in chosen)
+
+
+def _matching(model: nn.Module, named: Mapping[str, nn.Parameter], item: str | nn.Module | nn.Parameter) -> set[str]:
+    first_name = {id(p): name for name, p in named.items()}
+    if isinstance(item, nn.Parameter):
+        if id(item) not in first_name:
+            raise NoParametersError(f"a parameter of shape {tuple(item.shape)} was given that is not part of the model")
+        return {first_name[id(item)]}
+    if isinstance(item, nn.Module):
+        inside = {first_name[id(p)] for p in item.parameters() if id(p) in first_name}
+        if not inside:
+            raise NoParametersError(f"the module {type(item).__name__} holds no parameters of the model")
+        return inside
+    every = dict(model.named_parameters(remove_duplicate=False))
+    if item in every:
+        return {first_name[id(every[item])]}
+    layers = {name for name, _ in model.named_modules() if name}
+    if item in layers:
+        inside = {first_name[id(p)] for p in model.get_submodule(item).parameters()}
+        if not inside:
+            raise NoParametersError(
+                f"the layer {item!r} ({type(model.get_submodule(item)).__name__}) has no parameters"
+            )
+        return inside
+    matches = {first_name[id(p)] for name, p in every.items() if fnmatch.fnmatchcase(name, item)}
+    matches |= {
+        first_name[id(p)]
+        for layer in layers
+        if fnmatch.fnmatchcase(layer, item)
+        for p in model.get_submodule(layer).parameters()
+    }
+    if not matches:
+        raise UnknownNameError.among("parameter, layer or pattern", item, [*every, *layers])
+    return matches

@@ -1,0 +1,348 @@
+"""A frozen point to measure at: the function, its parameters as values, the loss, the data and the mode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from landscope.core import checks
+from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, saved_bytes
+from landscope.core.batches import Batch, Layout, join, map_tensors, tensors_in
+from landscope.core.distributed import raise_together, sum_over_processes
+from landscope.core.errors import LossError, UnknownNameError
+from landscope.core.evaluation import Precision, measuring
+from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap
+from landscope.core.ledger import FORWARD, Ledger
+from landscope.core.losses import Loss, check_label_range, label_classes, resolve_loss
+from landscope.core.memory import available_bytes
+from landscope.core.parameters import ParameterSpace, Selection, select_parameters
+from landscope.core.reading import DataLike, FixedData, read
+
+__all__ = ["Probe"]
+
+Params = Mapping[str, Tensor]
+
+CHECKED_SAMPLES = 32
+"""How many samples of the first batch the checks at construction evaluate."""
+CPU_WORKING_SET = 2**30
+"""Bytes of activations at once on a CPU: more brings no speed there."""
+
+
+class Probe:
+    """A model at its present parameters, with the data and the loss at which it is measured.
+
+    The model is copied once and never touched: parameters, buffers, mode, hooks, gradients and random state stay as they
+    are, whatever is measured and whatever fails. What would make numbers meaningless is refused here.
+
+    Args:
+        model: any `nn.Module`; half-precision weights are measured in float32.
+        data: a DataLoader, a Dataset, (x, y) tensors, or any re-iterable of batches (tuples or dicts).
+        loss: a name (`cross_entropy`, `mse`, `binary_cross_entropy`, `exponential`), a `landscope.Loss`, a `torch.nn`
+            criterion, or a function of (outputs, targets), or of (outputs, batch) if its second parameter has that name.
+        params: which parameters: all that require a gradient, or names, layers, patterns, modules.
+        mode: `"eval"`, or `"batch_statistics"`: BatchNorm on the statistics of each batch, dropout off. Then the batches
+            are part of the definition and are taken as they come.
+        temperature: outputs are divided by it.
+        batch_size: samples per batch for tensors and Datasets; memory is bounded without it.
+        device, dtype: where and in which precision to measure; default: as the model is.
+        seed: for what is random later on.
+
+    >>> probe = Probe(nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
+    >>> probe
+    Probe(Linear, 9 parameters, 10 samples, cross_entropy, eval, float32 on cpu)
+    >>> probe.gradient().shape
+    torch.Size([9])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: DataLike,
+        loss: str | Loss | nn.Module | Callable[..., Tensor] = "cross_entropy",
+        *,
+        params: Selection = None,
+        mode: Mode = "eval",
+        temperature: float = 1.0,
+        batch_size: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        seed: int = 0,
+    ) -> None:
+        checks.check_options(model, mode, temperature, dtype)
+        inner = unwrap(model)
+        present = next((p.device for p in inner.parameters()), torch.device("cpu"))
+        self.device = present if device is None else torch.device(device)
+        self.mode: Mode = mode
+        self.temperature = float(temperature)
+        self.seed = int(seed)
+        self.ledger = Ledger()
+        error: Exception | None = None
+        try:
+            self._model = frozen_copy(inner, mode, dtype, self.device)
+            self._recurrent = is_recurrent(inner)
+            self._measure(select_parameters(inner, params))
+            self._read(read(data, batch_size), batch_size)
+            self._settle_loss(resolve_loss(loss))
+        except Exception as caught:
+            error = caught
+        raise_together(error, self.device)
+        counted = torch.tensor(float(self._local_samples), dtype=torch.float64, device=self.device)
+        self.n_samples = int(sum_over_processes(counted).item())
+
+    def _measure(self, names: tuple[str, ...]) -> None:
+        held = dict(self._model.named_parameters())
+        self._params = {name: held[name].detach() for name in names}
+        self.space = ParameterSpace(names, tuple(p.shape for p in self._params.values()))
+        self.dtype = next(iter(self._params.values())).dtype
+        self._piece_sizes: dict[float, PieceSize] = {}
+
+    def _read(self, data: FixedData, batch_size: int | None) -> None:
+        if self.mode == "batch_statistics":
+            checks.check_batches_are_fixed(data, batch_size)
+        self._data = data
+        self._layout = Layout.of(self._model, next(iter(data)))
+        self._held: tuple[Batch, ...] | None = None
+        if data.kept is None:
+            self._local_samples = sum(self._layout.batch(raw).size for raw in data)
+            return
+        batches = [self._layout.batch(raw) for raw in data.kept]
+        self._local_samples = sum(batch.size for batch in batches)
+        if self.mode == "batch_statistics":
+            batches = [Batch(batch.raw, batch.size, False) for batch in batches]
+        whole = join(batches)
+        batches = batches if whole is None else [whole]
+        needed = sum(t.numel() * t.element_size() for batch in batches for t in tensors_in(batch.raw))
+        if needed < available_bytes(self.device) // 4:
+            batches = [Batch(self._ready(batch.raw), batch.size, batch.divisible) for batch in batches]
+        self._held = tuple(batches)
+
+    def _settle_loss(self, loss: Loss) -> None:
+        """Refuse what cannot be measured, and find out how the loss is reduced."""
+        self.loss = loss
+        with self.measuring(), torch.no_grad():
+            first = next(self.batches())
+            checks.check_targets(loss, self.targets(first))
+            sample = next(first.pieces(CHECKED_SAMPLES))
+            sample = Batch(self._ready(sample.raw), sample.size, sample.divisible)
+            checks.check_deterministic(self._model, lambda: self._call(self._params, sample))
+            if sample.divisible and sample.size > 1:
+                checks.check_samples_are_independent(lambda batch: self._call(self._params, batch), sample)
+            outputs = self.outputs(self._params, sample)
+            if loss.likelihood == "categorical":
+                classes = label_classes(checks.tensor_output(outputs), self.targets(sample))
+                if classes is not None:
+                    for batch in self.batches():
+                        check_label_range(classes, self.targets(batch))
+            evaluate = lambda loss, batch: loss.function(self.outputs(self._params, batch), self._second(loss, batch))  # noqa: E731
+            self.loss = checks.with_reduction(loss, evaluate, sample)
+            checks.check_finite_loss(self.loss_sum(self._params, sample), "of the first batch")
+            for batch in self._suspicious():
+                checks.check_finite_loss(self.loss_sum(self._params, batch), "of samples with non-finite inputs")
+
+    def _suspicious(self) -> Iterator[Batch]:
+        """Samples whose inputs hold NaN or infinity: their loss is looked at before anything else."""
+        for batch in self._held or ():
+            for piece in batch.pieces(1024):
+                if any(not bool(torch.isfinite(t).all()) for t in tensors_in(piece.raw) if t.is_floating_point()):
+                    yield Batch(self._ready(piece.raw), piece.size, piece.divisible)
+
+    # The point
+
+    def module(self, layer: str) -> nn.Module:
+        """The named layer of the probe's own copy of the model; reading it is free, changing it is not allowed."""
+        layers = dict(self._model.named_modules())
+        if layer not in layers:
+            raise UnknownNameError.among("layer", layer, [name for name in layers if name])
+        return layers[layer]
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """Every layer of the probe's own copy of the model, by name."""
+        return MappingProxyType(dict(self._model.named_modules()))
+
+    @property
+    def params(self) -> Mapping[str, Tensor]:
+        """The measured parameters by name, in the order of a flat vector."""
+        return MappingProxyType(self._params)
+
+    @property
+    def n_params(self) -> int:
+        """P, the length of a parameter vector."""
+        return self.space.size
+
+    def vector(self) -> Tensor:
+        """θ as one vector (P,)."""
+        return self.space.flatten(self._params)
+
+    def at_temperature(self, temperature: float) -> Probe:
+        """The same point with another temperature; the data is not read again."""
+        checks.check_options(self._model, self.mode, temperature, None)
+        twin = object.__new__(Probe)
+        twin.__dict__.update(self.__dict__)
+        twin.temperature = float(temperature)
+        return twin
+
+    def restrict(self, params: Selection) -> Probe:
+        """The same point with other parameters measured and the rest constant.
+
+        >>> net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+        >>> Probe(net, (torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))).restrict("1").n_params
+        8
+        """
+        twin = object.__new__(Probe)
+        twin.__dict__.update(self.__dict__)
+        twin._measure(select_parameters(self._model, params))
+        return twin
+
+    def few_in_float64(self, samples: int) -> Probe | None:
+        """The same point in float64 on a few of this process's samples, for checks; `None` where batches cannot be cut."""
+        few = next(next(self.batches()).pieces(samples))
+        if few.size > samples:
+            return None
+        twin = object.__new__(Probe)
+        twin.__dict__.update(self.__dict__)
+        twin._model = copy.deepcopy(self._model).double()
+        twin._measure(self.space.names)
+        twin._held = (Batch(twin._ready(few.raw), few.size, few.divisible),)
+        twin._local_samples = twin.n_samples = few.size
+        twin.ledger = Ledger()
+        return twin
+
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """The measured parameters by the layer that holds them."""
+        out: dict[str, tuple[str, ...]] = {}
+        for name in self.space.names:
+            layer = name.rpartition(".")[0]
+            out[layer] = (*out.get(layer, ()), name)
+        return out
+
+    def __repr__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        return (
+            f"Probe({type(self._model).__name__}, {self.n_params:,} parameters, {self.n_samples:,} samples, "
+            f"{self.loss.name}, {self.mode}, {kind} on {self.device})"
+        )
+
+    # The function
+
+    def _call(self, params: Params, batch: Batch) -> object:
+        args, kwargs = self._layout.arguments(batch.raw)
+        return functional_call(self._model, dict(params), args, kwargs)
+
+    def outputs(self, params: Params, batch: Batch) -> object:
+        """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""
+        outputs = self._call(params, batch)
+        if self.loss.structured and not isinstance(outputs, Tensor):
+            if self.temperature != 1.0:
+                raise LossError("a temperature needs a model that returns one tensor; wrap the model so that it does")
+            return outputs
+        tensor = checks.tensor_output(outputs)
+        return tensor if self.temperature == 1.0 else tensor / self.temperature
+
+    def targets(self, batch: Batch) -> object:
+        """What the outputs for a batch are compared with."""
+        return self._layout.targets(batch.raw)
+
+    def _second(self, loss: Loss, batch: Batch) -> object:
+        return batch.raw if loss.takes == "batch" else self.targets(batch)
+
+    def loss_of(self, outputs: object, batch: Batch) -> Tensor:
+        """The sum of the loss over the samples of a batch, given their outputs."""
+        return self.loss.sum(outputs, self._second(self.loss, batch), batch.size)
+
+    def loss_sum(self, params: Params, batch: Batch) -> Tensor:
+        """The sum of the loss over the samples of a batch, at the given parameters."""
+        return self.loss_of(self.outputs(params, batch), batch)
+
+    def value(self) -> float:
+        """L, the mean loss over all samples. One forward pass."""
+        with torch.no_grad():
+            (total,) = self.total(
+                lambda batch: (self.loss_sum(self._params, batch).double(),), load=0.25, passes=FORWARD, grad=False
+            )
+        return checks.check_finite_loss(total / self.n_samples)
+
+    def gradient(self) -> Tensor:
+        """∇L, the gradient of the mean loss, as a vector (P,). One forward and one backward pass."""
+
+        def piece(batch: Batch) -> tuple[Tensor, ...]:
+            leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
+            loss = self.loss_sum(leaves, batch)
+            grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            return self.space.flatten(dict(zip(leaves, grads, strict=True))), loss.detach().double()
+
+        total, loss = self.total(piece, load=1.0)
+        checks.check_finite_loss(loss / self.n_samples)
+        return total / self.n_samples
+
+    # The data
+
+    def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:
+        """The context in which the model is evaluated: see `landscope.core.evaluation`."""
+        return measuring(self.device, precision, self._recurrent)
+
+    def batches(self) -> Iterator[Batch]:
+        """The data of this process, as it is held or read."""
+        if self._held is not None:
+            yield from self._held
+            return
+        for raw in self._data:
+            batch = self._layout.batch(raw)
+            yield batch if self.mode == "eval" else Batch(batch.raw, batch.size, False)
+
+    def _ready(self, raw: object) -> object:
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.detach().to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+
+        return map_tensors(move, raw)
+
+    def total(
+        self,
+        function: PieceFunction,
+        *,
+        load: float,
+        passes: float = 1.0,
+        precision: Precision = "highest",
+        grad: bool = True,
+    ) -> tuple[Tensor, ...]:
+        """Σ of `function` over the samples of all processes, in pieces that fit into memory.
+
+        `load` says how many times the activations of one gradient the function holds at once, `passes` how many gradients
+        it costs: that goes into the ledger, whose budget ends the work between two pieces.
+        """
+        with self.measuring(precision), torch.set_grad_enabled(grad):
+            size = self._piece_sizes.get(load)
+            if size is None:
+                size = self._piece_sizes[load] = PieceSize(self._fitting(load))
+            share = passes / max(self._local_samples, 1)
+
+            def metered(batch: Batch) -> tuple[Tensor, ...]:
+                self.ledger.check()
+                part = function(batch)
+                self.ledger.add(share * batch.size)
+                return part
+
+            sums = accumulate(self.batches(), metered, size, self.device, self._ready)
+            assert sums is not None, "every process holds samples: checked at construction"
+            return tuple(sum_over_processes(part) for part in sums)
+
+    def _fitting(self, load: float) -> int:
+        """How many samples fit: what is free over what one sample's activations take."""
+        sample = next(next(self.batches()).pieces(2))
+        if not sample.divisible:
+            return sample.size
+        sample = Batch(self._ready(sample.raw), sample.size, sample.divisible)
+        leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
+        held = [*leaves.values(), *self._model.parameters(), *self._model.buffers()]
+        with torch.enable_grad():
+            per_sample = max(64, saved_bytes(lambda: self.loss_sum(leaves, sample), held) / sample.size)
+        room = available_bytes(self.device) // (4 if self.device.type == "cpu" else 2)
+        if self.device.type == "cpu":
+            room = min(room, CPU_WORKING_SET)
+        return max(1, int(room / (per_sample * load)))

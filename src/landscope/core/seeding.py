@@ -1,0 +1,71 @@
+"""Randomness is an argument: generators made from seeds, never global state.
+
+Random vectors are drawn on the CPU whatever the device, so that a seed gives the same numbers on every machine and on
+every process of a distributed run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["generator", "normal", "preserved_rng", "rademacher"]
+
+
+def generator(seed: int, *stream: str | int) -> torch.Generator:
+    """A CPU generator for `seed`, independent for each named stream.
+
+    >>> a, b = generator(0, "trace"), generator(0, "eigen")
+    >>> bool(torch.equal(torch.rand(4, generator=a), torch.rand(4, generator=b)))
+    False
+    """
+    digest = hashlib.sha256(repr((int(seed), *stream)).encode()).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
+
+
+def rademacher(
+    shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Independent ±1 with equal chance.
+
+    >>> rademacher((4,), generator(0), torch.float32).abs()
+    tensor([1., 1., 1., 1.])
+    """
+    bits = torch.randint(0, 2, tuple(shape), generator=rng, dtype=torch.int8)
+    return bits.to(device).to(dtype).mul_(2).sub_(1)
+
+
+def normal(
+    shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Independent standard normal numbers."""
+    return torch.randn(tuple(shape), generator=rng, dtype=dtype).to(device)
+
+
+@contextmanager
+def preserved_rng(*extra: torch.Generator) -> Iterator[None]:
+    """Whatever happens inside, the global generators (torch, NumPy, Python) and `extra` ones come back as they were.
+
+    Reading a `DataLoader` draws from torch's global generator even without shuffling; users' transforms draw from all
+    three.
+    """
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
+    python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (it is what users draw from)
+    cuda = [torch.cuda.get_rng_state(d) for d in devices]
+    own = [g.get_state() for g in extra]
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)  # noqa: NPY002
+        torch.set_rng_state(cpu)
+        for device, state in zip(devices, cuda, strict=True):
+            torch.cuda.set_rng_state(state, device)
+        for rng, state in zip(extra, own, strict=True):
+            rng.set_state(state)

@@ -1,0 +1,194 @@
+"""Ways to differentiate twice, as pure functions of one piece of data.
+
+With F the cost of a forward pass, a gradient costs 3F and its derivative along a vector 6F more: one product costs 3 gradients,
+and where a block of k vectors shares the gradient, 2 + 1/k each. Three ways reach that in different circumstances:
+
+- *forward over reverse*: the derivative of the gradient along v, by forward mode; the least memory for one vector;
+- the same for a block under `vmap`: one primal computation, batched tangents; what compilers and GPUs like best;
+- *reverse over reverse*: the gradient keeps its graph, through which every vector is pulled back; needs no forward
+  derivatives, and shares the gradient among the vectors.
+
+Products take and give rows (k, P): one vector per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vjp, vmap
+
+from landscope.core.parameters import ParameterSpace
+
+__all__ = ["Method", "gauss_newton_methods", "hessian_methods"]
+
+Params = Mapping[str, Tensor]
+ScalarFunction = Callable[[Params], Tensor]
+OutputFunction = Callable[[Params], Tensor]
+OutputMap = Callable[[Tensor, Tensor], Tensor]
+"""(outputs z, tangent u) → B u, with B a symmetric matrix at the outputs, block-diagonal over samples."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to multiply; for k vectors, `load` is the memory and `passes` the work, both in units of one gradient."""
+
+    name: str
+    product: Callable[..., Tensor]
+    load: Callable[[int], float]
+    passes: Callable[[int], float]
+    compilable: bool
+
+
+def hessian_forward_over_reverse(loss: ScalarFunction, params: Params, space: ParameterSpace, rows: Tensor) -> Tensor:
+    """Rows H v, one forward-mode derivative of the gradient each."""
+    gradient = grad(loss)
+
+    def product(vector: Tensor) -> Tensor:
+        return space.flatten(jvp(gradient, (params,), (space.unflatten(vector),))[1])
+
+    return torch.stack([product(row) for row in rows])
+
+
+def hessian_batched(loss: ScalarFunction, params: Params, space: ParameterSpace, rows: Tensor) -> Tensor:
+    """Rows H v, all tangents through one primal computation."""
+    gradient = grad(loss)
+
+    def product(vector: Tensor) -> Tensor:
+        return space.flatten(jvp(gradient, (params,), (space.unflatten(vector),))[1])
+
+    return vmap(product)(rows) if len(rows) > 1 else product(rows[0])[None]
+
+
+def hessian_reverse_over_reverse(loss: ScalarFunction, params: Params, space: ParameterSpace, rows: Tensor) -> Tensor:
+    """Rows vᵀH, each vector pulled back through the graph of the one gradient they share."""
+    leaves = _leaves(params)
+    gradient = _grad(loss(leaves), leaves, create_graph=True)
+    return _pull_back(gradient, leaves, space, rows)
+
+
+def gauss_newton_forward_then_reverse(
+    outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace, rows: Tensor
+) -> Tensor:
+    """Rows Jᵀ B J v: forward mode to the outputs, through B, reverse mode back."""
+    z, pull = vjp(outputs, params)  # type: ignore[misc]  # a third value comes with has_aux only
+
+    def product(vector: Tensor) -> Tensor:
+        tangent = jvp(outputs, (params,), (space.unflatten(vector),))[1]
+        return space.flatten(pull(curve(z, tangent))[0])
+
+    return torch.stack([product(row) for row in rows])
+
+
+def gauss_newton_batched(
+    outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace, rows: Tensor
+) -> Tensor:
+    """Rows Jᵀ B J v, all tangents through one primal computation."""
+    z, pull = vjp(outputs, params)  # type: ignore[misc]  # a third value comes with has_aux only
+
+    def product(vector: Tensor) -> Tensor:
+        tangent = jvp(outputs, (params,), (space.unflatten(vector),))[1]
+        return space.flatten(pull(curve(z, tangent))[0])
+
+    return vmap(product)(rows) if len(rows) > 1 else product(rows[0])[None]
+
+
+def gauss_newton_reverse_over_reverse(
+    outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace, rows: Tensor
+) -> Tensor:
+    """Rows Jᵀ B J v without forward mode: J v is the derivative of u ↦ ⟨Jᵀ u, v⟩."""
+    leaves = _leaves(params)
+    z = outputs(leaves)
+    dual = torch.zeros_like(z, requires_grad=True)
+    pulled = _grad(z, leaves, dual, create_graph=True)
+    products = []
+    for row in rows:
+        vectors = space.unflatten(row)
+        linked = [name for name, tensor in pulled.items() if tensor.requires_grad]
+        (tangent,) = (
+            torch.autograd.grad(
+                [pulled[name] for name in linked], dual, [vectors[name] for name in linked], retain_graph=True
+            )
+            if linked
+            else (torch.zeros_like(z),)
+        )
+        products.append(space.flatten(_grad(z, leaves, curve(z.detach(), tangent), retain_graph=True)))
+    return torch.stack(products)
+
+
+def _leaves(params: Params) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone().requires_grad_() for name, tensor in params.items()}
+
+
+def _grad(
+    value: Tensor,
+    leaves: Params,
+    seed: Tensor | None = None,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> dict[str, Tensor]:
+    grads = torch.autograd.grad(
+        value,
+        list(leaves.values()),
+        seed,
+        create_graph=create_graph,
+        retain_graph=retain_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return dict(zip(leaves, grads, strict=True))
+
+
+def _pull_back(gradient: Mapping[str, Tensor], leaves: Params, space: ParameterSpace, rows: Tensor) -> Tensor:
+    linked = [name for name, tensor in gradient.items() if tensor.requires_grad]
+    if not linked:  # a loss that is linear in the parameters
+        return torch.zeros_like(rows)
+    products = []
+    for row in rows:
+        vectors = space.unflatten(row)
+        pulled = torch.autograd.grad(
+            [gradient[name] for name in linked],
+            list(leaves.values()),
+            [vectors[name] for name in linked],
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        products.append(space.flatten(dict(zip(leaves, pulled, strict=True))))
+    return torch.stack(products)
+
+
+def _fixed(load: float) -> Callable[[int], float]:
+    return lambda _: load
+
+
+_HESSIAN = (
+    Method("forward over reverse", hessian_forward_over_reverse, _fixed(4.0), lambda k: 3.0 * k, True),
+    Method("forward over reverse, batched", hessian_batched, lambda k: 2.0 + 2.0 * k, lambda k: 1.0 + 2.0 * k, True),
+    Method("reverse over reverse", hessian_reverse_over_reverse, _fixed(4.0), lambda k: 1.0 + 2.0 * k, False),
+)
+_GAUSS_NEWTON = (
+    Method("forward then reverse", gauss_newton_forward_then_reverse, _fixed(3.0), lambda k: 2.0 * k, True),
+    Method(
+        "forward then reverse, batched", gauss_newton_batched, lambda k: 2.0 + 1.5 * k, lambda k: 0.7 + 1.3 * k, True
+    ),
+    Method("reverse over reverse", gauss_newton_reverse_over_reverse, _fixed(3.0), lambda k: 1.0 + 1.7 * k, False),
+)
+
+
+def hessian_methods(block: bool, device: torch.device) -> tuple[Method, ...]:
+    """The ways to multiply by the Hessian, the fastest first (measured: `benchmarks/products.py`)."""
+    single, batched, reverse = _HESSIAN
+    if not block:
+        return (single, reverse)
+    return (batched, reverse, single) if device.type == "cuda" else (reverse, batched, single)
+
+
+def gauss_newton_methods(block: bool, device: torch.device) -> tuple[Method, ...]:
+    """The ways to multiply by a Gauss–Newton matrix, the fastest first."""
+    single, batched, reverse = _GAUSS_NEWTON
+    if not block:
+        return (single, reverse)
+    return (batched, single, reverse) if device.type == "cuda" else (single, batched, reverse)

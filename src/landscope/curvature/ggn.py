@@ -1,0 +1,30 @@
+"""The generalised Gauss–Newton matrix (Schraudolph 2002): (1/n) Σ_i J_iᵀ (∂²ℓ_i/∂z_i²) J_i."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.func import grad, jvp
+
+from landscope.core.batches import Batch
+from landscope.curvature.gauss_newton import GaussNewtonOperator
+
+__all__ = ["GGN"]
+
+
+class GGN(GaussNewtonOperator):
+    """The Hessian without the network's own curvature; positive semi-definite for convex losses.
+
+    A product costs about two gradients.
+
+    >>> from landscope.core.probe import Probe
+    >>> w = torch.nn.Linear(2, 1, bias=False)
+    >>> GGN(Probe(w, (torch.eye(2), torch.zeros(2, 1)), "mse")).dense()
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
+        def loss(at: Tensor) -> Tensor:
+            return self.probe.loss_of(at, batch)
+
+        return jvp(grad(loss), (z,), (tangent,))[1]

@@ -1,0 +1,202 @@
+"""A curvature matrix that is known through its products with vectors.
+
+The matrix is a sum over samples divided by their number, whatever the batches: each piece of data adds its part, and where
+several processes share the data one all-reduce adds theirs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from landscope.core.batches import Batch
+from landscope.core.errors import DifferentiationError, LandscopeError, NonFiniteLossError, OperandError
+from landscope.core.evaluation import Precision
+from landscope.core.memory import available_bytes, is_out_of_memory
+from landscope.core.parameters import ParameterSpace, Selection
+from landscope.core.probe import Probe
+from landscope.core.seeding import generator, normal
+from landscope.curvature.compilation import Compile, Compiler
+from landscope.curvature.differentiation import Method, Params
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
+    from typing_extensions import Self
+
+__all__ = ["CurvatureOperator"]
+
+ROUNDING_UNITS = 32
+"""Relative rounding error of a product in units of the machine epsilon: seen below 10 on the networks of the tests."""
+
+
+class CurvatureOperator(ABC):
+    """Base of the curvature matrices: a symmetric (P, P) matrix at a probe.
+
+    Args:
+        probe: the point.
+        params: a subset of the probe's parameters; the rest are constants.
+        compile: compile the products (`True`), never (`False`), or once the time spent on them has repaid it (`"auto"`).
+        precision: `"highest"` (float32 is float32), or `"tf32"` on GPUs that have it; its rounding is measured and becomes
+            part of every stated error.
+    """
+
+    def __init__(
+        self, probe: Probe, *, params: Selection = None, compile: Compile = "auto", precision: Precision = "highest"
+    ) -> None:
+        if precision not in ("highest", "tf32"):
+            raise OperandError(f"precision must be 'highest' or 'tf32', got {precision!r}")
+        self.probe = probe if params is None else probe.restrict(params)
+        self.precision: Precision = precision
+        self.products = 0
+        """How many vectors have been multiplied so far: each costs one pass over the data."""
+        self._compile: Compile = compile
+        self._compiler = Compiler(compile, self.probe.device)
+        self._methods = {block: list(self._ways(block)) for block in (False, True)}
+        self._rounding: float | None = None
+
+    @abstractmethod
+    def _ways(self, block: bool) -> tuple[Method, ...]:
+        """The ways to multiply by one vector or by a block, the fastest first."""
+
+    @abstractmethod
+    def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
+        """The rows of products, summed over the samples of one piece of data."""
+
+    # The contract
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(P, P)."""
+        return self.probe.n_params, self.probe.n_params
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the numbers in its products."""
+        return self.probe.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its products live."""
+        return self.probe.device
+
+    @property
+    def rounding(self) -> float:
+        """Relative rounding error of a product: a multiple of the machine epsilon; measured where TF32 is allowed."""
+        if self._rounding is None:
+            self._rounding = ROUNDING_UNITS * torch.finfo(self.dtype).eps
+            if self.precision == "tf32" and self.device.type == "cuda" and self.dtype == torch.float32:
+                v = normal((self.shape[0],), generator(self.probe.seed, "rounding"), self.dtype, self.device)
+                exact = type(self)(self.probe, compile=False) @ v
+                coarse = type(self)(self.probe, compile=False, precision="tf32") @ v
+                self._rounding += float((coarse - exact).norm() / exact.norm().clamp(min=torch.finfo(self.dtype).tiny))
+        return self._rounding
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        self._check_operand(other)
+        columns = other.detach().to(self.dtype)
+        rows = columns[None] if columns.dim() == 1 else columns.T
+        if not len(rows):
+            return columns.clone()
+        width = self._block_width()
+        parts = [self._multiply(rows[start : start + width].contiguous()) for start in range(0, len(rows), width)]
+        product = torch.cat(parts)
+        return product[0] if columns.dim() == 1 else product.T.contiguous()
+
+    def dense(self) -> Tensor:
+        """The whole (P, P) matrix from P products, made exactly symmetric; for small P."""
+        matrix = self @ torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
+        return (matrix + matrix.T) / 2
+
+    def to_scipy(self) -> LinearOperator:
+        """The same matrix as a `scipy.sparse.linalg.LinearOperator` (NumPy in, NumPy out)."""
+        from scipy.sparse.linalg import LinearOperator
+
+        def multiply(array: np.ndarray) -> np.ndarray:
+            block = torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self.dtype)
+            return (self @ block).cpu().numpy()
+
+        kind = np.float64 if self.dtype == torch.float64 else np.float32
+        return LinearOperator(
+            self.shape,
+            matvec=lambda v: multiply(v.reshape(-1)),
+            matmat=multiply,
+            rmatvec=lambda v: multiply(v.reshape(-1)),
+            rmatmat=multiply,
+            dtype=kind,
+        )
+
+    def restrict(self, params: Selection) -> Self:
+        """The diagonal block of these parameters: the rest are constants.
+
+        Same point, same data; costs only what these parameters' derivatives need.
+        """
+        return type(self)(self.probe, params=params, compile=self._compile, precision=self.precision)
+
+    def blocks(self) -> dict[str, Self]:
+        """The diagonal block of each layer, by the layer's name."""
+        return {layer: self.restrict(names) for layer, names in self.probe.layers().items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.probe!r})"
+
+    # The work
+
+    def _check_operand(self, other: object) -> None:
+        if not isinstance(other, Tensor):
+            raise OperandError(
+                f"{type(self).__name__} multiplies torch tensors, got {type(other).__name__}; for NumPy arrays use .to_scipy()"
+            )
+        size = self.shape[0]
+        if other.dim() not in (1, 2) or other.shape[0] != size:
+            raise OperandError(f"expected a vector ({size},) or a block ({size}, k), got shape {tuple(other.shape)}")
+        if not other.is_floating_point():
+            raise OperandError(f"expected real numbers ({self.dtype}), got {other.dtype}")
+        if other.device.type != self.device.type:
+            raise OperandError(f"the operand is on {other.device}, the operator on {self.device}; move one of them")
+
+    def _block_width(self) -> int:
+        """How many vectors at once: their products and tangents may take an eighth of the free memory."""
+        bytes_each = 4 * self.shape[0] * torch.finfo(self.dtype).bits // 8
+        return max(1, min(64, available_bytes(self.device) // (8 * bytes_each)))
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        probe, methods = self.probe, self._methods[len(rows) > 1]
+        refused: list[str] = []
+        while methods:
+            method = methods[0]
+
+            def piece(batch: Batch, method: Method = method) -> tuple[Tensor, ...]:
+                call = self._compiler(method, self._piece, batch, len(rows))
+                return (call(method, dict(probe.params), rows, batch, probe.space).detach(),)
+
+            try:
+                (total,) = probe.total(
+                    piece, load=method.load(len(rows)), passes=method.passes(len(rows)), precision=self.precision
+                )
+            except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+                if isinstance(error, LandscopeError) or is_out_of_memory(error):
+                    raise
+                refused.append(f"{method.name}: {_first_line(error)}")
+                if len(methods) == 1:
+                    raise DifferentiationError(
+                        f"the model or the loss cannot be differentiated twice. {'; '.join(refused)}"
+                    ) from error
+                methods.pop(0)
+                continue
+            self.products += len(rows)
+            product = total / probe.n_samples
+            if not bool(torch.isfinite(product).all()):
+                raise NonFiniteLossError(
+                    f"the product of {type(self).__name__} with a vector is not finite: the loss has an infinite or undefined "
+                    f"second derivative here (square roots at zero, overflow). Try dtype=torch.float64, or look at the inputs."
+                )
+            return product
+        raise AssertionError("unreachable: the last method raises")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,129 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32×32, binary or python version."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from landscope.data.card import Split
+from landscope.data.dataset import DataSet, Raw, register
+from landscope.data.formats.cifar import Labels, parse_binary, parse_python
+from landscope.data.source import Download, Files, Version
+
+__all__ = ["CIFAR10_VERSIONS", "read_cifar10"]
+
+_HOME = "https://www.cs.toronto.edu/~kriz/"
+_CITATION = "A. Krizhevsky. Learning Multiple Layers of Features from Tiny Images. Technical report, 2009."
+
+_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
+_CIFAR100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree
+wolf woman worm
+"""
+
+
+def _version(name: str, folder: str, archive: str, md5: str, files: dict[str, str | None]) -> Version:
+    home = Download(urls=(_HOME + archive,), path=archive, checksum=f"md5:{md5}", unpacks_to=folder)
+    return Version(name=name, folders=(folder,), files=files, downloads=(home,))
+
+
+CIFAR10_VERSIONS = (
+    _version(
+        "binary",
+        "cifar-10-batches-bin",
+        "cifar-10-binary.tar.gz",
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        {
+            "data_batch_1.bin": "md5:5dd7e06a14cb22eb9f671a540d1b7c25",
+            "data_batch_2.bin": "md5:5ea93a67294ea407fff1d09f752e9692",
+            "data_batch_3.bin": "md5:942cd6a4bcdd0dd3c604fbe906cb4421",
+            "data_batch_4.bin": "md5:ae636b3ba5c66a11e91e8cb52e771fcb",
+            "data_batch_5.bin": "md5:53f37980c15c3d472c316c40844f3f0d",
+            "test_batch.bin": "md5:803d5f7f4d78ea53de84dbe85f74fb6d",
+        },
+    ),
+    _version(
+        "python",
+        "cifar-10-batches-py",
+        "cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+        {
+            "data_batch_1": "md5:c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "md5:d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "md5:54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "md5:634d18415352ddfa80567beed471001a",
+            "data_batch_5": "md5:482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "md5:40351d587109b95175f43aff81a1287e",
+        },
+    ),
+)
+_CIFAR100_VERSIONS = (
+    _version(
+        "binary",
+        "cifar-100-binary",
+        "cifar-100-binary.tar.gz",
+        "03b5dce01913d631647c71ecec9e9cb8",
+        {"train.bin": None, "test.bin": None},
+    ),
+    _version(
+        "python",
+        "cifar-100-python",
+        "cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",
+        {"train": "md5:16019d7e3df5f24257cddd939b257f8d", "test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc"},
+    ),
+)
+
+
+def _read(files: Files, kind: Labels, classes: tuple[str, ...]) -> Raw:
+    parse = parse_binary if files.version.name == "binary" else parse_python
+
+    def split(names: list[str]) -> Split:
+        parts = [parse(files.read(name), files.path(name), kind, len(classes)) for name in names]
+        images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return Split(torch.from_numpy(images), torch.from_numpy(labels))
+
+    names = list(files.version.files)
+    return Raw(train=split(names[:-1]), evaluation=split(names[-1:]), classes=classes)
+
+
+def read_cifar10(files: Files, *, seed: int) -> Raw:
+    """CIFAR-10 from either version."""
+    del seed  # nothing is drawn
+    return _read(files, "labels", tuple(_CIFAR10.split()))
+
+
+def _read_cifar100(files: Files, *, seed: int) -> Raw:
+    del seed  # nothing is drawn
+    return _read(files, "fine_labels", tuple(_CIFAR100.split()))
+
+
+register(
+    DataSet(
+        name="cifar10",
+        title="CIFAR-10",
+        task="classification",
+        read=read_cifar10,
+        licence="none stated",
+        citation=_CITATION,
+        source=_HOME + "cifar.html",
+        versions=CIFAR10_VERSIONS,
+    )
+)
+register(
+    DataSet(
+        name="cifar100",
+        title="CIFAR-100",
+        task="classification",
+        read=_read_cifar100,
+        licence="none stated",
+        citation=_CITATION,
+        source=_HOME + "cifar.html",
+        versions=_CIFAR100_VERSIONS,
+    )
+)

@@ -1,0 +1,42 @@
+"""The digits that scikit-learn carries (Alpaydin and Kaynak 1998): 1,797 grey images of 8×8, the default set.
+
+A third is held out, drawn in proportion to the classes, and halved into validation and test.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from landscope.core.errors import MissingExtraError
+from landscope.data.card import Split
+from landscope.data.dataset import DataSet, Raw, register
+
+__all__: list[str] = []
+
+
+def _read(files: None, *, seed: int) -> Raw:
+    del files, seed  # it is inside scikit-learn, and the split is drawn by `load`
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise MissingExtraError.of("scikit-learn", "digits", "the data set 'digits'") from error
+    bunch = load_digits()
+    images = torch.tensor(bunch.images / 16.0, dtype=torch.float32).unsqueeze(1)
+    labels = torch.tensor(bunch.target, dtype=torch.int64)
+    return Raw(train=Split(images, labels), classes=tuple("0123456789"), notes="16 grey levels, scaled to [0, 1]")
+
+
+register(
+    DataSet(
+        name="digits",
+        title="Digits (scikit-learn)",
+        task="classification",
+        read=_read,
+        licence="CC BY 4.0",
+        citation="E. Alpaydin, C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, "
+        "1998. doi:10.24432/C50P49",
+        source="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
+        held_out=1 / 3,
+        requires=("sklearn", "digits"),
+    )
+)

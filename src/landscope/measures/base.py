@@ -1,0 +1,73 @@
+"""What a measure is: a frozen dataclass of its settings that turns a probe into an estimate."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, TypeVar
+
+from landscope.core.errors import BudgetSpentError, DifferentiationError, NotApplicableError, OutOfMemoryError
+from landscope.core.estimate import Estimate
+from landscope.core.probe import Probe
+from landscope.core.registry import Registry
+
+__all__ = ["MEASURES", "Measure", "register"]
+
+MEASURES: Registry[type[Measure]] = Registry("measure")
+
+M = TypeVar("M", bound="type[Measure]")
+
+
+def register(key: str) -> Callable[[M], M]:
+    """Class decorator: file a measure under its key."""
+
+    def file(cls: M) -> M:
+        cls.key = key
+        MEASURES.register(key)(cls)
+        return cls
+
+    return file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(ABC):
+    """Base of all measures.
+
+    A subclass is a frozen dataclass whose fields are its settings, registered under one exact key. It implements
+    `_measure`; calling it adds cost and settings, and turns what cannot be had into a status with a reason.
+    """
+
+    key: ClassVar[str] = ""
+    invariant_to: ClassVar[frozenset[str]] = frozenset()
+    """Function-preserving transformations that leave the value unchanged (names of `landscope.invariance`)."""
+
+    seed: int = 0
+
+    @abstractmethod
+    def _measure(self, probe: Probe) -> Estimate:
+        """The estimate at a probe; raises `NotApplicableError` where it is not defined."""
+
+    @abstractmethod
+    def passes(self, probe: Probe) -> float:
+        """About how many passes over the data it will take (see `landscope.core.ledger`)."""
+
+    def within(self, passes: float, probe: Probe) -> Measure:
+        """The same measure with its effort bounded to about so many passes, where it can be bounded."""
+        return self
+
+    def __call__(self, probe: Probe) -> Estimate:
+        """Measure."""
+        with probe.ledger.metered() as meter:
+            try:
+                estimate = self._measure(probe)
+            except NotApplicableError as error:
+                estimate = Estimate.not_applicable(str(error))
+            except (DifferentiationError, OutOfMemoryError, BudgetSpentError) as error:
+                estimate = Estimate.failed(str(error))
+        return replace(estimate, cost=meter.cost + estimate.cost, settings=self.settings)
+
+    @property
+    def settings(self) -> dict[str, bool | int | float | str | None]:
+        """The settings that define the value."""
+        return asdict(self)

@@ -1,0 +1,191 @@
+"""Information-geometric sharpness (Jang et al. 2022), at every rank, through the Gram matrix.
+
+    IGS = (1/n) Σ_i g_iᵀ F⁺ g_i,   and at rank m with the m largest eigenpairs (λ_k, v_k) of the Fisher matrix F only:
+    IGS_m = (1/n) Σ_i Σ_{k≤m} ⟨v_k, g_i⟩² / λ_k = (1/n) Σ_i Σ_{k≤m} (u_kᵀ G g_i)² / λ_k²
+
+with F = GᵀG, eigenpairs (λ_k, u_k) of the small matrix K = GGᵀ, and g_i the gradient of sample i. It is defined on batches of
+`batch_size` samples and averaged over them: rank and batch size are part of the measure.
+
+At full rank it carries no geometry: where the Jacobians are independent (P ≫ nC), IGS = Σ_i (1/p_{i,y_i} − 1), a function of
+the losses of the batch alone. That saturated value is reported beside it, and a rank that reaches it is called saturated. Only the
+full rank is invariant to reparametrisation; the choice of the largest eigenvalues is not.
+
+Cost per batch: C + 4 forward or backward passes (a third of a gradient each) and an eigendecomposition of order nC, for all
+ranks at once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from landscope.core.distributed import sum_over_processes
+from landscope.core.errors import BudgetSpentError, OperandError
+from landscope.core.estimate import Estimate, Plain, Status
+from landscope.core.ledger import FORWARD
+from landscope.core.probe import Probe
+from landscope.curvature.gram import GramMatrix, gram
+from landscope.measures.base import Measure, register
+from landscope.measures.minibatches import gather_values, m_batches
+
+__all__ = ["InformationGeometricSharpness", "igs_curve", "saturated_igs"]
+
+SATURATED = 0.99
+"""Share of the full-rank value from which a rank tells nothing of its own."""
+CURVE_POINTS = 200
+"""At most so many ranks of the curve are reported, evenly spaced on a logarithmic scale."""
+
+
+def igs_curve(matrix: GramMatrix) -> Tensor:
+    """IGS_1, IGS_2, … up to the numerical rank of the Fisher matrix of a batch.
+
+    >>> probe = Probe(torch.nn.Linear(2, 3).double(), (torch.eye(2).double(), torch.tensor([0, 2])))
+    >>> matrix = gram(probe, next(probe.batches()))
+    >>> bool(torch.isclose(igs_curve(matrix)[-1], saturated_igs(matrix)))
+    True
+    """
+    values, vectors = matrix.fisher()
+    along = (vectors.T @ matrix.gradients()).square().sum(1)
+    return (along / values.square()).cumsum(0) / len(matrix.residuals)
+
+
+def saturated_igs(matrix: GramMatrix) -> Tensor:
+    """Σ_i r_iᵀ Λ_i⁺ r_i, for labels Σ_i (1/p_{i,y_i} − 1): what IGS is at full rank if the Jacobians are independent."""
+    return matrix.scores.square().sum()
+
+
+@register("igs")
+@dataclass(frozen=True, kw_only=True)
+class InformationGeometricSharpness(Measure):
+    """IGS at a rank, the plain mean over batches; details hold the mean logarithm, the whole curve and the saturated value.
+
+    Args:
+        rank: how many of the largest eigenvalues of the Fisher matrix.
+        batch_size: samples per batch, m.
+        batches: how many batches, drawn by `seed`; `None` for all of the data.
+
+    >>> probe = Probe(torch.nn.Linear(4, 3).double(), (torch.eye(4).double(), torch.tensor([0, 2, 1, 1])))
+    >>> estimate = InformationGeometricSharpness(rank=2)(probe)
+    >>> estimate.status, estimate.value < estimate.details["saturated"]
+    (<Status.EXACT: 'exact'>, True)
+    """
+
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+
+    rank: int = 20
+    batch_size: int = 64
+    batches: int | None = 20
+
+    def __post_init__(self) -> None:
+        for name, value in (("rank", self.rank), ("batch_size", self.batch_size), ("batches", self.batches)):
+            if not (isinstance(value, int) and value >= 1) and not (name == "batches" and value is None):
+                raise OperandError(f"igs: {name} must be a whole number of at least 1, got {value!r}")
+
+    def passes(self, probe: Probe) -> float:
+        """C + 4 forward or backward passes over the samples of the batches."""
+        share = min(self.batch_size, probe.n_samples) / probe.n_samples
+        return self._count(probe) * share * (_outputs_per_sample(probe) + 4) * FORWARD
+
+    def within(self, passes: float, probe: Probe) -> InformationGeometricSharpness:
+        """Fewer batches."""
+        count = self._count(probe)
+        affordable = int(count * passes / self.passes(probe))
+        return self if affordable >= count else replace(self, batches=max(1, affordable))
+
+    def _count(self, probe: Probe) -> int:
+        cut = max(1, probe.n_samples // self.batch_size)
+        return cut if self.batches is None else min(cut, self.batches)
+
+    def _measure(self, probe: Probe) -> Estimate:
+        outputs = _outputs_per_sample(probe)
+        ranks = shown_ranks(min(self.batch_size, probe.n_samples) * outputs, self.rank)
+        sums = torch.zeros(2, len(ranks), dtype=torch.float64, device=probe.device)
+        rows: list[tuple[float, float, float, float]] = []
+        spent = ""
+        for batch in m_batches(probe, self.batch_size, self.batches, self.seed):
+            try:
+                probe.ledger.check()
+            except BudgetSpentError as error:
+                if not rows:
+                    raise
+                spent = str(error)
+                continue  # other processes may still wait for the samples of later batches
+            matrix = gram(probe, batch)
+            probe.ledger.add((outputs + 4) * FORWARD * batch.size / probe.n_samples)
+            curve = torch.cat([sums.new_zeros(1), igs_curve(matrix)])
+            shown = curve[torch.tensor(ranks, device=curve.device).clamp(max=len(curve) - 1)]
+            sums += torch.stack([shown, shown.log()])
+            at_rank = float(curve[min(self.rank, len(curve) - 1)])
+            rows.append((at_rank, float(curve[-1]), float(saturated_igs(matrix)), len(curve) - 1))
+        columns = [gather_values([row[i] for row in rows]) for i in range(4)]
+        curves = sum_over_processes(sums) / len(columns[0])
+        return self._estimate(ranks, *curves.tolist(), *columns, spent)
+
+    def _estimate(
+        self,
+        ranks: list[int],
+        curve: list[float],
+        log_curve: list[float],
+        values: list[float],
+        full: list[float],
+        formula: list[float],
+        numerical: list[float],
+        spent: str,
+    ) -> Estimate:
+        """Put the batches together; one entry of each list per batch, the curves being means already."""
+        value, error = _mean(values)
+        saturated, smallest = _mean(full)[0], int(min(numerical))
+        mean_log, log_error = _mean([math.log(v) for v in values]) if min(values) > 0 else (None, None)
+        details: dict[str, Plain] = {
+            "mean_log": mean_log,
+            "mean_log_data_stderr": log_error,
+            "saturated": saturated,
+            "saturated_formula": _mean(formula)[0],
+            "numerical_rank": smallest,
+            "batches": len(values),
+            "ranks": list(ranks),
+            "curve": list(curve),
+            "mean_log_curve": [v if math.isfinite(v) else None for v in log_curve],
+        }
+        status, reason = Status.EXACT, ""
+        if spent:
+            status, reason = Status.BUDGET_SPENT, f"{spent}: {len(values)} batches were measured"
+        elif self.rank >= smallest or value >= SATURATED * saturated:
+            status = Status.SATURATED
+            reason = (
+                f"the rank is so high that it is the loss in disguise: rank {self.rank} of {smallest} holds "
+                f"{value / saturated if saturated else 1:.1%} of the full-rank value. Ask for a smaller rank or larger batches."
+            )
+        return Estimate(value, data_stderr=error, status=status, reason=reason, details=details)
+
+
+def _outputs_per_sample(probe: Probe) -> int:
+    """C, from one sample; 1 where the model returns something else than a tensor."""
+    sample = next(next(probe.batches()).pieces(1))
+    with probe.measuring(), torch.no_grad():
+        z = probe.outputs(probe.params, replace(sample, raw=probe._ready(sample.raw)))
+    return z[0].numel() if isinstance(z, Tensor) else 1
+
+
+def shown_ranks(largest: int, asked: int) -> list[int]:
+    """The ranks that are reported: all of a small matrix, otherwise evenly spaced logarithms, and the asked one.
+
+    >>> shown_ranks(6, 2), len(shown_ranks(6400, 20)) <= 201
+    ([1, 2, 3, 4, 5, 6], True)
+    """
+    if largest <= CURVE_POINTS:
+        return list(range(1, largest + 1))
+    points = np.unique(np.geomspace(1, largest, CURVE_POINTS).round().astype(int))
+    return sorted({*points.tolist(), min(asked, largest)})
+
+
+def _mean(values: list[float]) -> tuple[float, float | None]:
+    """The mean over batches and its standard error."""
+    if len(values) < 2:
+        return values[0], None
+    return float(np.mean(values)), float(np.std(values, ddof=1) / len(values) ** 0.5)

@@ -1,0 +1,183 @@
+"""Where the linear and convolutional layers of a model stand: in which order they run, how often, and on what.
+
+Formulas that look at a layer's inputs and outputs only hold if the layer does what its type says, once per forward pass,
+for each sample by itself, and if its weight is used nowhere else. All of that is found out by running two samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from landscope.core.batches import Batch
+from landscope.core.errors import NotApplicableError
+from landscope.core.probe import Probe
+from landscope.measures.shared import once_per_probe
+
+__all__ = ["Layer", "Site", "default_layer", "layer_sites", "replaced_output", "some_samples", "used_once", "weight_name"]
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+@dataclass(frozen=True)
+class Site:
+    """One layer as two samples saw it."""
+
+    name: str
+    calls: int
+    """How often a forward pass runs it; 0 where its weight is used without calling it, or not at all."""
+    shape: tuple[int, ...]
+    """Of its output."""
+    samples: int
+    """Of the batch that was run."""
+    positions: int
+    """How often one sample uses the weight: places of a convolution or a sequence."""
+    faithful: bool
+    """Its output is W φ + b, not changed by hooks or by a subclass."""
+    by_sample: bool
+    """Row i of its input and output belongs to sample i alone."""
+    coupled_behind: bool
+    """What follows mixes the samples of a batch (BatchNorm on batch statistics, graphs)."""
+    gives_logits: bool
+    """Its output is the model's output."""
+
+
+@contextmanager
+def replaced_output(module: nn.Module, function: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """Inside, the layer's output is `function(input, output)`; the hook is gone afterwards, whatever happens."""
+
+    def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
+        return function(args[0] if args else next(iter(kwargs.values())), output)
+
+    handle = module.register_forward_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def some_samples(probe: Probe, count: int) -> Batch:
+    """The first `count` samples of this process, or the first batch where batches cannot be cut."""
+    piece = next(next(probe.batches()).pieces(count))
+    return Batch(probe._ready(piece.raw), piece.size, piece.divisible)
+
+
+class _Visits:
+    """What a forward pass did at every layer: shapes of inputs and outputs, in the order of the last call."""
+
+    def __init__(self, probe: Probe, batch: Batch) -> None:
+        self.order: list[str] = []
+        self.shapes: dict[str, list[tuple[torch.Size, torch.Size]]] = {}
+        self.faithful: dict[str, bool] = {}
+        self.norms: dict[str, int] = {}
+        self.last: dict[str, Tensor] = {}
+        with probe.measuring(), torch.no_grad(), ExitStack() as stack:
+            for name, module in probe.modules.items():
+                if isinstance(module, (Layer, _BatchNorm)):
+                    stack.enter_context(replaced_output(module, self._note(name, module)))
+            outputs = probe.outputs(probe.params, batch)
+        self.logits = {
+            name
+            for name, out in self.last.items()
+            if isinstance(outputs, Tensor) and torch.equal(_over(out, probe.temperature), outputs)
+        }
+        self.last.clear()
+
+    def _note(self, name: str, module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+        def note(x: Tensor, out: Tensor) -> Tensor:
+            if isinstance(module, _BatchNorm):
+                self.norms[name] = len(self.order)
+                return out
+            self.order.append(name)
+            self.shapes.setdefault(name, []).append((x.shape, out.shape))
+            self.last[name] = out.clone()
+            own = type(module).__mro__[[c in Layer.__args__ for c in type(module).__mro__].index(True)]
+            plain = own.forward(module, x)  # type: ignore[attr-defined]
+            close = torch.allclose(plain, out, rtol=1e-4, atol=1e-5 * float(out.abs().max()))
+            self.faithful[name] = self.faithful.get(name, True) and close
+            return out
+
+        return note
+
+
+def _over(out: Tensor, temperature: float) -> Tensor:
+    return out if temperature == 1.0 else out / temperature
+
+
+@once_per_probe
+def layer_sites(probe: Probe) -> dict[str, Site]:
+    """Every linear and convolutional layer in the order in which they run (by their last call); unused ones come first.
+
+    Two forward passes over two samples.
+    """
+    two, one = some_samples(probe, 2), some_samples(probe, 1)
+    seen = _Visits(probe, two)
+    alone = _Visits(probe, one) if two.divisible and two.size == 2 else seen
+    last_run = {name: at for at, name in enumerate(seen.order)}
+    names = [name for name, module in probe.modules.items() if isinstance(module, Layer)]
+
+    def site(name: str) -> Site:
+        visits = seen.shapes.get(name, [])
+        if not visits:
+            return Site(name, 0, (), two.size, 0, False, False, True, False)
+        (x, out), (x1, out1) = visits[0], alone.shapes[name][0]
+        rows = x[:1] == out[:1] == (two.size,) and x1[:1] == out1[:1] == (one.size,) and x[1:] == x1[1:]
+        if not two.divisible:  # a graph has no rows to compare; with batch statistics only the norm layers couple samples
+            rows = rows and probe.mode == "batch_statistics"
+        first_run = seen.order.index(name)
+        coupled = probe.mode == "batch_statistics" and any(at > first_run for at in seen.norms.values())
+        channels = out[-1] if isinstance(probe.modules[name], nn.Linear) else out[1] if len(out) > 1 else 1
+        positions = out.numel() // max(out[0] * channels, 1) if len(out) > 1 else 1
+        logits = name in seen.logits
+        return Site(name, len(visits), tuple(out), two.size, positions, seen.faithful[name], rows, coupled, logits)
+
+    return {name: site(name) for name in sorted(names, key=lambda name: last_run.get(name, -1))}
+
+
+def default_layer(probe: Probe) -> str:
+    """The classifier: the linear layer that gives the outputs, else the last linear one that runs, else the last conv."""
+    ran = [site for site in layer_sites(probe).values() if site.calls]
+    linear = [site for site in ran if isinstance(probe.modules[site.name], nn.Linear)]
+    chosen = [site for site in linear if site.gives_logits] or linear or ran
+    if not chosen:
+        raise NotApplicableError(
+            "relative flatness is defined for a linear or convolutional layer, and this model runs none (nn.Linear, nn.Conv1d, "
+            "nn.Conv2d, nn.Conv3d)"
+        )
+    return chosen[-1].name
+
+
+def weight_name(probe: Probe, layer: str) -> str | None:
+    """The name under which the model holds the layer's weight; `None` where it is computed (weight norm, parametrisations)."""
+    module = probe.module(layer)
+    weight = module._parameters.get("weight")
+    return next((name for name, p in probe.modules[""].named_parameters() if p is weight), None)
+
+
+@once_per_probe
+def used_once(probe: Probe, layer: str) -> bool:
+    """Whether the weight acts through one call of the layer only.
+
+    Its output is held fixed while the weight is doubled: the model's outputs must not notice. Finds tied weights and weights
+    that are used without calling the layer.
+    """
+    name = weight_name(probe, layer)
+    if name is None or layer_sites(probe)[layer].calls != 1:
+        return layer_sites(probe)[layer].calls == 1
+    module, batch = probe.module(layer), some_samples(probe, 2)
+    held: list[Tensor] = []
+
+    def keep(_: Tensor, out: Tensor) -> Tensor:
+        held.append(out.clone())
+        return held[0].clone()
+
+    with probe.measuring(), torch.no_grad(), replaced_output(module, keep):
+        before = probe.loss_of(probe.outputs(probe.params, batch), batch)
+        doubled = {**probe.params, name: 2 * module.weight}  # type: ignore[operator]
+        after = probe.loss_of(probe.outputs(doubled, batch), batch)
+    return torch.equal(before, after)

@@ -1,0 +1,262 @@
+"""Relative flatness of a layer (Petzka et al. 2021): curvature in its weight, measured in units of the weight.
+
+    neuronwise   κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'}        (`relative_flatness`)
+    layerwise    κ = ‖W‖²_F tr H                             (`relative_flatness_layerwise`)
+
+w_s are the weights into neuron (or channel) s, H_{s,s'} the block of the Hessian of the mean loss between those of s and s'; biases
+are left out. `details["form"]` says which of the equivalent forms was used, the cheapest that holds:
+
+    softmax head     one forward pass, all samples                                  (`softmax_head`)
+    layer forms      second derivatives behind the layer only, exact                (`layer_forms`)
+    random forms     the same with random directions, where exact ones are too many
+    layer Hessian    products with the Hessian in the weight: always right          (`layer_hessian`)
+
+`normalise=True` measures with features divided by their standard deviation over the data (positions included) and weights times
+it: the same function, no weight is edited. Features that never vary are left as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from landscope.core.batches import Batch
+from landscope.core.errors import DifferentiationError, NotApplicableError
+from landscope.core.estimate import Estimate, Plain, Status
+from landscope.core.ledger import FORWARD
+from landscope.core.probe import Probe
+from landscope.measures.base import Measure, register
+from landscope.measures.sharpness.behind_layer import share_behind
+from landscope.measures.sharpness.conv_layer import ConvGeometry
+from landscope.measures.sharpness.layer_forms import (
+    Geometry,
+    directions,
+    exact_forms,
+    passes_of,
+    random_forms,
+    square_factor,
+)
+from landscope.measures.sharpness.layer_hessian import layer_hessian_trace
+from landscope.measures.sharpness.layer_sites import (
+    Layer,
+    default_layer,
+    layer_sites,
+    replaced_output,
+    used_once,
+    weight_name,
+)
+from landscope.measures.sharpness.linear_layer import LinearGeometry
+from landscope.measures.sharpness.per_sample import mean_and_error
+from landscope.measures.sharpness.softmax_head import is_softmax_head, softmax_head
+
+__all__ = ["RelativeFlatness", "RelativeFlatnessLayerwise", "relative_flatness_by_layer"]
+
+Form = Literal["softmax head", "layer forms", "random forms", "layer Hessian"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LayerMeasure(Measure):
+    layer: str | None = None
+    tol: float = 0.01
+    max_probes: int = 512
+
+    def __post_init__(self) -> None:
+        if not self.tol > 0:
+            raise ValueError(f"tol is a relative standard error and must be positive, got {self.tol}")
+        if self.max_probes < 2:
+            raise ValueError(f"max_probes must be at least 2, got {self.max_probes}")
+
+    def _factor(self, matrix: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def _normalises(self) -> bool:
+        return False
+
+    def _measure(self, probe: Probe) -> Estimate:
+        name, layer = _chosen(probe, self.layer)
+        scale = _feature_scale(probe, name, layer) if self._normalises else None
+        geometry = _geometry(layer, scale)
+        factor = self._factor(geometry.matrix())
+        form, _ = self._form(probe, name)
+        details: dict[str, Plain] = {"layer": name, "form": form, "normalised": self._normalises}
+        if form == "layer Hessian":
+            return self._by_hessian(probe, name, geometry, factor, details)
+        try:
+            return self._by_samples(probe, name, geometry, factor, details)
+        except DifferentiationError:  # the Hessian has more ways to differentiate
+            return self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
+
+    def _by_samples(
+        self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
+    ) -> Estimate:
+        if details["form"] == "random forms":
+            found = random_forms(probe, name, geometry, factor, self.tol, self.max_probes, self.seed)
+            reached = found.stderr <= self.tol * abs(found.value)
+            return Estimate(
+                found.value,
+                found.stderr,
+                found.data_stderr,
+                Status.CONVERGED if reached else Status.BUDGET_SPENT,
+                details={**details, "probes": found.probes},
+            )
+        if details["form"] == "softmax head":
+            assert isinstance(geometry, LinearGeometry)
+            total, squares = softmax_head(probe, geometry, factor)
+        else:
+            positions = layer_sites(probe)[name].positions
+            total, squares = exact_forms(probe, name, geometry, factor, positions)
+            details["directions"] = directions(geometry, factor, positions)
+        mean, error = mean_and_error(total, squares, probe.n_samples)
+        return Estimate(mean, data_stderr=error, details=details)
+
+    def _by_hessian(
+        self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
+    ) -> Estimate:
+        weight = weight_name(probe, name)
+        if weight is None:
+            raise NotApplicableError(
+                f"the weight of {name!r} is computed from other parameters (weight norm or another parametrisation) and used "
+                f"more than once: there is no Hessian in it. Fold the parametrisation into the weight first."
+            )
+        found = layer_hessian_trace(
+            probe, weight, factor, geometry.column_scale(), self.tol, self.max_probes, self.seed
+        )
+        return replace(found, details={**details, "products": found.details["matvecs"]})
+
+    def _form(self, probe: Probe, name: str) -> tuple[Form, int]:
+        """The cheapest form that holds, and how many directions or probes it may take."""
+        site = layer_sites(probe)[name]
+        plain = site.faithful and used_once(probe, name)
+        if plain and is_softmax_head(probe, site):
+            return "softmax head", 0
+        if not plain or not site.by_sample or site.coupled_behind:
+            return "layer Hessian", self.max_probes
+        geometry = _geometry(_chosen(probe, name)[1], None)
+        count = directions(geometry, self._factor(geometry.matrix()), site.positions)
+        return ("layer forms", count) if count <= self.max_probes else ("random forms", self.max_probes)
+
+    def passes(self, probe: Probe) -> float:
+        """One forward pass for a softmax head; otherwise at most as many as `max_probes` allows."""
+        try:
+            name, _ = _chosen(probe, self.layer)
+        except NotApplicableError:
+            return 0.0
+        form, count = self._form(probe, name)
+        first = FORWARD if self._normalises else 0.0
+        if form == "softmax head":
+            return first + FORWARD
+        if form == "layer Hessian":
+            return first + 3.0 * count
+        return first + passes_of(probe, name, count)
+
+    def within(self, passes: float, probe: Probe) -> Measure:
+        """Fewer directions, probes or products; exact forms that no longer fit become random ones."""
+        if self.passes(probe) <= passes:
+            return self
+        name, _ = _chosen(probe, self.layer)
+        per_probe = 3.0 if self._form(probe, name)[0] == "layer Hessian" else 2 * share_behind(probe, name)
+        return replace(self, max_probes=max(2, min(self.max_probes, int(passes / per_probe))))
+
+
+@register("relative_flatness")
+@dataclass(frozen=True, kw_only=True)
+class RelativeFlatness(_LayerMeasure):
+    """κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'} of one layer, neuronwise; bias excluded.
+
+    Args:
+        layer: its name; default: the classifier (see `default_layer`).
+        normalise: divide features by their standard deviation, multiply weights by it.
+        tol: relative standard error at which random directions stop.
+        max_probes: directions for each sample (or Hessian products) at most; up to so many, the value is exact.
+
+    >>> net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+    >>> probe = Probe(net, (torch.randn(50, 2), torch.arange(50) % 3))
+    >>> RelativeFlatness()(probe).details["form"], RelativeFlatness(layer="0")(probe).details["form"]
+    ('softmax head', 'layer forms')
+    """
+
+    invariant_to: ClassVar[frozenset[str]] = frozenset(
+        {"layer_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
+    )
+    normalise: bool = False
+
+    @property
+    def _normalises(self) -> bool:
+        return self.normalise
+
+    def _factor(self, matrix: Tensor) -> Tensor:
+        return square_factor(matrix)
+
+
+@register("relative_flatness_layerwise")
+@dataclass(frozen=True, kw_only=True)
+class RelativeFlatnessLayerwise(_LayerMeasure):
+    """κ = ‖W‖²_F tr H of one layer (Petzka et al. 2021; the simplified form of Adilova et al. 2023); bias excluded.
+
+    >>> probe = Probe(nn.Linear(2, 2, bias=False), (torch.eye(2), torch.tensor([0, 1])))
+    >>> estimate = RelativeFlatnessLayerwise()(probe)
+    >>> estimate.status.value, estimate.details["form"]
+    ('exact', 'softmax head')
+    """
+
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"layer_rescaling", "batchnorm_scaling", "permutation"})
+
+    def _factor(self, matrix: Tensor) -> Tensor:
+        norm = torch.linalg.matrix_norm(matrix)
+        return norm * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+
+
+def relative_flatness_by_layer(probe: Probe, *, layerwise: bool = False, **settings: Plain) -> dict[str, Estimate]:
+    """Relative flatness of every linear and convolutional layer, in the order in which they run.
+
+    >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> list(relative_flatness_by_layer(Probe(net, (torch.randn(8, 2), torch.arange(8) % 2))))
+    ['0', '2']
+    """
+    kind = RelativeFlatnessLayerwise if layerwise else RelativeFlatness
+    return {name: kind(layer=name, **settings)(probe) for name in layer_sites(probe)}  # type: ignore[arg-type]
+
+
+def _chosen(probe: Probe, layer: str | None) -> tuple[str, Layer]:
+    name = default_layer(probe) if layer is None else layer
+    module = probe.module(name)
+    if not isinstance(module, Layer):
+        raise NotApplicableError(
+            f"relative flatness is defined for linear and convolutional layers; {name!r} is a {type(module).__name__}. "
+            f"Choices: {', '.join(layer_sites(probe)) or 'none in this model'}"
+        )
+    return name, module
+
+
+def _geometry(layer: Layer, scale: Tensor | None) -> Geometry:
+    return LinearGeometry(layer, scale) if isinstance(layer, nn.Linear) else ConvGeometry(layer, scale)
+
+
+def _feature_scale(probe: Probe, name: str, layer: Layer) -> Tensor:
+    """Standard deviation of every input feature (channel of a convolution) over all samples and positions; 1 where it is 0."""
+    if layer_sites(probe)[name].calls == 0:
+        raise NotApplicableError(f"the weight of {name!r} is used without calling the layer: its features cannot be seen")
+    geometry = _geometry(layer, None)
+    parts: list[Tensor] = []
+
+    def note(x: Tensor, out: Tensor) -> Tensor:
+        features = geometry.channels(x.detach()).double().flatten(0, -2)
+        count = torch.full_like(features[:1], len(features))
+        parts.append(torch.cat((features.sum(0, keepdim=True), features.square().sum(0, keepdim=True), count)))
+        return out
+
+    def piece(batch: Batch) -> tuple[Tensor, ...]:
+        parts.clear()
+        probe.outputs(probe.params, batch)
+        return (torch.stack(parts).sum(0),)
+
+    with replaced_output(layer, note):
+        ((total, squares, count),) = probe.total(piece, load=0.25, passes=FORWARD, grad=False)
+    mean, second = total / count, squares / count
+    variance = second - mean.square()
+    varies = variance > 64 * torch.finfo(torch.float64).eps * second
+    return torch.where(varies, variance.clamp(min=0), torch.ones_like(variance)).sqrt()

@@ -1,0 +1,240 @@
+"""Extreme eigenpairs by thick-restart Lanczos with deflation, each with a bound on its error.
+
+The subspace grows one product at a time with full reorthogonalisation; when the basis is full, the leading half of the
+Ritz vectors is kept and the recurrence goes on (Wu & Simon 2000). A Krylov space holds one copy of each eigenvalue
+only, so once k > 1 pairs have converged they are locked and their complement is searched from a fresh random vector,
+until either another copy shows up (which is then converged and locked in turn) or `certificate.rules_out_hidden` says
+that nothing is left. For k = 1 any vector of the top eigenspace will do, and no search is needed.
+
+Each pair carries ρ = ‖A v − λ v‖ from one last product with v itself, not from the recurrence. For symmetric A some
+eigenvalue lies within ρ of λ, whatever went wrong before (Parlett 1998, §4.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from landscope.core.errors import OperandError
+from landscope.core.registry import Registry
+from landscope.core.seeding import generator
+from landscope.spectra.certificate import rules_out_hidden
+from landscope.spectra.lanczos import fresh_rows
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
+from landscope.spectra.subspace import Subspace
+
+__all__ = ["Eigenpairs", "eigsh"]
+
+SAFETY = 0.8
+"""Part of the tolerance at which the recurrence stops; the last products then confirm the whole."""
+
+SMALL = 2**16
+"""Size up to which memory does not matter, and a larger basis is kept for fewer restarts."""
+
+ends: Registry[Callable[[Tensor], Tensor]] = Registry("end of the spectrum")
+ends.register("LA")(lambda values: values)
+ends.register("SA")(lambda values: -values)
+ends.register("LM")(lambda values: values.abs())
+
+
+@dataclass(frozen=True)
+class Eigenpairs:
+    """k eigenvalues with orthonormal vectors and error bounds, most wanted first.
+
+    `values` (k,) and `residuals` (k,) are float64 on the CPU, `vectors` (P, k) live where the operator does. Within
+    `residuals[i]` of `values[i]` lies a true eigenvalue; rounding of the products is included. `accurate[i]` says
+    whether that bound met the tolerance; `complete` whether a search for further copies of repeated eigenvalues ended
+    with nothing found (always true for k = 1). Fewer than k pairs come back only if the budget was below k products.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    residuals: Tensor
+    accurate: Tensor
+    complete: bool
+    matvecs: int
+
+    @property
+    def converged(self) -> bool:
+        """Whether every pair is accurate and none can be missing."""
+        return self.complete and bool(self.accurate.all())
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{v:.6g} ± {r:.1g}" for v, r in zip(self.values.tolist(), self.residuals.tolist(), strict=True)
+        )
+        return f"Eigenpairs([{shown}], {'converged' if self.converged else 'not converged'}, {self.matvecs} products)"
+
+
+def eigsh(
+    op: MatrixLike,
+    k: int = 1,
+    which: str = "LA",
+    tol: float = 1e-3,
+    max_matvecs: int | None = None,
+    seed: int = 0,
+    v0: Tensor | None = None,
+    basis_size: int | None = None,
+) -> Eigenpairs:
+    """Find the k largest ("LA"), smallest ("SA") or largest-in-magnitude ("LM") eigenpairs of a symmetric operator.
+
+    Stops when every error bound is below `tol` · ‖A‖ (as seen in the products so far), or at what the operator's
+    rounding allows (then `converged` is False if that is above `tol`), or after `max_matvecs` products (default 1000),
+    which are never exceeded. Eigenvalues closer than that to the k-th may stand in for it: the i-th value is the
+    i-th eigenvalue to within its bound plus 2 · `tol` · ‖A‖. `v0` is a start vector; what it may have missed is
+    searched for.
+
+    Memory: `basis_size` + 8 vectors of length P (default max(30, 2k + 20), and 100 instead of 30 up to P = 65536); 7k
+    at the end, if that is more. Products are single vectors except the last k, which are one block.
+
+    >>> A = torch.diag(torch.tensor([5.0, 5.0, -9.0, 1.0], dtype=torch.float64))
+    >>> pairs = eigsh(A, k=2)
+    >>> pairs.converged, [round(v, 9) for v in pairs.values.tolist()], round(float(eigsh(A, which="LM").values), 9)
+    (True, [5.0, 5.0], -9.0)
+    """
+    counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
+    if not 1 <= k <= counted.size:
+        raise OperandError(f"k must be between 1 and the operator's size {counted.size}, got {k}")
+    cheap = 100 if counted.size <= SMALL else 30
+    capacity = min(counted.size, max(cheap, 2 * k + 20) if basis_size is None else basis_size)
+    if capacity < min(counted.size, k + 4):
+        raise ValueError(f"basis_size must be at least k + 4 = {k + 4}, got {basis_size}")
+    checked = budget >= 2 * k
+    first = start_row(counted, v0, seed)
+    verify = k > 1 or v0 is not None
+    space, complete = search(
+        counted,
+        first,
+        k,
+        prefer,
+        tol,
+        budget - k if checked else budget,
+        capacity,
+        verify,
+        generator(seed, "deflation"),
+    )
+    values, coordinates, defects = space.ritz(prefer)
+    found, scale = min(k, space.filled), space.scale
+    noise = counted.rounding * scale
+    summed_noise = noise * space.filled**0.5  # of the products behind a Ritz vector, in quadrature
+    space.compress(0, coordinates[:, :found])
+    rows = space.rows[:found].clone()
+    del space  # the basis need not be held along with the last block of products
+    if checked and defects.numel() < counted.size:
+        values, rows, residuals = rayleigh_ritz(counted, rows, prefer)
+        bounds = residuals + noise
+    else:
+        values, bounds = values[:found], defects[:found] + summed_noise
+    return Eigenpairs(
+        values=values,
+        vectors=rows.T,
+        residuals=bounds,
+        accurate=bounds <= tol * scale,
+        complete=complete and found == k,
+        matvecs=counted.matvecs,
+    )
+
+
+def start_row(op: CountedOperator, v0: Tensor | None, seed: int) -> Tensor:
+    """Make the unit vector (P,) to start from: `v0`, or a random one."""
+    if v0 is None:
+        nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
+        return fresh_rows(1, nothing, generator(seed, "eigsh"))[0]
+    row = v0.to(dtype=op.dtype, device=op.device)
+    if row.shape != (op.size,) or not float(torch.linalg.vector_norm(row)) > 0:
+        raise OperandError(f"v0 must be a non-zero vector of shape ({op.size},), got shape {tuple(v0.shape)}")
+    return torch.nn.functional.normalize(row, dim=0)
+
+
+def search(
+    op: CountedOperator,
+    row: Tensor,
+    k: int,
+    prefer: Callable[[Tensor], Tensor],
+    tol: float,
+    budget: int,
+    capacity: int,
+    verify: bool,
+    rng: torch.Generator,
+) -> tuple[Subspace, bool]:
+    """Grow a subspace that holds the k wanted eigenvectors, and whether it is known to miss none."""
+    space = Subspace(
+        rows=torch.empty((capacity, op.size), dtype=op.dtype, device=op.device),
+        projected=torch.zeros((capacity, capacity), dtype=torch.float64),
+        defects=torch.zeros((0, 0), dtype=torch.float64),
+    )
+    while True:
+        residual = space.grow(op, row)
+        _, coordinates, defects = space.ritz(prefer)
+        if space.filled == op.size:
+            return space, True
+        noise = op.rounding * space.scale
+        goal = max(SAFETY * tol * space.scale - noise, noise)
+        accurate = defects <= goal
+        enough = space.filled >= k and bool(accurate[:k].all())
+        if enough and not verify:
+            return space, True
+        if space.locked >= k and not exceeded(space, k, prefer, goal):
+            if nothing_hidden(space, k, prefer, goal):
+                if not enough:
+                    space.forget()
+                return space, True
+        elif enough:
+            leading = int(accurate.long().cumprod(0).sum())
+            kept = min(leading, max(k, capacity - max(8, capacity // 3)))
+            # A basis with room for all of A forgets nothing: it ends after P products at the latest.
+            space.lock(coordinates if capacity == op.size else coordinates[:, :kept])
+        elif space.beta == 0.0 and space.filled < k:
+            space.lock(coordinates)
+        if op.matvecs >= budget:
+            return space, False
+        if space.steps > 0 and space.filled == capacity:
+            room, needed = capacity - space.locked, max(0, k - space.locked)
+            space.restart(prefer, max(1, min(room - 2, needed + (room - needed) // 2)))
+        row = residual / space.beta if space.beta > 0.0 else fresh_rows(1, space.rows[: space.filled], rng)[0]
+
+
+def extremes(space: Subspace, prefer: Callable[[Tensor], Tensor]) -> list[tuple[float, float, float]]:
+    """(high, low, residual of high) of the deflated part, seen from each end that `prefer` looks at."""
+    values, residuals = space.complement()
+    top = (float(values[-1]), float(values[0]), float(residuals[-1]))
+    bottom = (-float(values[0]), -float(values[-1]), float(residuals[0]))
+    one = torch.ones((), dtype=values.dtype)
+    looks = ((top, bool(prefer(one) > 0)), (bottom, bool(prefer(-one) > 0)))
+    return [end for end, seen in looks if seen]
+
+
+def exceeded(space: Subspace, k: int, prefer: Callable[[Tensor], Tensor], slack: float) -> bool:
+    """Whether the deflated part holds something that belongs among the k wanted."""
+    return any(high > kth_locked(space, k, prefer) + slack for high, _, _ in extremes(space, prefer))
+
+
+def kth_locked(space: Subspace, k: int, prefer: Callable[[Tensor], Tensor]) -> float:
+    """Return the preference of the k-th locked Ritz value."""
+    return float(prefer(space.projected.diagonal()[: space.locked]).sort(descending=True).values[k - 1])
+
+
+def nothing_hidden(space: Subspace, k: int, prefer: Callable[[Tensor], Tensor], slack: float) -> bool:
+    """Whether the search of the complement may end: its extremes have converged, or steps enough rule out more."""
+    level = kth_locked(space, k, prefer) + slack
+    return all(
+        residual <= slack or rules_out_hidden(space.steps, space.rows.shape[1], low, high, level)
+        for high, low, residual in extremes(space, prefer)
+    )
+
+
+def rayleigh_ritz(
+    op: CountedOperator, rows: Tensor, prefer: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Ritz values, vectors and true residual norms ‖A v − θ v‖ in the span of orthonormal `rows`; one product each."""
+    products = op.rows(rows)
+    small = (rows @ products.T).double().cpu()
+    values, coordinates = torch.linalg.eigh((small + small.T) / 2)
+    order = prefer(values).argsort(descending=True, stable=True)
+    values, mix = values[order], coordinates[:, order].T.to(rows)
+    rows, products = mix @ rows, mix @ products
+    defects = products - values.to(rows).unsqueeze(1) * rows
+    return values, rows, torch.linalg.vector_norm(defects, dim=1).double().cpu()

@@ -1,0 +1,134 @@
+"""The Lanczos decomposition A Q = Q T + r eᵀ with full reorthogonalisation, for many starts in lock-step.
+
+One step multiplies the newest basis vector by A and removes its components along all earlier ones, twice ("twice is
+enough", Giraud, Langou & Rozložník 2005), so the basis stays orthonormal to machine precision and no ghost eigenvalues
+appear (Paige 1972; Golub & Van Loan §10.3). `step` is the only recurrence in the package: quadrature runs it through
+`lanczos`, the eigensolver adds restarts and deflation around it.
+
+Cost of `steps` steps from b starts: b · steps products, issued as blocks of b; O(b · steps² · P) further flops;
+b · (steps + 2) vectors of length P.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from landscope.core.errors import OperandError
+from landscope.core.seeding import generator, normal
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
+
+__all__ = ["Lanczos", "Step", "fresh_rows", "lanczos", "orthogonalise", "step"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one product adds: coefficients along the basis (b, j), what is left (b, P), its norm and that of A q."""
+
+    coefficients: Tensor
+    residual: Tensor
+    beta: Tensor
+    size: Tensor
+
+
+@dataclass(frozen=True)
+class Lanczos:
+    """b decompositions A Qᵢ = Qᵢ Tᵢ + rᵢ eᵀ.
+
+    `basis` (b, m, P) holds the vectors of each Qᵢ as rows; `diagonal` (b, m) and `offdiagonal` (b, m − 1) are Tᵢ in
+    float64 on the CPU; `residual` (b, P) is rᵢ. `matvecs` counts products. m is smaller than the steps asked for when
+    every start has spanned an invariant subspace; a start that did so earlier than the others goes on from a fresh
+    random vector behind a zero in its `offdiagonal`, which leaves the decomposition valid.
+    """
+
+    basis: Tensor
+    diagonal: Tensor
+    offdiagonal: Tensor
+    residual: Tensor
+    matvecs: int
+
+    def tridiagonal(self) -> Tensor:
+        """Assemble the matrices Tᵢ (b, m, m)."""
+        off = torch.diag_embed(self.offdiagonal, 1)
+        return torch.diag_embed(self.diagonal) + off + off.mT
+
+
+def orthogonalise(rows: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+    """`rows` (b, P) less their components along a common `basis` (j, P) or each its own (b, j, P), and these (b, j).
+
+    >>> rest, along = orthogonalise(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]))
+    >>> rest, along
+    (tensor([[0., 4.]]), tensor([[3.]]))
+    """
+    total = rows.new_zeros((rows.shape[0], basis.shape[-2]))
+    for _ in range(2):
+        if basis.ndim == 2:
+            along = rows @ basis.T
+            rows = torch.addmm(rows, along, basis, alpha=-1)
+        else:
+            along = (basis @ rows.unsqueeze(-1)).squeeze(-1)
+            rows = rows - (along.unsqueeze(-2) @ basis).squeeze(-2)
+        total = total + along
+    return rows, total
+
+
+def fresh_rows(count: int, basis: Tensor, rng: torch.Generator) -> Tensor:
+    """Random unit rows (count, P), orthogonal to the rows of a `basis` (j, P)."""
+    draws = [normal((basis.shape[-1],), rng, basis.dtype, basis.device) for _ in range(count)]
+    rows, _ = orthogonalise(torch.stack(draws), basis)
+    return torch.nn.functional.normalize(rows, dim=1)
+
+
+def step(op: CountedOperator, basis: Tensor) -> Step:
+    """Multiply the last row of `basis` (b, j, P) by A and orthogonalise against all rows; b products."""
+    product = op.rows(basis[:, -1])
+    residual, along = orthogonalise(product, basis)
+    beta, size = (torch.linalg.vector_norm(rows, dim=1).double().cpu() for rows in (residual, product))
+    return Step(along.double().cpu(), residual, beta, size)
+
+
+def lanczos(op: MatrixLike | CountedOperator, start: Tensor, steps: int, seed: int = 0) -> Lanczos:
+    """Take `steps` Lanczos steps from one vector (P,) or from each column of a block (P, b); never more than P.
+
+    >>> A = torch.diag(torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64))
+    >>> d = lanczos(A, torch.ones(3, dtype=torch.float64), steps=3)
+    >>> torch.linalg.eigvalsh(d.tridiagonal())
+    tensor([[1.0000, 2.0000, 5.0000]], dtype=torch.float64)
+    """
+    counted = op if isinstance(op, CountedOperator) else as_operator(op)
+    columns = start.unsqueeze(1) if start.ndim == 1 else start
+    if columns.ndim != 2 or columns.shape[0] != counted.size:
+        raise OperandError(f"start must be ({counted.size},) or ({counted.size}, b), got {tuple(start.shape)}")
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    before, steps, count = counted.matvecs, min(steps, counted.size), columns.shape[1]
+    rng = generator(seed, "lanczos", "breakdown")
+    basis = torch.empty((count, steps, counted.size), dtype=counted.dtype, device=counted.device)
+    rows = columns.T.to(dtype=counted.dtype, device=counted.device)
+    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    if not bool((lengths > 0).all()):
+        raise OperandError("every start vector must be non-zero")
+    basis[:, 0] = rows / lengths
+    diagonal, offdiagonal, scale = [], [], torch.zeros(count, dtype=torch.float64)
+    for j in range(steps):
+        result = step(counted, basis[:, : j + 1])
+        diagonal.append(result.coefficients[:, j])
+        scale = torch.maximum(scale, result.size)
+        invariant = result.beta <= counted.rounding * scale
+        if j + 1 == steps or bool(invariant.all()):
+            break
+        offdiagonal.append(result.beta.masked_fill(invariant, 0.0))
+        safe = result.beta.masked_fill(invariant, 1.0).to(basis)
+        basis[:, j + 1] = result.residual / safe.unsqueeze(1)
+        for i in invariant.nonzero().flatten().tolist():
+            basis[i, j + 1] = fresh_rows(1, basis[i, : j + 1], rng)[0]
+    reached = len(diagonal)
+    return Lanczos(
+        basis[:, :reached],
+        torch.stack(diagonal, 1),
+        torch.stack(offdiagonal, 1) if offdiagonal else torch.empty((count, 0), dtype=torch.float64),
+        result.residual,
+        counted.matvecs - before,
+    )

@@ -1,0 +1,118 @@
+"""Anything with `shape` and `@`, seen as one thing: a counted, checked product in torch.
+
+Landscope's own operators, dense torch tensors, NumPy arrays, SciPy sparse matrices and
+`scipy.sparse.linalg.LinearOperator` all pass through `as_operator`. Torch objects are multiplied where they live and in
+their own precision; everything else is multiplied as NumPy float64 on the CPU.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import NoReturn, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from landscope.core.errors import NonFiniteProductError, OperandError
+
+__all__ = ["DEFAULT_BUDGET", "CountedOperator", "MatrixLike", "as_operator", "check_budget"]
+
+DEFAULT_BUDGET = 1000
+"""Products that `max_matvecs=None` allows."""
+
+ROUNDING_IN_EPS = 10.0
+"""Relative rounding error of one product, in units of eps, where the operator does not state its own."""
+
+
+class MatrixLike(Protocol):
+    """What spectra needs of a symmetric matrix: `shape` and `@` with a vector (P,) and a block (P, k)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(P, P)."""
+        ...
+
+    # Torch, NumPy and SciPy agree on `@` but not on types; a parameter that nothing fits is one that all accept.
+    def __matmul__(self, other: NoReturn, /) -> object:
+        """Multiply a vector or a block."""
+        ...
+
+
+class CountedOperator:
+    """A symmetric matrix whose products are counted and checked; rows of a block are its vectors.
+
+    `size` is P; `rounding` is the relative error of one product: ‖computed A x − A x‖ ≤ rounding · ‖A‖ ‖x‖.
+    """
+
+    def __init__(
+        self, matrix: MatrixLike, size: int, dtype: torch.dtype, device: torch.device, rounding: float
+    ) -> None:
+        self.size = size
+        self.dtype = dtype
+        self.device = device
+        self.rounding = rounding
+        self.matvecs = 0
+        self._matrix = matrix
+        self._torch = isinstance(getattr(matrix, "dtype", None), torch.dtype)
+
+    def rows(self, block: Tensor) -> Tensor:
+        """Apply A to every row of `block` (b, P); b products.
+
+        Vectors are rows because each must be contiguous to be stored, projected and appended cheaply.
+        """
+        count = block.shape[0]
+        columns = block[0] if count == 1 else block.T
+        product = operator.matmul(self._matrix, columns if self._torch else columns.numpy())
+        self.matvecs += count
+        result = product if isinstance(product, Tensor) else torch.from_numpy(np.asarray(product, dtype=np.float64))
+        if result.numel() != block.numel():
+            raise OperandError(
+                f"the product of the operator with {tuple(columns.shape)} has shape {tuple(result.shape)}; "
+                "expected the operand's own shape"
+            )
+        result = result.detach().reshape(columns.shape)
+        result = result.unsqueeze(0) if count == 1 else result.T
+        if not bool(torch.isfinite(result).all()):
+            raise NonFiniteProductError(
+                f"product {self.matvecs} of the operator is not finite. Look for NaN or infinity in the weights and "
+                "the loss, or use a wider dtype if the numbers overflow"
+            )
+        return result.to(device=self.device, dtype=self.dtype)
+
+
+def as_operator(matrix: MatrixLike) -> CountedOperator:
+    """Wrap `matrix`, with a fresh count.
+
+    >>> A = as_operator(np.diag([3.0, 1.0]))
+    >>> A.rows(torch.ones(1, 2, dtype=torch.float64)), A.matvecs
+    (tensor([[3., 1.]], dtype=torch.float64), 1)
+    >>> as_operator(np.ones((2, 3)))
+    Traceback (most recent call last):
+    landscope.core.errors.OperandError: expected a square matrix or operator with at least one row, got shape (2, 3)
+    """
+    shape = tuple(int(n) for n in matrix.shape)
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] < 1:
+        raise OperandError(f"expected a square matrix or operator with at least one row, got shape {shape}")
+    own = getattr(matrix, "dtype", None)
+    if isinstance(own, torch.dtype):
+        dtype, device = own, torch.device(getattr(matrix, "device", "cpu"))
+        if dtype not in (torch.float32, torch.float64):
+            raise OperandError(f"expected an operator in float32 or float64, got {dtype}; convert it first")
+        eps = torch.finfo(dtype).eps
+    else:
+        dtype, device = torch.float64, torch.device("cpu")
+        numpy_dtype = np.dtype(own if own is not None else np.float64)
+        if numpy_dtype.kind not in "fiub":
+            raise OperandError(f"expected a real symmetric matrix, got dtype {numpy_dtype}")
+        eps = float(np.finfo(numpy_dtype if numpy_dtype.kind == "f" else np.float64).eps)
+    rounding = float(getattr(matrix, "rounding", ROUNDING_IN_EPS * eps))
+    return CountedOperator(matrix, shape[0], dtype, device, rounding)
+
+
+def check_budget(max_matvecs: int | None) -> int:
+    """Return the number of products that `max_matvecs` allows."""
+    budget = DEFAULT_BUDGET if max_matvecs is None else int(max_matvecs)
+    if budget < 1:
+        raise ValueError(f"max_matvecs must be at least 1, got {max_matvecs}")
+    return budget

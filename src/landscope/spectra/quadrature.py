@@ -1,0 +1,249 @@
+"""Spectral measures by stochastic Lanczos quadrature.
+
+For a unit vector v the Lanczos matrix T of (A, v) holds the Gauss quadrature of v's spectral measure: nodes θⱼ are its
+eigenvalues, weights wⱼ the squared first components of its eigenvectors, and vᵀ f(A) v ≈ Σⱼ wⱼ f(θⱼ), exact for
+polynomials of degree < 2 · steps (Golub & Meurant 2010). Averaged over random v it gives tr f(A) / P (Ubaru, Chen &
+Saad 2017) and, with f a narrow Gaussian, the density of eigenvalues (Lin, Saad & Yang 2016; Ghorbani, Krishnan & Xiao
+2019).
+
+Probes are uniform on the sphere, and by `landscope.spectra.probes` Var(P vᵀ f(A) v) = 2P · E Var_v(f), where Var_v(f)
+is the variance of f under v's own spectral measure: the same nodes and weights give the error bar, even of one probe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from landscope.core.errors import OutOfMemoryError
+from landscope.core.estimate import Estimate, Plain, Status
+from landscope.core.seeding import generator
+from landscope.spectra.density import smoothed
+from landscope.spectra.lanczos import lanczos
+from landscope.spectra.probes import sphere_rows, student_factor
+from landscope.spectra.protocol import MatrixLike, as_operator
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Spectrum", "spectrum"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Lanczos matrices of random probes: what they know of all P eigenvalues.
+
+    `diagonal` (probes, m) and `offdiagonal` (probes, m − 1) are the matrices T, `remainder` (probes,) the coupling to
+    the step that was not taken (0: the quadrature is exact). `size` is P, `rounding` the relative error of a product.
+    """
+
+    diagonal: Array
+    offdiagonal: Array
+    remainder: Array
+    size: int
+    matvecs: int
+    rounding: float = 0.0
+    seed: int = 0
+
+    @property
+    def probes(self) -> int:
+        """How many random vectors."""
+        return int(self.diagonal.shape[0])
+
+    @property
+    def steps(self) -> int:
+        """How many nodes each has."""
+        return int(self.diagonal.shape[1])
+
+    @cached_property
+    def quadrature(self) -> tuple[Array, Array]:
+        """Nodes (ascending) and weights of every probe, both (probes, m); the weights of a probe sum to 1."""
+        return gauss(self.diagonal, self.offdiagonal)
+
+    @property
+    def nodes(self) -> Array:
+        """Ritz values (probes, m)."""
+        return self.quadrature[0]
+
+    @property
+    def weights(self) -> Array:
+        """Their weights (probes, m)."""
+        return self.quadrature[1]
+
+    def pooled(self) -> tuple[Array, Array]:
+        """All nodes in ascending order, and weights that sum to 1."""
+        order = np.argsort(self.nodes, axis=None, kind="stable")
+        return self.nodes.ravel()[order], self.weights.ravel()[order] / self.probes
+
+    def functional(self, f: Callable[[Array], Array], per_parameter: bool = False) -> Estimate:
+        """Estimate tr f(A), or tr f(A) / P, for a vectorised `f`.
+
+        The error bar adds in squares: the scatter of random probes; the error of the quadrature, taken as the change
+        from three quarters of the steps; the rounding of the products, which point anywhere: that of f across
+        rounding · ‖A‖, divided by √P. Status `budget spent` says that the second is
+        the largest, so that more steps are needed, not more probes. A node where f is not finite fails the estimate.
+
+        Two bars held the truth in 94.3 … 99.8 % of 600 to 2000 runs each: f = x, x², exp(−x), log(1 + |x|); 1, 2, 4, 10
+        probes; five spectra, P = 150, 25 steps. One or two probes err on the wide side (Student's factor up to 7).
+
+        >>> s = spectrum(np.diag([1.0, 2.0, 3.0, 4.0]), steps=4, probes=50)
+        >>> s.functional(np.ones_like).value, s.functional(np.exp).status.value
+        (4.0, 'converged')
+        >>> bool(abs(s.functional(lambda x: x).value - 10) < 1)
+        True
+        """
+        nodes, weights = self.quadrature
+        with np.errstate(all="ignore"):
+            at_nodes = np.asarray(f(nodes), dtype=np.float64)
+        bad = ~np.isfinite(at_nodes) & (weights > 0)
+        if bad.any():
+            return Estimate.failed(f"the function is not finite at the Ritz value {nodes[bad][0]:.6g}")
+        means = (weights * np.where(weights > 0, at_nodes, 0.0)).sum(1)
+        centred = np.where(weights > 0, at_nodes - means[:, None], 0.0)
+        spread, fourth = (weights * centred**2).sum(1).mean(), (weights * centred**4).sum(1).mean()
+        dimension = self.size * spread**2 / fourth if fourth > 0 else 1.0
+        sampling = student_factor(self.probes * max(1.0, dimension)) * math.sqrt(2 * spread / (self.size * self.probes))
+        truncation, rounding = self._truncation_error(f, float(means.mean())), self._rounding_error(f, at_nodes)
+        unit = 1.0 if per_parameter else float(self.size)
+        short = truncation > max(sampling, rounding)
+        return Estimate(
+            unit * float(means.mean()),
+            unit * math.sqrt(sampling**2 + truncation**2 + rounding**2),
+            status=Status.BUDGET_SPENT if short else Status.CONVERGED,
+            reason="the quadrature has not settled; take more steps" if short else "",
+            settings={"steps": self.steps, "probes": self.probes, "seed": self.seed, "per_parameter": per_parameter},
+            details={
+                "matvecs": self.matvecs,
+                "sampling_stderr": unit * sampling,
+                "quadrature_error": unit * truncation,
+                "rounding_error": unit * rounding,
+            },
+        )
+
+    def _truncation_error(self, f: Callable[[Array], Array], mean: float) -> float:
+        fewer = (3 * self.steps) // 4
+        if fewer < 1 or not (self.remainder > 0).any():
+            return 0.0
+        nodes, weights = gauss(self.diagonal[:, :fewer], self.offdiagonal[:, : fewer - 1])
+        with np.errstate(all="ignore"):
+            return float(abs(np.nan_to_num((weights * f(nodes)).sum(1)).mean() - mean))
+
+    def _rounding_error(self, f: Callable[[Array], Array], at_nodes: Array) -> float:
+        nodes, weights = self.quadrature
+        with np.errstate(all="ignore"):
+            shifted = f(nodes + self.rounding * float(np.abs(nodes).max()))
+            change = np.nan_to_num(weights * np.square(shifted - at_nodes), posinf=0.0).sum(1).mean()
+        return math.sqrt(change / self.size)
+
+    def density(self, grid: Array | None = None, sigma: float | None = None) -> tuple[Array, Array, Array]:
+        """Grid, density of eigenvalues (integral 1) smoothed by a Gaussian of width `sigma`, and its standard error.
+
+        `sigma` is 1 % of the range of the nodes unless given, the grid 1001 points that cover them.
+
+        >>> grid, density, band = spectrum(np.diag(np.linspace(0, 1, 50)), steps=20, probes=3).density()
+        >>> round(float(np.trapezoid(density, grid)), 2), bool((band > 0).all())
+        (1.0, True)
+        """
+        return smoothed(self.nodes, self.weights, self.size, grid, sigma)
+
+    def plot(self, ax: Axes | None = None, sigma: float | None = None) -> Figure:
+        """Draw the density with its band above the Ritz values and weights; on a given `ax` the density alone."""
+        from landscope.spectra.spectrum_plot import plot_spectrum
+
+        return plot_spectrum(self.density(sigma=sigma), self.pooled(), ax)
+
+    def to_dict(self) -> dict[str, Plain]:
+        """Plain values only.
+
+        >>> s = spectrum(np.diag([1.0, 2.0]), steps=2, probes=2)
+        >>> bool((Spectrum.from_dict(s.to_dict()).nodes == s.nodes).all())
+        True
+        """
+        return {
+            "diagonal": self.diagonal.tolist(),
+            "offdiagonal": self.offdiagonal.tolist(),
+            "remainder": self.remainder.tolist(),
+            "size": self.size,
+            "matvecs": self.matvecs,
+            "rounding": self.rounding,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Plain]) -> Spectrum:
+        """Undo `to_dict`."""
+        fields = dict(plain)
+        diagonal = np.asarray(fields.pop("diagonal"), dtype=np.float64)
+        offdiagonal = np.asarray(fields.pop("offdiagonal"), dtype=np.float64).reshape(len(diagonal), -1)
+        remainder = np.asarray(fields.pop("remainder"), dtype=np.float64)
+        return cls(diagonal, offdiagonal, remainder, **fields)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        low, high = float(self.nodes.min()), float(self.nodes.max())
+        return f"Spectrum(P={self.size}, Ritz values {low:.4g} … {high:.4g}, {self.probes} probes × {self.steps} steps)"
+
+
+def gauss(diagonal: Array, offdiagonal: Array) -> tuple[Array, Array]:
+    """Nodes and weights of the Gauss quadratures behind tridiagonal matrices."""
+    off = torch.diag_embed(torch.from_numpy(np.ascontiguousarray(offdiagonal)), 1)
+    matrices = torch.diag_embed(torch.from_numpy(np.ascontiguousarray(diagonal))) + off + off.mT
+    nodes, vectors = torch.linalg.eigh(matrices)
+    weights = vectors[:, 0].square()
+    return nodes.numpy(), (weights / weights.sum(1, keepdim=True)).numpy()
+
+
+def spectrum(op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, max_bytes: int | None = None) -> Spectrum:
+    """Find the spectral measures of `probes` random vectors by `steps` Lanczos steps each.
+
+    Costs probes · steps products, issued as blocks of all probes, and holds probes · (steps + 7) vectors of length P
+    for full reorthogonalisation. `max_bytes` bounds that memory: probes then run in groups, with the same result.
+
+    >>> spectrum(np.diag([1.0, 2.0, 4.0]), steps=10, probes=2)
+    Spectrum(P=3, Ritz values 1 … 4, 2 probes × 3 steps)
+    """
+    if steps < 1 or probes < 1:
+        raise ValueError(f"steps and probes must be at least 1, got {steps} and {probes}")
+    counted, rng = as_operator(op), generator(seed, "spectrum")
+    steps = min(steps, counted.size)
+    group = probes
+    if max_bytes is not None:
+        each = (steps + 7) * counted.size * torch.finfo(counted.dtype).bits // 8
+        group = min(probes, max_bytes // each)
+        if group < 1:
+            raise OutOfMemoryError(
+                f"one probe of {steps} steps needs {each} bytes, {max_bytes} are allowed; lower steps"
+            )
+    nothing = torch.empty((0, counted.size), dtype=counted.dtype, device=counted.device)
+    diagonal, offdiagonal, remainder = np.zeros((probes, steps)), np.zeros((probes, steps - 1)), np.zeros(probes)
+    reached = 0
+    for at in range(0, probes, group):
+        part = slice(at, min(at + group, probes))
+        result = lanczos(counted, sphere_rows(part.stop - at, nothing, rng).T, steps, seed=seed)
+        depth = result.diagonal.shape[1]
+        reached = max(reached, depth)
+        # A group that spans an invariant subspace early is padded by nodes without weight, inside its own range.
+        diagonal[part] = result.diagonal[:, :1].numpy()
+        diagonal[part, :depth] = result.diagonal.numpy()
+        offdiagonal[part, : depth - 1] = result.offdiagonal.numpy()
+        left = torch.linalg.vector_norm(result.residual, dim=1).double().cpu()
+        top = result.tridiagonal().abs().amax((1, 2))
+        remainder[part] = left.masked_fill(left <= counted.rounding * top, 0.0).numpy()
+    return Spectrum(
+        diagonal[:, :reached],
+        offdiagonal[:, : reached - 1],
+        remainder,
+        size=counted.size,
+        matvecs=counted.matvecs,
+        rounding=counted.rounding,
+        seed=seed,
+    )

@@ -1,0 +1,9 @@
+"""One thread per test process: these networks are too small for more."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)

@@ -1,0 +1,55 @@
+"""Estimates: what they say of themselves, and what they refuse."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from landscope import Cost, Estimate, Status
+from landscope.core.estimate import format_with_error
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(value=finite, stderr=st.floats(0, 1e300), data=st.none() | st.floats(0, 1e300), status=st.sampled_from(Status))
+def test_json_round_trip(value: float, stderr: float, data: float | None, status: Status) -> None:
+    estimate = Estimate(
+        value if status.has_value else math.nan,
+        stderr,
+        data,
+        status,
+        "because",
+        Cost(1.5, 2.0, 3),
+        {"k": 1, "layer": None},
+        {"curve": [1.0, 2.0]},
+    )
+    back = Estimate.from_json(estimate.to_json())
+    assert back.to_dict() == estimate.to_dict()
+    assert back.status is status
+    assert status.has_value or math.isnan(back.value)
+
+
+@given(value=finite.filter(lambda v: abs(v) < 1e200), error=st.floats(1e-200, 1e200))
+def test_what_is_printed_is_within_half_a_digit_of_the_error(value: float, error: float) -> None:
+    shown, bar = format_with_error(value, error).split(" ± ")
+    assert abs(float(bar) - error) <= 0.5 * error
+    assert abs(float(shown) - value) <= 0.51 * 10 ** math.floor(math.log10(float(bar))) + 1e-12 * abs(value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"value": math.nan}, "finite value"),
+        ({"value": math.inf}, "finite value"),
+        ({"value": 1.0, "stderr": -1.0}, "stderr"),
+        ({"value": 1.0, "stderr": math.nan}, "stderr"),
+        ({"value": 1.0, "data_stderr": math.inf}, "data_stderr"),
+        ({"value": math.nan, "status": Status.FAILED}, "reason"),
+    ],
+)
+def test_no_silent_nan(fields: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Estimate(**fields)

@@ -1,0 +1,118 @@
+"""Archives that climb out, link or lie are refused before anything is written."""
+
+from __future__ import annotations
+
+import io
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from landscope.core.errors import DamagedFileError, UnsafeFileError
+from landscope.data.archives import unpack
+
+
+def tar_with(path: Path, *members: tarfile.TarInfo, content: bytes = b"evil") -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        good = tarfile.TarInfo("set/good")
+        good.size = 4
+        archive.addfile(good, io.BytesIO(b"good"))
+        for member in members:
+            member.size = len(content) if member.isreg() else 0
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def zip_with(path: Path, name: str, mode: int = 0) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("set/good", "good")
+        info = zipfile.ZipInfo(name)
+        info.external_attr = mode << 16
+        archive.writestr(info, "evil")
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+EVIL: dict[str, Callable[[Path], Path]] = {
+    "tar climbs": lambda p: tar_with(p / "a.tar.gz", member("../outside")),
+    "tar climbs inside": lambda p: tar_with(p / "a.tar.gz", member("set/../../outside")),
+    "tar absolute": lambda p: tar_with(p / "a.tar.gz", member("/outside")),
+    "tar symlink": lambda p: tar_with(p / "a.tar.gz", member("set/link", tarfile.SYMTYPE, "/etc/passwd")),
+    "tar hard link": lambda p: tar_with(p / "a.tar.gz", member("set/link", tarfile.LNKTYPE, "set/good")),
+    "tar device": lambda p: tar_with(p / "a.tar.gz", member("set/null", tarfile.CHRTYPE)),
+    "tar pipe": lambda p: tar_with(p / "a.tar.gz", member("set/pipe", tarfile.FIFOTYPE)),
+    "tar twice": lambda p: tar_with(p / "a.tar.gz", member("set/good")),
+    "tar twice, disguised": lambda p: tar_with(p / "a.tar.gz", member("set//./good")),
+    "tar file and folder": lambda p: tar_with(p / "a.tar.gz", member("set/good/more")),
+    "zip climbs": lambda p: zip_with(p / "a.zip", "../outside"),
+    "zip backslash": lambda p: zip_with(p / "a.zip", "set\\..\\..\\outside"),
+    "zip drive": lambda p: zip_with(p / "a.zip", "C:/outside"),
+    "zip absolute": lambda p: zip_with(p / "a.zip", "/outside"),
+    "zip symlink": lambda p: zip_with(p / "a.zip", "set/link", stat.S_IFLNK | 0o777),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EVIL))
+def test_evil_archives_leave_nothing(name: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "deep" / "target"
+    source.mkdir()
+    archive = EVIL[name](source)
+    with pytest.raises(UnsafeFileError, match=archive.name):
+        unpack(archive, target, "set")
+    assert list(target.iterdir()) == []
+    assert {p.name for p in tmp_path.rglob("*")} == {"source", archive.name, "deep", "target"}
+
+
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("landscope.data.archives._BYTES", 100)
+    archive = tar_with(tmp_path / "a.tar.gz", member("set/big"), content=b"\0" * 1000)
+    with pytest.raises(UnsafeFileError, match="would unpack to"):
+        unpack(archive, tmp_path / "target", "set")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_good_archives_replace_what_was_there(kind: str, tmp_path: Path) -> None:
+    archive = (
+        tar_with(tmp_path / "a.tar.gz", member("set/sub/more"))
+        if kind == "tar"
+        else zip_with(tmp_path / "a", "set/sub/more")
+    )
+    old = tmp_path / "target" / "set"
+    old.mkdir(parents=True)
+    (old / "stale").write_text("old")
+    assert unpack(archive, tmp_path / "target", "set") == old
+    assert sorted(p.relative_to(old).as_posix() for p in old.rglob("*") if p.is_file()) == ["good", "sub/more"]
+    assert [p.name for p in (tmp_path / "target").iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
+def test_truncated_archives_leave_what_was_there(share: float, tmp_path: Path) -> None:
+    whole = tar_with(tmp_path / "a.tar.gz", member("set/more"), content=bytes(range(256)) * 200).read_bytes()
+    (tmp_path / "a.tar.gz").write_bytes(whole[: int(share * len(whole))])
+    old = tmp_path / "target" / "set"
+    old.mkdir(parents=True)
+    (old / "kept").write_text("old")
+    with pytest.raises(DamagedFileError, match=r"a\.tar\.gz"):
+        unpack(tmp_path / "a.tar.gz", tmp_path / "target", "set")
+    assert [p.relative_to(tmp_path / "target").as_posix() for p in (tmp_path / "target").rglob("*")] == [
+        "set",
+        "set/kept",
+    ]
+
+
+def test_the_wrong_archive_is_named(tmp_path: Path) -> None:
+    archive = tar_with(tmp_path / "a.tar.gz")
+    with pytest.raises(DamagedFileError, match="holds no folder 'other'"):
+        unpack(archive, tmp_path / "target", "other")
+    (tmp_path / "noise").write_bytes(b"no archive")
+    with pytest.raises(DamagedFileError, match="noise"):
+        unpack(tmp_path / "noise", tmp_path / "target", "set")
+    assert list((tmp_path / "target").iterdir()) == []

@@ -1,0 +1,192 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from landscope.core.errors import OperandError, UnknownNameError
+from landscope.spectra import eigsh
+
+NAMES = [
+    "flat",
+    "power1",
+    "power2",
+    "geometric0.9",
+    "outliers",
+    "two-sided",
+    "indefinite",
+    "negative dominant",
+    "cluster",
+]
+DEGENERATE = ["zero", "identity", "rank one", "low rank", "conditioned", "near identity", "uniform"]
+
+
+def ordered(values, which):
+    key = {"LA": -values, "SA": values, "LM": -np.abs(values)}[which]
+    return values[np.argsort(key, kind="stable")]
+
+
+def check(A, values, pairs, k, which, tol):
+    """Bounds hold for the nearest eigenvalue; the order is right to the tolerance; vectors are orthonormal."""
+    found, bounds, scale = pairs.values.numpy(), pairs.residuals.numpy(), np.abs(values).max()
+    nearest = np.abs(found[:, None] - values[None]).min(1)
+    assert (nearest <= bounds).all()
+    assert pairs.converged
+    assert (bounds <= tol * scale).all()
+    wanted = ordered(values, which)[:k]
+    if which == "LM":
+        found, wanted = np.abs(found), np.abs(wanted)
+    assert (np.abs(found - wanted) <= bounds + 2 * tol * scale).all()
+    eps = torch.finfo(A.dtype).eps
+    V = pairs.vectors
+    assert torch.allclose(V.T @ V, torch.eye(k, dtype=A.dtype), rtol=0, atol=20 * eps * k)
+    true = torch.linalg.vector_norm(A @ V - V * pairs.values.to(A.dtype), dim=0).double().numpy()
+    assert (true <= bounds + 20 * eps * scale).all()
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+@pytest.mark.parametrize("k", [1, 4])
+@pytest.mark.parametrize("name", NAMES)
+def test_against_the_truth(name, k, which, matrix_with, eigenvalues_of):
+    values = eigenvalues_of(name, 120)
+    A = matrix_with(values)
+    check(A, values, eigsh(A, k, which), k, which, 1e-3)
+    check(A, values, eigsh(A, k, which, tol=1e-4, basis_size=30, max_matvecs=4000), k, which, 1e-4)
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+@pytest.mark.parametrize("name", [*NAMES, *DEGENERATE])
+def test_full_depth_is_eigh(name, which, matrix_with, eigenvalues_of):
+    values = eigenvalues_of(name, 60)
+    A = matrix_with(values)
+    pairs = eigsh(A, 5, which, tol=1e-12)
+    check(A, values, pairs, 5, which, 1e-12)
+    assert pairs.matvecs <= 60 + 5
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_matrices(name, k, which, matrix_with, eigenvalues_of):
+    values = eigenvalues_of(name, 120)
+    A = matrix_with(values)
+    check(A, values, eigsh(A, k, which, tol=1e-3), k, which, 1e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("end", [1, -1])
+@pytest.mark.parametrize(("copies", "k"), [(2, 2), (3, 3), (5, 5), (10, 10), (3, 5), (5, 3), (10, 4), (2, 10)])
+def test_repeated_eigenvalues_are_all_found(copies, k, end, seed, matrix_with):
+    values = end * np.r_[np.full(copies, 5.0), 4.0, 4.0, 4.0, 3.0, np.linspace(-1, 1, 150)]
+    A = matrix_with(values, seed=seed)
+    pairs = eigsh(A, k, "LA" if end > 0 else "SA", tol=1e-6, seed=seed)
+    check(A, values, pairs, k, "LA" if end > 0 else "SA", 1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_repeated_eigenvalues_at_both_ends(seed, matrix_with):
+    values = np.r_[[5.0] * 3, [-5.0] * 3, [-4.4] * 2, np.linspace(-1, 1, 100)]
+    A = matrix_with(values, seed=seed)
+    pairs = eigsh(A, 8, "LM", tol=1e-6, seed=seed)
+    check(A, values, pairs, 8, "LM", 1e-6)
+    assert sorted(pairs.values.round().tolist()) == [-5, -5, -5, -4, -4, 5, 5, 5]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.integers(-4, 4), min_size=1, max_size=25),
+    k=st.integers(1, 25),
+    which=st.sampled_from(["LA", "SA", "LM"]),
+    seed=st.integers(0, 1000),
+)
+def test_small_integer_spectra(values, k, which, seed, matrix_with):
+    values, k = np.array(values, dtype=float), min(k, len(values))
+    A = matrix_with(values, seed=seed)
+    check(A, values, eigsh(A, k, which, tol=1e-8, seed=seed), k, which, 1e-8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(size=st.integers(40, 90), k=st.integers(1, 6), distinct=st.integers(1, 12), seed=st.integers(0, 10**4))
+def test_random_spectra_with_many_copies(size, k, distinct, seed, matrix_with):
+    rng = np.random.default_rng(seed)
+    values = rng.choice(rng.normal(size=distinct), size)
+    A = matrix_with(values, seed=seed)
+    pairs = eigsh(A, k, "LA", tol=1e-7, seed=seed, basis_size=16)
+    check(A, values, pairs, k, "LA", 1e-7)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 25])
+def test_all_eigenvalues_of_small_matrices(size, matrix_with):
+    values = np.random.default_rng(size).normal(size=size)
+    A = matrix_with(values)
+    pairs = eigsh(A, size, tol=1e-12)
+    assert np.allclose(pairs.values, np.linalg.eigvalsh(A.numpy())[::-1], rtol=0, atol=1e-13 * size)
+    assert pairs.converged
+    assert pairs.matvecs == size
+
+
+def test_single_precision_stops_where_rounding_ends(matrix_with, eigenvalues_of):
+    values = eigenvalues_of("geometric0.9", 200)
+    A = matrix_with(values, dtype=torch.float32)
+    truth = torch.linalg.eigvalsh(A.double()).flip(0)[:3]
+    coarse, impossible = eigsh(A, 3, tol=1e-4), eigsh(A, 3, tol=1e-9)
+    assert coarse.converged
+    assert not impossible.converged
+    assert impossible.matvecs < 100
+    for pairs in (coarse, impossible):
+        assert bool(((pairs.values - truth).abs() <= pairs.residuals).all())
+    assert float(impossible.residuals.max()) < 100 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 5, 7, 12])
+def test_tiny_budgets(budget, diagonal_operator, eigenvalues_of):
+    values = eigenvalues_of("flat", 200)
+    op = diagonal_operator(values)
+    pairs = eigsh(op, 3, max_matvecs=budget)
+    assert pairs.matvecs == op.products <= budget
+    assert not pairs.converged
+    assert len(pairs.values) == min(3, budget)
+    assert (np.abs(pairs.values.numpy()[:, None] - values).min(1) <= pairs.residuals.numpy()).all()
+
+
+def test_the_basis_is_bounded_and_still_converges(matrix_with, eigenvalues_of):
+    values = eigenvalues_of("uniform", 200)
+    A = matrix_with(values)
+    check(A, values, eigsh(A, 2, tol=1e-5, basis_size=8, max_matvecs=3000), 2, "LA", 1e-5)
+
+
+def test_a_start_vector_cannot_hide_the_top():
+    A = torch.diag(torch.arange(1.0, 51.0, dtype=torch.float64))
+    low = torch.zeros(50, dtype=torch.float64)
+    low[0] = 1
+    assert float(eigsh(A, v0=low).values[0]) == pytest.approx(50, abs=0.05)
+    near = torch.zeros(50, dtype=torch.float64)
+    near[-1] = 1
+    assert float(eigsh(A, v0=near).values[0]) == pytest.approx(50)
+
+
+def test_seeds_and_repetition(matrix_with, eigenvalues_of):
+    A = matrix_with(eigenvalues_of("wishart", 80))
+    one, same, other = eigsh(A, 2, seed=1), eigsh(A, 2, seed=1), eigsh(A, 2, seed=2)
+    assert torch.equal(one.vectors, same.vectors)
+    assert not torch.equal(one.vectors, other.vectors)
+
+
+def test_a_matrix_that_is_not_symmetric_does_not_pass_for_converged():
+    A = torch.randn((60, 60), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert not eigsh(A, 1, max_matvecs=200).converged
+
+
+def test_errors():
+    A = torch.eye(3)
+    for k in (0, 4):
+        with pytest.raises(OperandError, match="between 1 and"):
+            eigsh(A, k)
+    with pytest.raises(UnknownNameError, match="LA"):
+        eigsh(A, which="LX")
+    with pytest.raises(OperandError, match="v0"):
+        eigsh(A, v0=torch.ones(2))
+    with pytest.raises(OperandError, match="v0"):
+        eigsh(A, v0=torch.zeros(3))
+    with pytest.raises(ValueError, match="basis_size"):
+        eigsh(torch.eye(50), 5, basis_size=6)
