@@ -25,7 +25,7 @@ def test_public_names_are_pinned() -> None:
 
 
 PUBLIC = """
-    Cost EmpiricalFisher Estimate Fisher GGN Hessian Loss Probe Registry Status __version__
+    MEASURES Measure Report measure Cost EmpiricalFisher Estimate Fisher GGN Hessian Loss Probe Registry Status __version__
     diagonal eigsh errors freeze frobenius log_det spectrum trace
 """
 

@@ -19,6 +19,7 @@ from landscope.core.probe import Probe
 from landscope.core.reading import freeze
 from landscope.core.registry import Registry
 from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
+from landscope.measures import MEASURES, Measure, Report, measure
 from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
 
 try:
@@ -33,9 +34,12 @@ __all__ = [
     "Estimate",
     "Fisher",
     "Hessian",
+    "MEASURES",
     "Loss",
+    "Measure",
     "Probe",
     "Registry",
+    "Report",
     "Status",
     "__version__",
     "diagonal",
@@ -44,6 +48,7 @@ __all__ = [
     "freeze",
     "frobenius",
     "log_det",
+    "measure",
     "spectrum",
     "trace",
 ]

@@ -98,7 +98,7 @@ def test_the_stated_rounding_enters_every_bar(diagonal_operator):
     assert spectra.frobenius(coarse).stderr == pytest.approx(1e-3 * np.linalg.norm(values))
     assert float(spectra.diagonal(coarse).stderr.max()) == pytest.approx(2e-3)
     assert spectra.spectrum(coarse, steps=12).functional(lambda x: x).details["rounding_error"] == pytest.approx(
-        12 * 2e-3
+        12**0.5 * 2e-3
     )
 
 

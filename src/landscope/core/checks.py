@@ -135,7 +135,7 @@ def with_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch:
     if not isinstance(whole, Tensor):
         raise LossError(f"the loss {loss.name!r} returned a {type(whole).__name__}; expected a tensor")
     if loss.reduction in ("per_sample", "unknown") and whole.shape == (batch.size,) and whole.dim() == 1:
-        return replace(loss, reduction="per_sample")
+        return loss if loss.reduction == "per_sample" else replace(loss, reduction="per_sample")
     if loss.reduction == "per_sample" and whole.dim() > 1 and whole.shape[0] == batch.size:
         function = loss.function
         return replace(loss, function=lambda z, t: function(z, t).flatten(1).mean(1))

@@ -149,11 +149,13 @@ def format_with_error(value: float, error: float) -> str:
 
     >>> format_with_error(12.2614, 0.031), format_with_error(12.2614, 0.0), format_with_error(1234567.0, 2100.0)
     ('12.26 ± 0.03', '12.2614', '1.235e+06 ± 2e+03')
-    >>> format_with_error(3.2e-7, 1.4e-8)
-    '3.20e-07 ± 1.4e-08'
+    >>> format_with_error(3.2e-7, 1.4e-8), format_with_error(0.60584075, 4e-15)
+    ('3.20e-07 ± 1.4e-08', '0.6058408 ± 4e-15')
     """
     if not error > 0:
         return f"{value:.6g}"
+    if error < 1e-7 * abs(value):
+        return f"{value:.7g} ± {error:.0e}"
     digits = 2 if f"{error:.1e}".startswith("1") else 1
     last = math.floor(math.log10(error)) - digits + 1  # power of ten of the last digit kept
     size = math.floor(math.log10(max(abs(value), error)))

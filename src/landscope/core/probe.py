@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 
@@ -15,7 +15,7 @@ from landscope.core import checks
 from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, saved_bytes
 from landscope.core.batches import Batch, Layout, join, map_tensors, tensors_in
 from landscope.core.distributed import raise_together, sum_over_processes
-from landscope.core.errors import LossError, UnknownNameError
+from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.evaluation import Precision, measuring
 from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap
 from landscope.core.ledger import FORWARD, Ledger
@@ -82,6 +82,8 @@ class Probe:
         self.temperature = float(temperature)
         self.seed = int(seed)
         self.ledger = Ledger()
+        self.results: dict[Hashable, object] = {}
+        """What was computed at this point already; it stays true, and lives as long as the probe."""
         error: Exception | None = None
         try:
             self._model = frozen_copy(inner, mode, dtype, self.device)
@@ -183,8 +185,7 @@ class Probe:
     def at_temperature(self, temperature: float) -> Probe:
         """The same point with another temperature; the data is not read again."""
         checks.check_options(self._model, self.mode, temperature, None)
-        twin = object.__new__(Probe)
-        twin.__dict__.update(self.__dict__)
+        twin = self._twin()
         twin.temperature = float(temperature)
         return twin
 
@@ -195,9 +196,15 @@ class Probe:
         >>> Probe(net, (torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))).restrict("1").n_params
         8
         """
+        twin = self._twin()
+        twin._measure(select_parameters(self._model, params))
+        return twin
+
+    def _twin(self) -> Probe:
+        """Another probe at the same model and data, with nothing computed yet; it shares the ledger."""
         twin = object.__new__(Probe)
         twin.__dict__.update(self.__dict__)
-        twin._measure(select_parameters(self._model, params))
+        twin.results = {}
         return twin
 
     def few_in_float64(self, samples: int) -> Probe | None:
@@ -205,8 +212,7 @@ class Probe:
         few = next(next(self.batches()).pieces(samples))
         if few.size > samples:
             return None
-        twin = object.__new__(Probe)
-        twin.__dict__.update(self.__dict__)
+        twin = self._twin()
         twin._model = copy.deepcopy(self._model).double()
         twin._measure(self.space.names)
         twin._held = (Batch(twin._ready(few.raw), few.size, few.divisible),)
@@ -255,6 +261,15 @@ class Probe:
     def loss_of(self, outputs: object, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, given their outputs."""
         return self.loss.sum(outputs, self._second(self.loss, batch), batch.size)
+
+    def losses(self, params: Params, batch: Batch) -> Tensor:
+        """The loss of every sample of a batch (n,), where the loss function gives one per sample."""
+        if self.loss.reduction != "per_sample":
+            raise NotApplicableError(
+                f"the loss {self.loss.name!r} returns one number per batch; this needs one per sample "
+                f"(landscope.Loss(function, reduction='per_sample'))"
+            )
+        return self.loss.function(self.outputs(params, batch), self._second(self.loss, batch))
 
     def loss_sum(self, params: Params, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, at the given parameters."""

@@ -9,6 +9,7 @@ and such parameters go through rows of J.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -49,15 +50,18 @@ class _Recorded:
     leaves: Mapping[str, Tensor]
     uses: Mapping[str, _Uses]
 
-    def pull_back(self, layers: Sequence[str], seeds: Tensor) -> dict[str, list[Tensor]]:
-        """∂⟨seed, z⟩/∂output for every use of the layers, (k, n, …) for k seeds (k, n, C)."""
+    def pull_back(
+        self, layers: Sequence[str], seeds: Tensor, names: Sequence[str] = ()
+    ) -> tuple[dict[str, list[Tensor]], dict[str, Tensor]]:
+        """∂⟨seed, z⟩ for k seeds (k, n, C): by every use's output, (k, n, …), and by the named parameters, (k, …)."""
         edges = [edge for layer in layers for edge in self.uses[layer].edges]
         shapes = [shape for layer in layers for shape in self.uses[layer].shapes]
-        grads = backward_rows(self.z, edges, seeds)
-        filled = iter(
-            [self.z.new_zeros(len(seeds), *s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
-        )
-        return {layer: [next(filled) for _ in self.uses[layer].edges] for layer in layers}
+        leaves = [self.leaves[name] for name in names]
+        found = backward_rows(self.z, [*edges, *leaves], seeds)
+        shapes += [leaf.shape for leaf in leaves]
+        grads = iter([self.z.new_zeros(len(seeds), *s) if g is None else g for g, s in zip(found, shapes, strict=True)])
+        by_use = {layer: [next(grads) for _ in self.uses[layer].edges] for layer in layers}
+        return by_use, dict(zip(names, grads, strict=True))
 
 
 def jacobian_gram(probe: Probe, batch: Batch, outputs: OutputFunction, size: int, room: int) -> Tensor:
@@ -76,16 +80,19 @@ def jacobian_gram(probe: Probe, batch: Batch, outputs: OutputFunction, size: int
         first = _record(probe, pieces[0], outputs, rules)
         layers = _proven(probe, first, rules)
         rows = batch.size * size * torch.finfo(probe.dtype).bits // 8
-        for group in _groups({layer: tail.numel() * rows for layer, tail in layers.items()}, room):
+        for group in _groups({layer: math.prod(tail) * rows for layer, tail in layers.items()}, room):
             kept = {layer: first.z.new_zeros(batch.size, size, *layers[layer]) for layer in group}
             chosen = {layer: rules[layer] for layer in group}
             inputs: dict[str, list[list[Tensor]]] = {layer: [] for layer in group}
             start = 0
             for piece in pieces:
-                recorded = first if len(pieces) == 1 else _record(probe, piece, outputs, chosen)
+                recorded, proven = first, layers
+                if len(pieces) > 1:
+                    recorded = _record(probe, piece, outputs, chosen)
+                    proven = _proven(probe, recorded, chosen)
+                chosen = {layer: rule for layer, rule in chosen.items() if proven.get(layer) == layers[layer]}
                 at_once = max(1, int(room / (per_sample * piece.size)))
-                for layer in _fill(recorded, chosen, kept, start, at_once):
-                    del kept[layer], chosen[layer], inputs[layer]
+                _fill(recorded, chosen, kept, start, at_once)
                 for layer in chosen:
                     inputs[layer].append(recorded.uses[layer].inputs)
                 start += piece.size
@@ -144,12 +151,12 @@ def _record(probe: Probe, piece: Batch, outputs: OutputFunction, rules: Mapping[
 def _hook(layer: str, rule: LayerRule, n: int, uses: dict[str, _Uses], misfits: set[str]) -> Iterator[None]:
     def note(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], y: object) -> None:
         x = args[0] if args else next(iter(kwargs.values()), None)
-        known = isinstance(x, Tensor) and isinstance(y, Tensor) and y.requires_grad
-        if not (known and x.shape[:1] == (n,) == y.shape[:1] and rule.fits(x, y)):  # type: ignore[union-attr, arg-type, attr-defined]
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and y.requires_grad):
             misfits.add(layer)
             return
-        assert isinstance(x, Tensor)
-        assert isinstance(y, Tensor)
+        if not (x.shape[:1] == y.shape[:1] == (n,) and rule.fits(x, y)):
+            misfits.add(layer)
+            return
         found = uses.setdefault(layer, _Uses())
         found.inputs.append(x.detach())
         found.edges.append(get_gradient_edge(y))  # stays what it is when y is later changed in place
@@ -162,28 +169,26 @@ def _hook(layer: str, rule: LayerRule, n: int, uses: dict[str, _Uses], misfits: 
         handle.remove()
 
 
-def _proven(probe: Probe, recorded: _Recorded, rules: Mapping[str, LayerRule]) -> dict[str, torch.Size]:
+def _proven(probe: Probe, recorded: _Recorded, rules: Mapping[str, LayerRule]) -> dict[str, tuple[int, ...]]:
     """The layers whose rule gives autograd's gradient here, with the shape of what they keep per row of Θ."""
     z, uses = recorded.z, recorded.uses
     rng = generator(probe.seed, "gram")
     half = (torch.randperm(len(z), generator=rng) < (len(z) + 1) // 2).to(z.device)
     seed = rademacher(z.shape, rng, z.dtype, z.device) * half[:, None]
     names = [name for layer in uses for name in rules[layer].names]
-    if not names:
+    if not names or not z.requires_grad:
         return {}
-    truth = dict(zip(names, backward_rows(z, [recorded.leaves[name] for name in names], seed[None]), strict=True))
-    grads = recorded.pull_back(list(uses), seed[None])
+    grads, truth = recorded.pull_back(list(uses), seed[None], names)
     eps = torch.finfo(z.dtype).eps
-    proven: dict[str, torch.Size] = {}
+    proven: dict[str, tuple[int, ...]] = {}
     for layer, use in uses.items():
         if any(bool(grad[0][~half].any()) for grad in grads[layer]):
             continue
         sums, bound = rules[layer].total(use.inputs, grads[layer])
-        expected = {name: 0.0 if truth[name] is None else truth[name][0] for name in sums}  # type: ignore[index]
-        error = torch.stack([(sums[name] - expected[name]).norm() for name in sums]).norm()
-        scale = torch.stack([total.norm() for total in sums.values()]).norm()
+        ruled = torch.cat([sums[name] for name in rules[layer].names])
+        scale, error = ruled.norm(), (ruled - torch.cat([truth[name].flatten() for name in rules[layer].names])).norm()
         if bool(error <= eps**0.5 * scale + CANCELLATION * eps * bound):
-            proven[layer] = rules[layer].keep(use.inputs, grads[layer]).shape[2:]
+            proven[layer] = rules[layer].kept_shape(grads[layer])
     return proven
 
 
@@ -206,20 +211,14 @@ def _groups(bytes_of: Mapping[str, int], room: int) -> list[list[str]]:
 
 
 def _fill(
-    recorded: _Recorded, rules: Mapping[str, LayerRule], kept: dict[str, Tensor], start: int, at_once: int
-) -> list[str]:
-    """Fill in the rows of a piece, `at_once` outputs at a time; the layers that were not used as in the first piece."""
+    recorded: _Recorded, rules: Mapping[str, LayerRule], kept: Mapping[str, Tensor], start: int, at_once: int
+) -> None:
+    """Fill in the rows of a piece, `at_once` outputs at a time."""
     n, size = recorded.z.shape
-    strays = {layer for layer in rules if layer not in recorded.uses}
+    classes = torch.eye(size, dtype=recorded.z.dtype, device=recorded.z.device)
     for low in range(0, size, at_once):
-        high = min(low + at_once, size)
-        classes = torch.eye(size, dtype=recorded.z.dtype, device=recorded.z.device)[low:high]
-        layers = [layer for layer in rules if layer not in strays]
-        grads = recorded.pull_back(layers, classes[:, None].expand(-1, n, -1))
-        for layer in layers:
-            part = rules[layer].keep(recorded.uses[layer].inputs, grads.pop(layer))
-            if part.shape[2:] == kept[layer].shape[2:]:
-                kept[layer][start : start + n, low:high] = part
-            else:
-                strays.add(layer)
-    return sorted(strays)
+        seeds = classes[low : low + at_once, None].expand(-1, n, -1)
+        grads, _ = recorded.pull_back(list(rules), seeds)
+        for layer, rule in rules.items():
+            part = rule.keep(recorded.uses[layer].inputs, grads.pop(layer))
+            kept[layer][start : start + n, low : low + at_once] = part

@@ -20,7 +20,7 @@ from landscope.core.errors import LandscopeError
 from landscope.core.memory import is_out_of_memory
 from landscope.core.parameters import ParameterSpace
 from landscope.core.probe import Probe
-from landscope.curvature.gram_layers import add_gram
+from landscope.curvature.gram_products import add_gram
 
 __all__ = ["add_jacobian", "backward_rows"]
 

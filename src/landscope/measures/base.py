@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from landscope.core.errors import BudgetSpentError, DifferentiationError, NotApplicableError, OutOfMemoryError
-from landscope.core.estimate import Estimate
+from landscope.core.estimate import Estimate, Plain
 from landscope.core.probe import Probe
 from landscope.core.registry import Registry
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["MEASURES", "Measure", "register"]
 
@@ -67,7 +70,11 @@ class Measure(ABC):
                 estimate = Estimate.failed(str(error))
         return replace(estimate, cost=meter.cost + estimate.cost, settings=self.settings)
 
+    def with_settings(self, **settings: object) -> Self:
+        """The same measure with some settings changed."""
+        return replace(self, **settings)
+
     @property
     def settings(self) -> dict[str, bool | int | float | str | None]:
-        """The settings that define the value."""
-        return asdict(self)
+        """The settings that define the value, in the types of JSON."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

@@ -6,10 +6,9 @@ shared work is a function decorated with `once_per_probe`; its results live as l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from torch import Tensor
 
@@ -23,15 +22,13 @@ R = TypeVar("R")
 
 def once_per_probe(function: Callable[Concatenate[Probe, P], R]) -> Callable[Concatenate[Probe, P], R]:
     """Remember the result for each probe and each set of (hashable) arguments."""
-    results: WeakKeyDictionary[Probe, dict[Hashable, R]] = WeakKeyDictionary()
 
     @wraps(function)
     def shared(probe: Probe, *args: P.args, **kwargs: P.kwargs) -> R:
-        known = results.setdefault(probe, {})
-        key = (args, tuple(sorted(kwargs.items())))
-        if key not in known:
-            known[key] = function(probe, *args, **kwargs)
-        return known[key]
+        key = (function, args, tuple(sorted(kwargs.items())))
+        if key not in probe.results:
+            probe.results[key] = function(probe, *args, **kwargs)
+        return cast(R, probe.results[key])
 
     return shared  # type: ignore[return-value]  # wraps() names the first argument
 

@@ -55,7 +55,9 @@ class ConvGeometry:
             return None
         by_group = self.scale.view(self.groups, 1, -1, 1)
         places = math.prod(self.layer.kernel_size)
-        return by_group.expand(-1, self.layer.out_channels // self.groups, -1, places).reshape(self.layer.out_channels, -1)
+        return by_group.expand(-1, self.layer.out_channels // self.groups, -1, places).reshape(
+            self.layer.out_channels, -1
+        )
 
     def channels(self, x: Tensor) -> Tensor:
         """The features with the dimension that is scaled last: (…, channels)."""
@@ -89,4 +91,4 @@ class ConvGeometry:
         if layer.padding_mode != "zeros":
             x, padding = F.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode), (0,) * (x.dim() - 2)
         convolve = CONVOLVE[len(layer.kernel_size)]
-        return convolve(x, weight, None, layer.stride, padding, layer.dilation, groups)  # type: ignore[arg-type]
+        return convolve(x, weight, None, layer.stride, padding, layer.dilation, groups)

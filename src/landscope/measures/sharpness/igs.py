@@ -7,8 +7,9 @@ with F = GᵀG, eigenpairs (λ_k, u_k) of the small matrix K = GGᵀ, and g_i th
 `batch_size` samples and averaged over them: rank and batch size are part of the measure.
 
 At full rank it carries no geometry: where the Jacobians are independent (P ≫ nC), IGS = Σ_i (1/p_{i,y_i} − 1), a function of
-the losses of the batch alone. That saturated value is reported beside it, and a rank that reaches it is called saturated. Only the
-full rank is invariant to reparametrisation; the choice of the largest eigenvalues is not.
+the losses of the batch alone. That saturated value is reported beside it, and a rank that reaches it is called saturated.
+Only the full rank is invariant to reparametrisation; the choice of the largest eigenvalues is not. Permuted neurons change
+nothing at any rank, nor does a shift of all logits (Sᵀ1 = 0 and rᵀ1 = 0).
 
 Cost per batch: C + 4 forward or backward passes (a third of a gradient each) and an eigendecomposition of order nC, for all
 ranks at once.
@@ -75,7 +76,7 @@ class InformationGeometricSharpness(Measure):
     (<Status.EXACT: 'exact'>, True)
     """
 
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     rank: int = 20
     batch_size: int = 64
@@ -123,8 +124,9 @@ class InformationGeometricSharpness(Measure):
             at_rank = float(curve[min(self.rank, len(curve) - 1)])
             rows.append((at_rank, float(curve[-1]), float(saturated_igs(matrix)), len(curve) - 1))
         columns = [gather_values([row[i] for row in rows]) for i in range(4)]
-        curves = sum_over_processes(sums) / len(columns[0])
-        return self._estimate(ranks, *curves.tolist(), *columns, spent)
+        curve, log_curve = (sum_over_processes(sums) / len(columns[0])).tolist()
+        values, full, formula, numerical = columns
+        return self._estimate(ranks, curve, log_curve, values, full, formula, numerical, spent)
 
     def _estimate(
         self,

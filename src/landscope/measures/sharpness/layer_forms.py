@@ -148,9 +148,7 @@ def _ranges(start: int, stop: int) -> Iterator[tuple[int, int]]:
     return ((a, min(a + CHUNK, stop)) for a in range(start, stop, CHUNK))
 
 
-def _random_direction(
-    at: Behind, geometry: Geometry, columns: Tensor, keys: Tensor, seed: int, number: int
-) -> Tensor:
+def _random_direction(at: Behind, geometry: Geometry, columns: Tensor, keys: Tensor, seed: int, number: int) -> Tensor:
     """F r_i ⊗ u_i s_i for every sample; with one position, ‖u_i‖ takes the place of u_i s_i and adds no noise."""
     r = content_signs(keys, seed, 2 * number, len(columns), columns.dtype)
     if isinstance(geometry, LinearGeometry) and at.outputs.dim() == 2:

@@ -19,7 +19,16 @@ from landscope.core.errors import NotApplicableError
 from landscope.core.probe import Probe
 from landscope.measures.shared import once_per_probe
 
-__all__ = ["Layer", "Site", "default_layer", "layer_sites", "replaced_output", "some_samples", "used_once", "weight_name"]
+__all__ = [
+    "Layer",
+    "Site",
+    "default_layer",
+    "layer_sites",
+    "replaced_output",
+    "some_samples",
+    "used_once",
+    "weight_name",
+]
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -127,7 +136,9 @@ def layer_sites(probe: Probe) -> dict[str, Site]:
             return Site(name, 0, (), two.size, 0, False, False, True, False)
         (x, out), (x1, out1) = visits[0], alone.shapes[name][0]
         rows = x[:1] == out[:1] == (two.size,) and x1[:1] == out1[:1] == (one.size,) and x[1:] == x1[1:]
-        if not two.divisible:  # a graph has no rows to compare; with batch statistics only the norm layers couple samples
+        if (
+            not two.divisible
+        ):  # a graph has no rows to compare; with batch statistics only the norm layers couple samples
             rows = rows and probe.mode == "batch_statistics"
         first_run = seen.order.index(name)
         coupled = probe.mode == "batch_statistics" and any(at > first_run for at in seen.norms.values())
@@ -170,6 +181,7 @@ def used_once(probe: Probe, layer: str) -> bool:
     if name is None or layer_sites(probe)[layer].calls != 1:
         return layer_sites(probe)[layer].calls == 1
     module, batch = probe.module(layer), some_samples(probe, 2)
+    weight = module.get_parameter("weight")
     held: list[Tensor] = []
 
     def keep(_: Tensor, out: Tensor) -> Tensor:
@@ -178,6 +190,6 @@ def used_once(probe: Probe, layer: str) -> bool:
 
     with probe.measuring(), torch.no_grad(), replaced_output(module, keep):
         before = probe.loss_of(probe.outputs(probe.params, batch), batch)
-        doubled = {**probe.params, name: 2 * module.weight}  # type: ignore[operator]
+        doubled = {**probe.params, name: 2 * weight.detach()}
         after = probe.loss_of(probe.outputs(doubled, batch), batch)
     return torch.equal(before, after)

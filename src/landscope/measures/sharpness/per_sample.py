@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 __all__ = ["mean_and_error", "sums"]
@@ -19,6 +18,7 @@ def sums(values: Tensor) -> tuple[Tensor, Tensor]:
 def mean_and_error(total: Tensor, squares: Tensor, n: int) -> tuple[float, float | None]:
     """The mean, and the standard error of a mean of n independent samples; `None` for a single one.
 
+    >>> import torch
     >>> mean_and_error(*sums(torch.tensor([1.0, 3.0])), 2)
     (2.0, 1.0)
     """

@@ -38,8 +38,10 @@ __all__ = [
     "REFUSALS",
     "Include",
     "Shifts",
+    "antithetic",
     "check_positive",
     "direction",
+    "fitting_samples",
     "included",
     "losses_at",
     "on_sphere",
@@ -99,6 +101,15 @@ def direction(probe: Probe, seed: int, index: int) -> Tensor:
     return normal((probe.n_params,), generator(seed, "direction", index), torch.float32, probe.device).to(probe.dtype)
 
 
+def antithetic(probe: Probe, seed: int, scale: Tensor | float) -> Callable[[int], Tensor]:
+    """Perturbations in pairs: +scale ⊙ z and −scale ⊙ z, with z standard normal. What is odd in them cancels in a pair."""
+
+    def delta(j: int) -> Tensor:
+        return (-1.0 if j % 2 else 1.0) * scale * direction(probe, seed, j // 2)
+
+    return delta
+
+
 def on_sphere(vectors: Tensor, radius: float) -> Tensor:
     """Vectors (…, P) scaled to the Euclidean length `radius`, up to rounding; zero stays zero.
 
@@ -130,6 +141,11 @@ class Shifts:
     mean: Tensor
     gram: Tensor | None
     samples: int
+
+    def pair_mean(self) -> tuple[float, float]:
+        """The mean over antithetic pairs and its standard error over pairs."""
+        pairs = self.mean.reshape(-1, 2).mean(1)
+        return float(pairs.mean()), float(pairs.std()) / math.sqrt(len(pairs))
 
     def data_stderr(self, weights: Tensor) -> float | None:
         """The standard error over the data of Σ_j w_j mean_j; weights beyond the first g are passed on to those."""
@@ -211,6 +227,11 @@ def _activation_bytes(probe: Probe) -> float:
 def together(probe: Probe, samples: float) -> bool:
     """Whether many perturbations on so many samples each are faster as one program than one by one."""
     return _activation_bytes(probe) * samples <= SMALL_WORK.get(probe.device.type, SMALL_WORK["cuda"])
+
+
+def fitting_samples(probe: Probe) -> int:
+    """How many samples' activations of one gradient a quarter of the free memory holds."""
+    return max(1, int(available_bytes(probe.device) // (4 * _activation_bytes(probe))))
 
 
 def width(probe: Probe, count: int, vectors: int, samples: float = 0.0) -> int:

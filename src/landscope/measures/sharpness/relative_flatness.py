@@ -3,16 +3,17 @@
     neuronwise   κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'}        (`relative_flatness`)
     layerwise    κ = ‖W‖²_F tr H                             (`relative_flatness_layerwise`)
 
-w_s are the weights into neuron (or channel) s, H_{s,s'} the block of the Hessian of the mean loss between those of s and s'; biases
-are left out. `details["form"]` says which of the equivalent forms was used, the cheapest that holds:
+w_s are the weights into neuron (or channel) s, H_{s,s'} the block of the Hessian of the mean loss between those of s
+and s'; biases are left out. `details["form"]` says which of the equivalent forms was used, the cheapest that holds:
 
     softmax head     one forward pass, all samples                                  (`softmax_head`)
     layer forms      second derivatives behind the layer only, exact                (`layer_forms`)
     random forms     the same with random directions, where exact ones are too many
     layer Hessian    products with the Hessian in the weight: always right          (`layer_hessian`)
 
-`normalise=True` measures with features divided by their standard deviation over the data (positions included) and weights times
-it: the same function, no weight is edited. Features that never vary are left as they are.
+`normalise=True` measures with features (channels of a convolution) divided by their standard deviation over the data,
+positions included, and weights times it: the same function, no weight is edited. Features that never vary are left as
+they are.
 """
 
 from __future__ import annotations
@@ -239,7 +240,9 @@ def _geometry(layer: Layer, scale: Tensor | None) -> Geometry:
 def _feature_scale(probe: Probe, name: str, layer: Layer) -> Tensor:
     """Standard deviation of every input feature (channel of a convolution) over all samples and positions; 1 where it is 0."""
     if layer_sites(probe)[name].calls == 0:
-        raise NotApplicableError(f"the weight of {name!r} is used without calling the layer: its features cannot be seen")
+        raise NotApplicableError(
+            f"the weight of {name!r} is used without calling the layer: its features cannot be seen"
+        )
     geometry = _geometry(layer, None)
     parts: list[Tensor] = []
 

@@ -3,15 +3,15 @@
 κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'}  =  mean_i ‖φ_i‖² ( Σ_c p_ic ‖w_c‖² − ‖Σ_c p_ic w_c‖² )
 
 The bracket is the variance of the class weights under the prediction: a head is flat where it is sure or where its
-classes agree. It is computed as ½ Σ_cc' p_c p_c' ‖w_c − w_c'‖², all of whose terms are positive, so that nothing cancels where the
-prediction is nearly certain. With logits over a temperature T, p is taken at T and κ carries 1/T². The targets do not enter.
+classes agree. It is computed as ½ Σ_cc' p_c p_c' ‖w_c − w_c'‖², all of whose terms are positive, so that nothing
+cancels where the prediction is nearly certain. With logits over a temperature T, p is taken at T and κ carries 1/T².
+The targets do not enter.
 
 One forward pass, O(n·C²) time beside it, O(C²) memory.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from landscope.core.batches import Batch
@@ -39,6 +39,7 @@ def head_curvature(features: Tensor, logits: Tensor, weight: Tensor, distances: 
 
     `distances` are `class_distances(weight)`, for callers with many pieces of data.
 
+    >>> import torch
     >>> phi, W = torch.ones(1, 2), torch.eye(2)
     >>> head_curvature(phi, phi @ W.T, W)
     tensor([1.], dtype=torch.float64)
@@ -55,7 +56,11 @@ def head_curvature(features: Tensor, logits: Tensor, weight: Tensor, distances: 
 
 def is_softmax_head(probe: Probe, site: Site) -> bool:
     """Whether the closed form holds: the layer gives the logits of one softmax per sample, and targets add up to one."""
-    if not site.gives_logits or probe.loss.likelihood != "categorical" or not isinstance(probe.module(site.name), nn.Linear):
+    if (
+        not site.gives_logits
+        or probe.loss.likelihood != "categorical"
+        or not isinstance(probe.module(site.name), nn.Linear)
+    ):
         return False
     if len(site.shape) != 2 or site.shape[0] != site.samples:
         return False

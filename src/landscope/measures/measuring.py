@@ -1,0 +1,218 @@
+"""`landscope.measure`: every measure that applies, in an order that shares work and keeps to a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from landscope.core.errors import BudgetSpentError, LandscopeError
+from landscope.core.estimate import Estimate, Plain
+from landscope.core.frozen import Mode
+from landscope.core.losses import Loss
+from landscope.core.parameters import Selection
+from landscope.core.probe import Probe
+from landscope.core.reading import DataLike
+from landscope.measures.base import MEASURES, Measure
+from landscope.measures.progress import Progress, progress_display
+from landscope.measures.report import Report
+
+__all__ = ["Wanted", "measure", "resolve_measures"]
+
+Wanted = None | str | Measure | Iterable[str | Measure] | Mapping[str, Mapping[str, object] | Measure | None]
+"""All (`None`), names, measures, or names with settings."""
+
+
+def resolve_measures(wanted: Wanted, seed: int = 0) -> dict[str, Measure]:
+    """Measures by the name under which they are reported.
+
+    >>> sorted(resolve_measures({"l2_norm": {"squared": True}, "mine": MEASURES["gradient_norm"]()}))
+    ['l2_norm', 'mine']
+    >>> resolve_measures(["l2_nrom"])
+    Traceback (most recent call last):
+    landscope.core.errors.UnknownNameError: unknown measure 'l2_nrom'; did you mean 'l2_norm'? Choices: ...
+    """
+    if wanted is None:
+        return {name: MEASURES[name](seed=seed) for name in MEASURES}
+    if isinstance(wanted, (str, Measure)):
+        wanted = [wanted]
+    if isinstance(wanted, Mapping):
+        return {name: _with_settings(name, settings, seed) for name, settings in wanted.items()}
+    found: dict[str, Measure] = {}
+    for item in wanted:
+        one = item if isinstance(item, Measure) else _with_settings(item, None, seed)
+        if one.key in found:
+            raise LandscopeError(
+                f"{one.key!r} is asked for twice; give each a name of its own: measures={{'first': …, 'second': …}}"
+            )
+        found[one.key] = one
+    return found
+
+
+def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, seed: int) -> Measure:
+    if isinstance(settings, Measure):
+        return settings
+    kind = MEASURES[name]
+    try:
+        return kind(**{"seed": seed, **(settings or {})})  # type: ignore[arg-type]
+    except TypeError as error:
+        known = ", ".join(kind.__dataclass_fields__)
+        raise LandscopeError(f"{name} cannot be set up with {dict(settings or {})}: {error}. Its settings: {known}") from error
+
+
+def measure(
+    model: nn.Module | Probe,
+    data: DataLike | None = None,
+    measures: Wanted = None,
+    *,
+    loss: str | Loss | nn.Module | Callable[..., Tensor] = "cross_entropy",
+    params: Selection = None,
+    mode: Mode = "eval",
+    temperature: float = 1.0,
+    batch_size: int | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    seconds: float | None = None,
+    passes: float | None = None,
+    progress: bool | None = None,
+) -> Report:
+    """Measure a model on data: a report with a value, an error bar, a status and a cost for every measure.
+
+    Args:
+        model: a module, or a `Probe` (then `data` and what defines the point are taken from it).
+        data: see `Probe`, as are `loss` to `dtype`.
+        measures: all by default; names; a mapping from names to settings; or measure objects.
+        seed: for everything random.
+        seconds, passes: a budget. Cheap measures come first, costly ones get a fair share of what is left and say when it was not
+            enough. A pass is the work of one gradient over all data.
+        progress: show what is running; by default on a terminal only.
+
+    A measure that does not apply says why, and one that fails does not stop the others.
+
+    >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> report = measure(net, (torch.randn(16, 2), torch.arange(16) % 2), ["l2_norm", "hessian_top_eigenvalue"])
+    >>> report["hessian_top_eigenvalue"].status.value
+    'converged'
+    """
+    start = time.monotonic()
+    probe = _probe(model, data, loss, params, mode, temperature, batch_size, device, dtype, seed)
+    chosen = resolve_measures(measures, probe.seed)
+    order = sorted(chosen, key=lambda name: (_late(chosen[name]), _predicted(chosen[name], probe), name))
+    budget = _Budget(probe, start, seconds, passes, [_predicted(chosen[name], probe) for name in order])
+    estimates: dict[str, Estimate] = {}
+    with progress_display(progress, order) as show:
+        for name in order:
+            estimates[name] = _one(chosen[name], probe, budget, name, show)
+    return Report({name: estimates[name] for name in chosen}, _about(probe))
+
+
+def _probe(
+    model: nn.Module | Probe,
+    data: DataLike | None,
+    loss: str | Loss | nn.Module | Callable[..., Tensor],
+    params: Selection,
+    mode: Mode,
+    temperature: float,
+    batch_size: int | None,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+    seed: int,
+) -> Probe:
+    if isinstance(model, Probe):
+        if data is not None:
+            raise LandscopeError("a Probe holds its data already; pass either a Probe, or a model and data")
+        return model
+    if data is None:
+        raise LandscopeError("no data: pass a DataLoader, a Dataset, or (x, y) tensors as the second argument")
+    return Probe(
+        model,
+        data,
+        loss,
+        params=params,
+        mode=mode,
+        temperature=temperature,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        seed=seed,
+    )
+
+
+def _late(measure: Measure) -> int:
+    """Spectra first among the measures of curvature, which read them; everything else by its cost."""
+    if measure.key.endswith("_spectrum"):
+        return 1
+    return 2 if measure.key.split("_")[0] in ("hessian", "ggn", "fisher") and measure.key != "fisher_rao" else 0
+
+
+def _predicted(measure: Measure, probe: Probe) -> float:
+    try:
+        return measure.passes(probe)
+    except LandscopeError:
+        return 0.0  # it will say itself why it does not apply
+
+
+class _Budget:
+    """What is left of the allowed seconds and passes, and each measure's share of it."""
+
+    def __init__(
+        self, probe: Probe, start: float, seconds: float | None, passes: float | None, predicted: list[float]
+    ) -> None:
+        self._probe, self._predicted = probe, predicted
+        self._deadline = None if seconds is None else start + seconds
+        self._last_pass = None if passes is None else probe.ledger.passes + passes
+        self._began, self._first = time.monotonic(), probe.ledger.passes
+
+    def left(self) -> tuple[float | None, float | None]:
+        """(seconds, passes) that remain."""
+        seconds = None if self._deadline is None else self._deadline - time.monotonic()
+        passes = None if self._last_pass is None else self._last_pass - self._probe.ledger.passes
+        return seconds, passes
+
+    def share(self) -> float:
+        """Passes for the next measure: its part of what is left, by what was predicted for it and for the rest."""
+        seconds, passes = self.left()
+        available = float("inf") if passes is None else passes
+        done = self._probe.ledger.passes - self._first
+        if seconds is not None and done > 0:
+            available = min(available, seconds * done / max(time.monotonic() - self._began, 1e-9))
+        predicted, rest = self._predicted.pop(0), sum(self._predicted)
+        return available * max(predicted, 1e-9) / max(predicted + rest, 1e-9)
+
+
+def _one(measure: Measure, probe: Probe, budget: _Budget, name: str, show: Progress) -> Estimate:
+    show.begin(name)
+    share = budget.share()
+    seconds, passes = budget.left()
+    predicted = _predicted(measure, probe)
+    try:
+        if (seconds is not None and seconds <= 0) or (passes is not None and passes <= 0):
+            raise BudgetSpentError(f"the budget was spent before it began; it takes about {predicted:.0f} passes")
+        bounded = measure if share >= predicted else measure.within(share, probe)
+        limits: AbstractContextManager[None] = probe.ledger.limited(seconds, passes)
+        with limits if seconds is not None or passes is not None else nullcontext():
+            estimate = bounded(probe)
+    except Exception as error:
+        kind = "" if isinstance(error, LandscopeError) else f"{type(error).__name__}: "
+        estimate = Estimate.failed(kind + str(error), settings=measure.settings)
+    show.end(name, estimate)
+    return estimate
+
+
+def _about(probe: Probe) -> dict[str, Plain]:
+    return {
+        "model": type(probe.module("")).__name__,
+        "parameters": f"{probe.n_params:,} parameters",
+        "samples": f"{probe.n_samples:,} samples",
+        "loss": probe.loss.name,
+        "mode": probe.mode,
+        "temperature": probe.temperature,
+        "dtype": str(probe.dtype).removeprefix("torch."),
+        "device": str(probe.device),
+        "seed": probe.seed,
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,159 @@
+"""What `landscope.measure` returns: every estimate, as a table, a frame, a file or a figure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from landscope.core.errors import UnknownNameError
+from landscope.core.estimate import Cost, Estimate, Plain, Status
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True)
+class Report(Mapping[str, Estimate]):
+    """Estimates by name, and what they were measured on.
+
+    >>> report = Report({"l2_norm": Estimate(2.0), "igs": Estimate.not_applicable("a regression loss")}, {"model": "MLP"})
+    >>> report["l2_norm"].value, list(report)
+    (2.0, ['l2_norm', 'igs'])
+    >>> report["l2norm"]
+    Traceback (most recent call last):
+    landscope.core.errors.UnknownNameError: unknown measure in this report 'l2norm'; did you mean 'l2_norm'? Choices: igs, l2_norm
+    >>> Report.from_json(report.to_json()) == report
+    True
+    """
+
+    estimates: Mapping[str, Estimate]
+    about: Mapping[str, Plain] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Estimate:
+        if name not in self.estimates:
+            raise UnknownNameError.among("measure in this report", name, self.estimates)
+        return self.estimates[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.estimates)
+
+    def __len__(self) -> int:
+        return len(self.estimates)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Report) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def cost(self) -> Cost:
+        """What all of it took."""
+        total = Cost()
+        for estimate in self.estimates.values():
+            total = total + estimate.cost
+        return total
+
+    # As a table
+
+    def table(self) -> Table:
+        """A `rich` table: value ± error, error over the data, status, cost."""
+        from rich.table import Table
+
+        title = f"{self.about.get('model', 'model')} · " + " · ".join(
+            str(self.about[key]) for key in ("parameters", "samples", "loss", "mode") if key in self.about
+        )
+        table = Table(title=title, title_justify="left", caption=self._caption(), caption_justify="left")
+        table.add_column("measure")
+        table.add_column("value ± error", justify="right")
+        table.add_column("± data", justify="right")
+        table.add_column("status")
+        table.add_column("passes", justify="right")
+        table.add_column("seconds", justify="right")
+        for name, e in self.estimates.items():
+            shown = str(e) if e.status.has_value else "–"
+            data = "" if e.data_stderr is None else f"{e.data_stderr:.2g}"
+            style = {Status.FAILED: "red", Status.NOT_APPLICABLE: "dim", Status.BUDGET_SPENT: "yellow"}.get(e.status, "")
+            status = str(e.status) + (f": {e.reason}" if e.reason else "")
+            table.add_row(name, shown, data, status, f"{e.cost.passes:.1f}", f"{e.cost.seconds:.1f}", style=style)
+        return table
+
+    def _caption(self) -> str:
+        cost = self.cost
+        return (
+            f"{cost.passes:.0f} passes over the data, {cost.seconds:.1f} s. The first error is the estimator's, "
+            f"the second what another sample of the data would change."
+        )
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=130, color_system=None, force_terminal=False)
+        with console.capture() as capture:
+            console.print(self.table())
+        return capture.get().rstrip()
+
+    def __rich__(self) -> Table:
+        return self.table()
+
+    # As data
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per measure."""
+        import pandas as pd
+
+        rows = [
+            {
+                "measure": name,
+                "value": e.value,
+                "stderr": e.stderr if e.status.has_value else math.nan,
+                "data_stderr": math.nan if e.data_stderr is None else e.data_stderr,
+                "status": e.status.value,
+                "reason": e.reason,
+                "passes": e.cost.passes,
+                "seconds": e.cost.seconds,
+            }
+            for name, e in self.estimates.items()
+        ]
+        return pd.DataFrame(rows).set_index("measure")
+
+    def to_dict(self) -> dict[str, Plain]:
+        """Plain values only."""
+        return {"about": dict(self.about), "estimates": {name: e.to_dict() for name, e in self.estimates.items()}}
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """The inverse of `to_json`."""
+        plain = json.loads(text)
+        return cls({name: Estimate.from_dict(e) for name, e in plain["estimates"].items()}, plain["about"])
+
+    def save(self, path: str | Path) -> Path:
+        """Write JSON, whole or not at all."""
+        target = Path(path)
+        aside = target.with_name(target.name + ".part")
+        aside.write_text(self.to_json())
+        return aside.replace(target)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Report:
+        """Read what `save` wrote."""
+        return cls.from_json(Path(path).read_text())
+
+    # As a figure
+
+    def plot(self) -> Figure:
+        """Every value with its error bars on a logarithmic axis, and the Hessian's spectrum where it was measured."""
+        from landscope.measures.report_plot import plot_report
+
+        return plot_report(self.estimates, self.about)

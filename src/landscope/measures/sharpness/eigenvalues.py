@@ -1,0 +1,152 @@
+"""Extreme eigenvalues of the Hessian, the Gauss–Newton and the Fisher matrix, with a bound on their error.
+
+λ₁ = max_v vᵀ A v over unit v: the curvature along the sharpest direction (Keskar et al. 2017; Granziol 2020). By restarted Lanczos
+with full reorthogonalisation; `stderr` is the residual ‖A v − λ v‖, within which a true eigenvalue lies. The error over the data
+is that of the Rayleigh quotient vᵀ A_i v (Hessian only).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from landscope.core.errors import NotApplicableError
+from landscope.core.estimate import Estimate, Status
+from landscope.core.probe import Probe
+from landscope.measures.base import Measure, register
+from landscope.measures.sharpness.directional import eigenvalue_data_error
+from landscope.measures.sharpness.matrices import eigenpairs, extreme_ritz_value, known_spectrum
+from landscope.spectra import Eigenpairs
+
+__all__ = [
+    "FisherTopEigenvalue",
+    "GGNTopEigenvalue",
+    "HessianBottomEigenvalue",
+    "HessianTopEigenvalue",
+    "LogVolume",
+]
+
+PRODUCT = 3.0
+"""Passes of one Hessian product."""
+USUAL_PRODUCTS = 25
+"""Products that a top eigenvalue usually takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Eigenvalue(Measure):
+    matrix: ClassVar[str]
+    which: ClassVar[str]
+
+    k: int = 1
+    tol: float = 1e-3
+    max_matvecs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or not self.tol > 0:
+            raise ValueError(f"k must be at least 1 and tol positive, got k={self.k}, tol={self.tol}")
+
+    def passes(self, probe: Probe) -> float:
+        """About 25 products for the first eigenvalue, five more for each other one."""
+        return PRODUCT * min(self.max_matvecs or math.inf, USUAL_PRODUCTS + 5 * (self.k - 1), probe.n_params)
+
+    def within(self, passes: float, probe: Probe) -> Measure:
+        """At most so many products as fit, and at least two for each eigenvalue."""
+        return self.with_settings(max_matvecs=max(2 * self.k, int(passes / PRODUCT)))
+
+    def _pairs(self, probe: Probe) -> Eigenpairs:
+        return eigenpairs(probe, self.matrix, self.k, self.which, self.tol, self.max_matvecs, self.seed)
+
+    def _measure(self, probe: Probe) -> Estimate:
+        pairs = self._pairs(probe)
+        error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if self.matrix == "hessian" else None
+        return Estimate(
+            float(pairs.values[0]),
+            float(pairs.residuals[0]),
+            error,
+            Status.CONVERGED if pairs.converged else Status.BUDGET_SPENT,
+            "" if pairs.converged else f"not converged to tol={self.tol:g} after {pairs.matvecs} products",
+            details={
+                "values": pairs.values.tolist(),
+                "residuals": pairs.residuals.tolist(),
+                "matvecs": pairs.matvecs,
+            },
+        )
+
+
+@register("hessian_top_eigenvalue")
+@dataclass(frozen=True, kw_only=True)
+class HessianTopEigenvalue(_Eigenvalue):
+    """λ₁ of the Hessian; `k` largest in the details."""
+
+    matrix: ClassVar[str] = "hessian"
+    which: ClassVar[str] = "LA"
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+
+
+@register("hessian_bottom_eigenvalue")
+@dataclass(frozen=True, kw_only=True)
+class HessianBottomEigenvalue(_Eigenvalue):
+    """The smallest eigenvalue of the Hessian: below zero where the point is no minimum.
+
+    Read off the shared spectrum where that is accurate enough.
+    """
+
+    matrix: ClassVar[str] = "hessian"
+    which: ClassVar[str] = "SA"
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+
+    def _measure(self, probe: Probe) -> Estimate:
+        known = known_spectrum(probe, "hessian")
+        if known is not None and self.k == 1:
+            value, bound = extreme_ritz_value(known, largest=False)
+            top, _ = extreme_ritz_value(known, largest=True)
+            if bound <= self.tol * max(abs(value), abs(top)):
+                return Estimate(value, bound, status=Status.CONVERGED, details={"from": "hessian_spectrum"})
+        return super()._measure(probe)
+
+
+@register("ggn_top_eigenvalue")
+@dataclass(frozen=True, kw_only=True)
+class GGNTopEigenvalue(_Eigenvalue):
+    """λ₁ of the generalised Gauss–Newton matrix."""
+
+    matrix: ClassVar[str] = "ggn"
+    which: ClassVar[str] = "LA"
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+
+
+@register("fisher_top_eigenvalue")
+@dataclass(frozen=True, kw_only=True)
+class FisherTopEigenvalue(_Eigenvalue):
+    """λ₁ of the Fisher matrix."""
+
+    matrix: ClassVar[str] = "fisher"
+    which: ClassVar[str] = "LA"
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
+
+
+@register("log_volume")
+@dataclass(frozen=True, kw_only=True)
+class LogVolume(_Eigenvalue):
+    """Σ_{j≤k} log λ_j of the Hessian: the log volume of the minimum along its k sharpest directions (Wu et al. 2017)."""
+
+    matrix: ClassVar[str] = "hessian"
+    which: ClassVar[str] = "LA"
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+
+    k: int = 10
+
+    def _measure(self, probe: Probe) -> Estimate:
+        pairs = self._pairs(probe)
+        values, bounds = pairs.values.tolist(), pairs.residuals.tolist()
+        if values[-1] <= 0:
+            positive = sum(v > 0 for v in values)
+            raise NotApplicableError(f"only {positive} of the {self.k} largest eigenvalues are positive; lower k")
+        return Estimate(
+            sum(map(math.log, values)),
+            math.sqrt(sum((b / v) ** 2 for b, v in zip(bounds, values, strict=True))),
+            status=Status.CONVERGED if pairs.converged else Status.BUDGET_SPENT,
+            reason="" if pairs.converged else f"not converged to tol={self.tol:g} after {pairs.matvecs} products",
+            details={"values": values, "residuals": bounds, "matvecs": pairs.matvecs},
+        )

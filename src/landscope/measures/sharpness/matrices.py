@@ -1,0 +1,84 @@
+"""The curvature matrices that the spectral measures look at, and the spectrum that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from landscope.core.errors import NotApplicableError
+from landscope.core.losses import LOSSES
+from landscope.core.probe import Probe
+from landscope.curvature import GGN, Fisher, Hessian
+from landscope.curvature.operator import CurvatureOperator
+from landscope.measures.shared import once_per_probe
+from landscope.spectra import Eigenpairs, Spectrum, eigsh, spectrum
+
+__all__ = ["MATRICES", "eigenpairs", "extreme_ritz_value", "known_spectrum", "matrix", "shared_spectrum"]
+
+MATRICES: Mapping[str, type[CurvatureOperator]] = {"hessian": Hessian, "ggn": GGN, "fisher": Fisher}
+
+
+def _canonical(probe: Probe, name: str) -> str:
+    """The Fisher matrix of a named loss is its Gauss–Newton matrix (natural parameters): computed once for both."""
+    return "ggn" if name == "fisher" and any(probe.loss is LOSSES[known] for known in LOSSES) else name
+
+
+@once_per_probe
+def _matrix(probe: Probe, name: str) -> CurvatureOperator:
+    return MATRICES[name](probe)
+
+
+def matrix(probe: Probe, name: str) -> CurvatureOperator:
+    """The named matrix at a probe: one object, so that what it learns (methods, compilation) is kept."""
+    return _matrix(probe, _canonical(probe, name))
+
+
+@once_per_probe
+def _spectra(probe: Probe, name: str) -> dict[tuple[int, int, int], Spectrum]:
+    return {}
+
+
+def shared_spectrum(probe: Probe, name: str, steps: int, probes: int, seed: int) -> Spectrum:
+    """The spectrum of the named matrix, computed once; every other spectral measure may read it afterwards."""
+    known = _spectra(probe, _canonical(probe, name))
+    if (steps, probes, seed) not in known:
+        known[steps, probes, seed] = spectrum(matrix(probe, name), steps=steps, probes=probes, seed=seed)
+    return known[steps, probes, seed]
+
+
+def known_spectrum(probe: Probe, name: str) -> Spectrum | None:
+    """The largest spectrum that was computed at this probe already, if any."""
+    return max(_spectra(probe, _canonical(probe, name)).values(), key=lambda s: s.matvecs, default=None)
+
+
+@once_per_probe
+def _eigenpairs(
+    probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int
+) -> Eigenpairs:
+    op = matrix(probe, name)
+    if k > op.shape[0]:
+        raise NotApplicableError(f"k = {k} eigenvalues were asked for; the matrix has {op.shape[0]}")
+    return eigsh(op, k=k, which=which, tol=tol, max_matvecs=max_matvecs, seed=seed)
+
+
+def eigenpairs(
+    probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int
+) -> Eigenpairs:
+    """Extreme eigenpairs of the named matrix, computed once."""
+    return _eigenpairs(probe, _canonical(probe, name), k, which, tol, max_matvecs, seed)
+
+
+def extreme_ritz_value(found: Spectrum, largest: bool) -> tuple[float, float]:
+    """The extreme Ritz value of a spectrum and a bound on its distance to an eigenvalue: β |s_m|, plus rounding."""
+    best = (-np.inf if largest else np.inf, np.inf)
+    for diagonal, off, left in zip(found.diagonal, found.offdiagonal, found.remainder, strict=True):
+        t = torch.diag(torch.from_numpy(diagonal.copy()))
+        t += torch.diag(torch.from_numpy(off.copy()), 1) + torch.diag(torch.from_numpy(off.copy()), -1)
+        values, vectors = torch.linalg.eigh(t)
+        at = -1 if largest else 0
+        value, bound = float(values[at]), float(left) * float(vectors[-1, at].abs())
+        if (value > best[0]) if largest else (value < best[0]):
+            best = (value, bound)
+    return best[0], best[1] + found.rounding * float(np.abs(found.nodes).max())

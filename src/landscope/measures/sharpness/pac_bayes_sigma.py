@@ -1,0 +1,195 @@
+"""PAC-Bayes noise scale (Neyshabur et al. 2017; Jiang et al. 2020): how much Gaussian noise the parameters bear.
+
+    σ* = largest σ with  E_{z ~ N(0, I)} [ L(θ + σ c ⊙ z) ] − L(θ) ≤ target,   c = 1, or c = |θ| (`adaptive`)
+
+σ is a standard deviation; 1/σ² is the sharpness that the bounds hold. The mean over z is taken over the same pairs ±z at every
+σ, so that it is a smooth function of σ, whose first crossing of the target is bracketed by doubling and found by
+bisection in log σ. For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop in accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from landscope.core.batches import Batch
+from landscope.core.errors import NotApplicableError
+from landscope.core.estimate import Estimate, Status
+from landscope.core.ledger import FORWARD
+from landscope.core.losses import class_dimension
+from landscope.core.probe import Probe
+from landscope.measures.base import register
+from landscope.measures.sharpness.perturbation import (
+    Shifts,
+    antithetic,
+    check_positive,
+    included,
+    losses_at,
+    sample_losses,
+)
+from landscope.measures.sharpness.perturbed import PerturbationMeasure, adaptive_scale
+
+__all__ = ["Bracket", "PacBayesSigma", "first_crossing", "sample_errors"]
+
+DOUBLINGS = 40
+"""How far the bracket is looked for: a factor of 10¹² either way."""
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """rise(low) ≤ target < rise(high), and the exponent q of rise ∝ σ^q around it."""
+
+    low: float
+    high: float
+    rise_low: float
+    rise_high: float
+    exponent: float
+    evaluations: int
+
+    def crossing(self, target: float) -> float:
+        """Where the line through both ends meets the target."""
+        if not math.isfinite(self.rise_high):
+            return self.low
+        return self.low + (self.high - self.low) * (target - self.rise_low) / (self.rise_high - self.rise_low)
+
+
+def first_crossing(rise: Callable[[float], float], target: float, start: float, tol: float) -> Bracket | None:
+    """Bracket the σ at which a rising function first exceeds `target`, to a relative width `tol`; `None`: it never does.
+
+    >>> bracket = first_crossing(lambda s: s**2, 0.25, start=10.0, tol=0.01)
+    >>> abs(bracket.crossing(0.25) - 0.5) < 1e-4, round(bracket.exponent, 6)
+    (True, 2.0)
+    """
+    low = high = start
+    rise_low = rise_high = rise(start)
+    count = 1
+    while not rise_low <= target or rise_high <= target:
+        if count > DOUBLINGS:
+            return None
+        if rise_high <= target:
+            low, rise_low, high = high, rise_high, 2 * high
+            rise_high = rise(high)
+        else:
+            high, rise_high, low = low, rise_low, low / 2
+            rise_low = rise(low)
+        count += 1
+    exponent = 2.0
+    if rise_low > 0 and math.isfinite(rise_high):
+        exponent = math.log(rise_high / rise_low) / math.log(high / low)
+    while high / low > 1 + tol:
+        middle = math.sqrt(low * high)
+        at_middle = rise(middle)
+        count += 1
+        if at_middle <= target:
+            low, rise_low = middle, at_middle
+        else:
+            high, rise_high = middle, at_middle
+    return Bracket(low, high, rise_low, rise_high, exponent, count)
+
+
+def sample_errors(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    """The fraction of wrong predictions of each sample (n,): 0 or 1 where it has one label."""
+    outputs, labels = probe.outputs(params, batch), probe.targets(batch)
+    if not isinstance(outputs, Tensor) or not isinstance(labels, Tensor) or labels.is_floating_point():
+        raise NotApplicableError("accuracy needs one tensor of outputs and integer class labels; use metric='loss'")
+    if probe.loss.likelihood == "categorical":
+        wrong = outputs.argmax(class_dimension(outputs, labels)) != labels
+        counted = labels != -100
+    elif probe.loss.likelihood == "bernoulli":
+        wrong = (outputs > 0) != labels.reshape(outputs.shape).bool()
+        counted = torch.ones_like(wrong)
+    else:
+        raise NotApplicableError(f"accuracy is not defined for the loss {probe.loss.name!r}; use metric='loss'")
+    wrong, counted = ((t.to(outputs.dtype)).reshape(batch.size, -1) for t in (wrong & counted, counted))
+    return wrong.sum(1) / counted.sum(1).clamp(min=1)
+
+
+@register("pac_bayes_sigma")
+@dataclass(frozen=True, kw_only=True)
+class PacBayesSigma(PerturbationMeasure):
+    """The largest noise scale σ that raises the mean loss (or lowers the accuracy) by at most `target`.
+
+    `samples` noise vectors (in pairs ±z) at every σ, `tol` the relative width of the bracket. The error bar is that of the mean
+    over pairs, divided by its slope in σ.
+
+    >>> probe = Probe(torch.nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), "mse")
+    >>> estimate = PacBayesSigma(target=0.01, samples=400)(probe)      # rise = σ²
+    >>> abs(estimate.value - 0.1) < 4 * estimate.stderr
+    True
+    """
+
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift"})
+
+    target: float = 0.1
+    metric: Literal["loss", "accuracy"] = "loss"
+    samples: int = 20
+    tol: float = 0.02
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(target=self.target, tol=self.tol)
+        if self.metric not in ("loss", "accuracy"):
+            raise ValueError(f"metric must be 'loss' or 'accuracy', got {self.metric!r}")
+        if self.samples < 4 or self.samples % 2:
+            raise ValueError(
+                f"samples come in pairs and an error bar needs two: an even number ≥ 4, got {self.samples}"
+            )
+
+    def _evaluations(self) -> int:
+        """Values of σ that a search takes: some for the bracket, then one for each halving of log 2, one at the end."""
+        return 5 + math.ceil(math.log2(math.log(2) / math.log1p(self.tol)))
+
+    def passes(self, probe: Probe) -> float:
+        """One forward pass per noise vector and σ."""
+        return FORWARD * (self.samples + 1) * self._evaluations()
+
+    def within(self, passes: float, probe: Probe) -> PacBayesSigma:
+        """Fewer noise vectors."""
+        most = int(passes / FORWARD / self._evaluations() - 1) // 2 * 2
+        return replace(self, samples=max(4, min(self.samples, most)))
+
+    def _measure(self, probe: Probe) -> Estimate:
+        moved = included(probe, self.include)
+        unit = adaptive_scale(moved, 0.0) if self.adaptive else torch.ones_like(moved.vector())
+        values = sample_losses if self.metric == "loss" else sample_errors
+
+        def shifts(sigma: float) -> Shifts:
+            return losses_at(moved, antithetic(moved, self.seed, sigma * unit), self.samples, values)
+
+        def rise(sigma: float) -> float:
+            mean = shifts(sigma).pair_mean()[0]
+            return mean if math.isfinite(mean) else math.inf
+
+        size = 1.0 if self.adaptive else float(moved.vector().square().mean().sqrt())
+        bracket = first_crossing(rise, self.target, 0.1 * size or 0.01, self.tol)
+        if bracket is None:
+            raise NotApplicableError(
+                f"no noise was found that costs {self.target:g} in {self.metric}: it stays below at every scale tried, or "
+                f"above it. Ask for another target."
+            )
+        sigma = bracket.crossing(self.target)
+        final = shifts(sigma)
+        mean, error = final.pair_mean()
+        slope = max(bracket.exponent, 0.5) * self.target / sigma
+        data_error = final.data_stderr(torch.full((self.samples,), 1 / self.samples))
+        return Estimate(
+            sigma,
+            stderr=math.hypot(error / slope, (bracket.high - bracket.low) / 4) if math.isfinite(mean) else bracket.high,
+            data_stderr=None if data_error is None else data_error / slope,
+            status=Status.CONVERGED,
+            details={
+                "sharpness": 1 / sigma**2,
+                "bracket": [bracket.low, bracket.high],
+                "rise_at_value": mean if math.isfinite(mean) else None,
+                "rise_exponent": bracket.exponent,
+                "scales_tried": bracket.evaluations + 1,
+                "at_rest": final.base,
+                "parameters": moved.n_params,
+            },
+        )

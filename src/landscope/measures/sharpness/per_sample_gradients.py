@@ -1,0 +1,129 @@
+"""‖g_i‖² for every sample, g_i = ∂ℓ_i/∂θ, without holding all gradients.
+
+A linear layer that runs once has g_i = Σ_s δ_is φ_isᵀ (inputs φ, slopes δ at its outputs, positions s), so that
+‖g_i‖² = Σ_st ⟨φ_is, φ_it⟩ ⟨δ_is, δ_it⟩ needs no gradient at all (Goodfellow 2015; Li et al. 2022): one forward and one backward
+pass for all such layers. Every other parameter goes through `vmap` of the gradient of one sample, a few samples at a time; where
+a model cannot be vmapped, through one sample after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.utils import _pytree as pytree
+
+from landscope.core.batches import Batch
+from landscope.core.errors import LandscopeError
+from landscope.core.memory import available_bytes, is_out_of_memory
+from landscope.core.probe import Probe
+from landscope.measures.shared import once_per_probe
+from landscope.measures.sharpness.layer_sites import layer_sites, replaced_output, used_once, weight_name
+
+__all__ = ["linear_layers", "squared_gradient_norms"]
+
+
+@once_per_probe
+def linear_layers(probe: Probe) -> tuple[str, ...]:
+    """Layers whose per-sample gradient norms follow from inputs and slopes: linear, by sample, weight used once and measured."""
+    return tuple(
+        site.name
+        for site in layer_sites(probe).values()
+        if isinstance(probe.modules[site.name], nn.Linear)
+        and site.faithful
+        and site.by_sample
+        and weight_name(probe, site.name) in probe.params
+        and used_once(probe, site.name)
+        and _bias_is_own(probe, site.name)
+    )
+
+
+def _bias_is_own(probe: Probe, layer: str) -> bool:
+    bias = probe.modules[layer]._parameters.get("bias")
+    owners = [name for name, p in probe.modules[""].named_parameters(remove_duplicate=False) if p is bias]
+    return bias is None or (len(owners) == 1 and owners[0] in probe.params)
+
+
+def squared_gradient_norms(probe: Probe, batch: Batch) -> Tensor:
+    """‖g_i‖² of a divisible piece of data, (n,) in float64.
+
+    >>> probe = Probe(nn.Linear(2, 1), (torch.eye(2), torch.zeros(2, 1)), "mse")
+    >>> norms = squared_gradient_norms(probe, next(probe.batches()))
+    >>> z = probe.outputs(probe.params, next(probe.batches()))
+    >>> bool(torch.allclose(norms, ((2 * z) ** 2 * 2).double().flatten()))      # inputs of norm 1, and a bias
+    True
+    """
+    ghosts = {name: probe.modules[name] for name in linear_layers(probe)}
+    seen = {f"{name}.{key}".lstrip(".") for name, module in ghosts.items() for key, _ in module.named_parameters()}
+    first = {id(p): name for name, p in probe.modules[""].named_parameters()}
+    covered = {first[id(probe.modules[""].get_parameter(name))] for name in seen}
+    rest = {name: p for name, p in probe.params.items() if name not in covered}
+    total = torch.zeros(batch.size, dtype=torch.float64, device=probe.device)
+    if ghosts:
+        total += _from_slopes(probe, ghosts, batch)
+    if rest:
+        total += _from_gradients(probe, rest, batch)
+    return total
+
+
+def _from_slopes(probe: Probe, layers: Mapping[str, nn.Module], batch: Batch) -> Tensor:
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        for name, module in layers.items():
+
+            def tap(x: Tensor, out: Tensor, name: str = name) -> Tensor:
+                inputs[name], outputs[name] = x.detach().clone(), torch.zeros_like(out).requires_grad_()
+                return out + outputs[name]
+
+            stack.enter_context(replaced_output(module, tap))
+        loss = probe.loss_sum(probe.params, batch)
+    slopes = torch.autograd.grad(loss, list(outputs.values()), allow_unused=True, materialize_grads=True)
+    return sum(
+        (
+            _linear_norms(inputs[name], slope, layers[name]._parameters.get("bias") is not None)
+            for name, slope in zip(outputs, slopes, strict=True)
+        ),
+        torch.zeros(batch.size, dtype=torch.float64, device=probe.device),
+    )
+
+
+def _linear_norms(x: Tensor, slope: Tensor, bias: bool) -> Tensor:
+    """Σ_st ⟨φ_s, φ_t⟩ ⟨δ_s, δ_t⟩ (+ ‖Σ_s δ_s‖²), by Gram matrices or by the gradients, whichever is smaller."""
+    phi, delta = (
+        x.flatten(1, -2) if x.dim() > 2 else x[:, None],
+        slope.flatten(1, -2) if slope.dim() > 2 else slope[:, None],
+    )
+    positions, m, d = phi.shape[1], phi.shape[2], delta.shape[2]
+    if positions == 1:
+        weight = phi.square().sum((1, 2), dtype=torch.float64) * delta.square().sum((1, 2), dtype=torch.float64)
+    elif positions**2 <= m * d:
+        weight = ((phi @ phi.mT) * (delta @ delta.mT)).sum((1, 2), dtype=torch.float64)
+    else:
+        weight = (delta.mT @ phi).square().sum((1, 2), dtype=torch.float64)
+    return weight + delta.sum(1).square().sum(1, dtype=torch.float64) if bias else weight
+
+
+def _from_gradients(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    """Explicit gradients of a few samples at a time, only their norms kept."""
+    leaves, spec = pytree.tree_flatten(batch.raw)
+
+    def loss(at: Mapping[str, Tensor], sample: list[Tensor]) -> Tensor:
+        raw = pytree.tree_unflatten([t.unsqueeze(0) for t in sample], spec)
+        return probe.loss_sum({**probe.params, **at}, Batch(raw, 1, True))
+
+    def norms(sample: list[Tensor]) -> Tensor:
+        slopes = grad(loss)(dict(params), sample)
+        return sum((g.square().sum() for g in slopes.values()), torch.zeros((), device=probe.device)).double()
+
+    size = sum(p.numel() * p.element_size() for p in params.values())
+    at_once = max(1, min(batch.size, available_bytes(probe.device) // (16 * size)))
+    try:
+        return vmap(norms, chunk_size=at_once)(leaves)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        if isinstance(error, LandscopeError) or is_out_of_memory(error):
+            raise
+        return torch.stack([norms([leaf[i] for leaf in leaves]) for i in range(batch.size)])

@@ -1,0 +1,125 @@
+"""Traces of the curvature matrices: the sum of all curvatures, Σ_j λ_j.
+
+tr H / P is the mean curvature along a random direction. By a sketch and random probes (`landscope.spectra.trace`), or from the
+shared spectrum where that is accurate enough. The error over the data comes from per-sample quadratic forms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from landscope.core.estimate import Estimate
+from landscope.core.probe import Probe
+from landscope.core.seeding import generator, rademacher
+from landscope.measures.base import Measure, register
+from landscope.measures.sharpness.directional import trace_data_error
+from landscope.measures.sharpness.matrices import known_spectrum, matrix
+from landscope.spectra import frobenius, trace
+
+__all__ = ["FisherFrobenius", "FisherTrace", "GGNFrobenius", "GGNTrace", "HessianFrobenius", "HessianTrace"]
+
+PRODUCT = 2.1
+"""Passes of one product in a block."""
+USUAL_PRODUCTS = 100
+DIRECTIONS = 8
+"""Random directions for the error over the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sum(Measure):
+    matrix: ClassVar[str]
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+
+    tol: float = 0.02
+    max_matvecs: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.tol > 0:
+            raise ValueError(f"tol must be positive, got {self.tol}")
+
+    def passes(self, probe: Probe) -> float:
+        """About a hundred products, or as many as there are parameters."""
+        return PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
+
+    def within(self, passes: float, probe: Probe) -> Measure:
+        """At most so many products as fit, and at least eight."""
+        return self.with_settings(max_matvecs=max(8, int(passes / PRODUCT)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Trace(_Sum):
+    def _measure(self, probe: Probe) -> Estimate:
+        known = known_spectrum(probe, self.matrix)
+        estimate = known.functional(lambda x: x) if known is not None else None
+        if estimate is None or estimate.stderr > self.tol * abs(estimate.value):
+            estimate = trace(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
+        error = None
+        if self.matrix == "hessian":
+            rows = rademacher((DIRECTIONS, probe.n_params), generator(self.seed, "trace data"), probe.dtype, probe.device)
+            error = trace_data_error(probe, rows)
+        details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
+        return replace(estimate, data_stderr=error, details=details)
+
+
+@register("hessian_trace")
+@dataclass(frozen=True, kw_only=True)
+class HessianTrace(_Trace):
+    """tr H; per parameter in the details."""
+
+    matrix: ClassVar[str] = "hessian"
+
+
+@register("ggn_trace")
+@dataclass(frozen=True, kw_only=True)
+class GGNTrace(_Trace):
+    """tr of the generalised Gauss–Newton matrix."""
+
+    matrix: ClassVar[str] = "ggn"
+
+
+@register("fisher_trace")
+@dataclass(frozen=True, kw_only=True)
+class FisherTrace(_Trace):
+    """tr F."""
+
+    matrix: ClassVar[str] = "fisher"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Frobenius(_Sum):
+    def _measure(self, probe: Probe) -> Estimate:
+        known = known_spectrum(probe, self.matrix)
+        if known is not None:
+            square = known.functional(lambda x: x**2)
+            value = square.value**0.5
+            error = square.stderr / (2 * value) if value > 0 else 0.0
+            if error <= self.tol * value:
+                per_parameter = value / probe.n_params
+                return Estimate(value, error, status=square.status, details={"from": "spectrum", "per_parameter": per_parameter})
+        estimate = frobenius(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
+        return replace(estimate, details={**estimate.details, "per_parameter": estimate.value / probe.n_params})
+
+
+@register("hessian_frobenius")
+@dataclass(frozen=True, kw_only=True)
+class HessianFrobenius(_Frobenius):
+    """‖H‖_F = √Σ λ_j²."""
+
+    matrix: ClassVar[str] = "hessian"
+
+
+@register("ggn_frobenius")
+@dataclass(frozen=True, kw_only=True)
+class GGNFrobenius(_Frobenius):
+    """‖GGN‖_F."""
+
+    matrix: ClassVar[str] = "ggn"
+
+
+@register("fisher_frobenius")
+@dataclass(frozen=True, kw_only=True)
+class FisherFrobenius(_Frobenius):
+    """‖F‖_F."""
+
+    matrix: ClassVar[str] = "fisher"
