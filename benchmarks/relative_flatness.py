@@ -4,9 +4,11 @@
 
 Prints, for ResNet-18 on random 32×32 images, medians of interleaved rounds of
 
-- the closed form of the softmax head on all samples over one plain forward pass over the same samples;
+- the closed form of the softmax head on all samples over one forward pass over the same samples: that of the probe
+  (the mean loss), and a plain loop of the model over batches of 128;
 - the same with everything that is looked up once per probe (which layer, which form) looked up anew;
-- the same number the papers' way (the head's C×d×C×d Hessian by autograd on cached features) over the closed form on those features;
+- the same number the papers' way (the head's C×d×C×d Hessian by autograd) over the closed form, both on the same
+  features;
 - the general form (a linear layer with a hidden layer behind it, and a convolution) over a forward and a backward pass.
 """
 
@@ -55,6 +57,13 @@ def ratio(times: dict[str, list[float]], over: str, under: str) -> str:
     return f"{statistics.median(ratios):8.3g}   ({ratios[0]:.3g} … {ratios[-1]:.3g})"
 
 
+def plain_forward(model: nn.Module, x: Tensor) -> None:
+    """What anybody would write."""
+    with torch.no_grad():
+        for part in x.split(128):
+            model(part)
+
+
 def papers_hessian(features: Tensor, y: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """κ from the whole Hessian of the head, block by block, as the papers' code did."""
 
@@ -84,7 +93,7 @@ def main() -> None:
     times = interleaved(
         {
             "forward": probe.value,
-            "gradient": probe.gradient,
+            "plain": lambda: plain_forward(model, x),
             "head": lambda: RelativeFlatness()(probe),
             "head, afresh": lambda: RelativeFlatness()(probe.at_temperature(1.0)),
         },
@@ -93,6 +102,7 @@ def main() -> None:
     )
     print(f"\nresnet18: one forward pass {statistics.median(times['forward']) * 1e3:.0f} ms")
     print(f"    head in closed form / forward pass             {ratio(times, 'head', 'forward')}")
+    print(f"    the same / plain loop over batches             {ratio(times, 'head', 'plain')}")
     print(f"    the same, nothing remembered / forward pass    {ratio(times, 'head, afresh', 'forward')}")
 
     head = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
@@ -114,7 +124,9 @@ def main() -> None:
         measure = RelativeFlatness(layer=name, tol=0.05)
         times = interleaved({"gradient": at.gradient, "ours": lambda: measure(at)}, max(1, args.rounds // 2), device)  # noqa: B023
         estimate = measure(at)
-        print(f"\n{title} ({name}): {estimate.details['form']}, relative error {estimate.stderr / abs(estimate.value):.1e}")
+        print(
+            f"\n{title} ({name}): {estimate.details['form']}, relative error {estimate.stderr / abs(estimate.value):.1e}"
+        )
         print(f"    relative flatness / forward and backward pass  {ratio(times, 'ours', 'gradient')}")
 
 

@@ -1,6 +1,6 @@
 """Train a small network on scikit-learn's digits, measure it, print the table and draw the figures.
 
-    make demo        or        python examples/demo.py [FOLDER]
+make demo        or        python examples/demo.py [FOLDER]
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def main(folder: Path) -> None:
     train(model, x, y)
     test = digits.test
     accuracy = (model.eval()(test.x.flatten(1)).argmax(1) == test.y).float().mean().item()
-    console.print(f"An MLP with two hidden layers on {len(x)} digits: {100 * accuracy:.1f} % right on {len(test.y)} others.\n")
+    console.print(
+        f"An MLP with two hidden layers on {len(x)} digits: {100 * accuracy:.1f} % right on {len(test.y)} others.\n"
+    )
 
     start = time.perf_counter()
     report = ls.measure(model, (x, y), seconds=120)

@@ -29,12 +29,12 @@ except PackageNotFoundError:  # run from a source tree
 
 __all__ = [
     "GGN",
+    "MEASURES",
     "Cost",
     "EmpiricalFisher",
     "Estimate",
     "Fisher",
     "Hessian",
-    "MEASURES",
     "Loss",
     "Measure",
     "Probe",

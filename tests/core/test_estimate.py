@@ -36,7 +36,9 @@ def test_json_round_trip(value: float, stderr: float, data: float | None, status
 def test_what_is_printed_is_within_half_a_digit_of_the_error(value: float, error: float) -> None:
     shown, bar = format_with_error(value, error).split(" ± ")
     assert abs(float(bar) - error) <= 0.5 * error
-    assert abs(float(shown) - value) <= 0.51 * 10 ** math.floor(math.log10(float(bar))) + 1e-7 * abs(value) * (error < 1e-7 * abs(value)) + 1e-12 * abs(value)
+    assert abs(float(shown) - value) <= 0.51 * 10 ** math.floor(math.log10(float(bar))) + 1e-7 * abs(value) * (
+        error < 1e-7 * abs(value)
+    ) + 1e-12 * abs(value)
 
 
 @pytest.mark.parametrize(

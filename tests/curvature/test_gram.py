@@ -272,7 +272,7 @@ def test_fisher_and_gradients_are_the_dense_ones(name: str) -> None:
 
 
 def test_both_ways_through_a_shared_weight_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gram_products, "BLOCK", 5)
+    monkeypatch.setitem(gram_products.BLOCKS, "cpu", 5)
     a = torch.randn(4, 2, 3, 5, dtype=torch.float64)
     d = torch.randn(4, 3, 2, 3, 6, dtype=torch.float64)
     rows = torch.einsum("ngtk,nqgto->nqgok", a, d).flatten(2).flatten(0, 1)

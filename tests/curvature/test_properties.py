@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -67,7 +69,7 @@ def test_any_network_any_cut_any_subset(
     truth = TRUTHS[kind](Probe(model, (x, y), loss, params=subset))
     cuts = sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=3))) if n > 1 else []
     edges = [0, *cuts, n]
-    batches = [(x[a:b], y[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    batches = [(x[a:b], y[a:b]) for a, b in pairwise(edges)]
     op = kind(Probe(model, data.draw(st.permutations(batches)), loss, params=subset))
     block = torch.randn(op.shape[0], data.draw(st.integers(1, 3)), dtype=torch.float64)
     expected = truth @ block

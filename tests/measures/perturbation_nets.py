@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -52,7 +53,12 @@ def networks() -> dict[str, tuple[nn.Module, Tensor, Tensor, str]]:
         "regression": (regression, x, torch.randn(12, 2), "mse"),
     }
     return {
-        name: (model.double().eval(), a.double() if a.is_floating_point() else a, b.double() if b.is_floating_point() else b, loss)
+        name: (
+            model.double().eval(),
+            a.double() if a.is_floating_point() else a,
+            b.double() if b.is_floating_point() else b,
+            loss,
+        )
         for name, (model, a, b, loss) in made.items()
     }
 
@@ -96,5 +102,3 @@ def quadratic_probe(eigenvalues: list[float]) -> Probe:
     n = len(eigenvalues)
     x = torch.diag(torch.tensor([v * n / 2 for v in eigenvalues], dtype=torch.float64).sqrt())
     return linear_probe([0.0] * n, x)
-
-

@@ -66,7 +66,8 @@ def test_groups_that_do_not_fit_together_give_the_same_means(monkeypatch: pytest
     monkeypatch.setattr(perturbation, "width", lambda *args, **kwargs: 2)
     parts = losses_at(probe, lambda j: moved[j], 5)
     torch.testing.assert_close(whole.mean, parts.mean, rtol=1e-12, atol=1e-14)
-    assert parts.gram is not None and parts.gram.shape == (2, 2)
+    assert parts.gram is not None
+    assert parts.gram.shape == (2, 2)
 
 
 def test_a_model_that_vmap_cannot_follow_is_evaluated_one_by_one(at_once: bool) -> None:
@@ -92,7 +93,8 @@ def test_a_loss_that_gives_one_number_per_batch_has_no_data_error(at_once: bool)
     probe = Probe(model, (x, y), nn.L1Loss())
     moved = deltas(probe, 2)
     shifts = losses_at(probe, lambda j: moved[j], 2)
-    assert shifts.gram is None and shifts.data_stderr(torch.ones(2)) is None
+    assert shifts.gram is None
+    assert shifts.data_stderr(torch.ones(2)) is None
     assert math.isclose(shifts.base, float((model(x) - y).abs().mean().detach()), rel_tol=1e-12)
 
 
@@ -170,7 +172,10 @@ def test_repeated_samples_are_spread_over_the_batches() -> None:
 def test_streamed_data_is_cut_like_held_data(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = numbered(23)
     expected = samples(probe, 5)
-    raws = [(torch.arange(float(a), float(min(a + 4, 23)))[:, None], torch.zeros(min(4, 23 - a), 1)) for a in range(0, 23, 4)]
+    raws = [
+        (torch.arange(float(a), float(min(a + 4, 23)))[:, None], torch.zeros(min(4, 23 - a), 1))
+        for a in range(0, 23, 4)
+    ]
     streaming = Probe(nn.Linear(1, 1), raws, "mse")
     monkeypatch.setattr(streaming, "_held", None)
     monkeypatch.setattr("landscope.measures.minibatches.available_bytes", lambda device: 1)
@@ -184,7 +189,17 @@ def test_data_that_cannot_be_cut_anew_is_taken_as_it_lies() -> None:
     assert [batch.size for batch in m_batches(whole, 3)] == [6, 4]
     assert [batch.size for batch in m_batches(whole, 3, 1)] == [6]
     texts = nn.Sequential(nn.Embedding(5, 2), nn.AdaptiveAvgPool2d((1, 2)), nn.Flatten())
-    ragged = Probe(texts, [(torch.ones(n, length, dtype=torch.long), torch.arange(n) % 2) for n, length in ((5, 3), (4, 6))])
+    ragged = Probe(
+        texts, [(torch.ones(n, length, dtype=torch.long), torch.arange(n) % 2) for n, length in ((5, 3), (4, 6))]
+    )
     assert [batch.size for batch in m_batches(ragged, 2)] == [2, 2, 2, 2]
     with pytest.raises(NotApplicableError, match="no batch of the data holds 6 samples"):
         list(m_batches(ragged, 6))
+
+
+def test_activations_are_counted_per_sample_whatever_the_size_of_the_data() -> None:
+    net = nn.Sequential(nn.Linear(50, 20), nn.ReLU(), nn.Linear(20, 2))
+    small, large = (Probe(net, (torch.randn(n, 50), torch.arange(n) % 2)) for n in (4, 4000))
+    assert perturbation._activation_bytes(small) == perturbation._activation_bytes(large)
+    assert perturbation.together(small, 64)
+    assert not perturbation.together(large, 10**7)

@@ -154,9 +154,7 @@ def with_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch:
     return replace(loss, reduction=_found_reduction(loss, evaluate, batch, float(whole)))
 
 
-def _found_reduction(
-    loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, whole: float
-) -> Reduction:
+def _found_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, whole: float) -> Reduction:
     cut = max(1, batch.size // 3)
     raw_parts = list(batch.pieces(cut))
     parts = [float(evaluate(loss, part)) for part in raw_parts]

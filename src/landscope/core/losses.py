@@ -86,6 +86,7 @@ def _aligned(outputs: Tensor, targets: object, loss: str) -> Tensor:
 def class_dimension(outputs: Tensor, targets: Tensor) -> int:
     """Which dimension of the outputs holds the classes: 1 as in torch, or the last one as in language models.
 
+    >>> import torch
     >>> class_dimension(torch.zeros(2, 5, 7), torch.zeros(2, 7)), class_dimension(torch.zeros(2, 7, 5), torch.zeros(2, 7))
     (1, 2)
     """
@@ -144,6 +145,7 @@ def cross_entropy(outputs: Tensor, targets: object) -> Tensor:
 
     Labels are class indices, or probabilities of the outputs' shape. Positions labelled −100 are ignored.
 
+    >>> import torch
     >>> cross_entropy(torch.zeros(1, 2), torch.tensor([1]))
     tensor([0.6931])
     """
@@ -168,6 +170,7 @@ def _mean_per_sample(values: Tensor) -> Tensor:
 def mse(outputs: Tensor, targets: object) -> Tensor:
     """(z − y)², averaged over the outputs of a sample.
 
+    >>> import torch
     >>> mse(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
     tensor([0., 4.])
     """
@@ -177,6 +180,7 @@ def mse(outputs: Tensor, targets: object) -> Tensor:
 def binary_cross_entropy(outputs: Tensor, targets: object) -> Tensor:
     """Log-loss of independent yes/no outputs given as logits, averaged over the outputs of a sample.
 
+    >>> import torch
     >>> binary_cross_entropy(torch.zeros(1, 1), torch.tensor([1]))
     tensor([0.6931])
     """
@@ -187,6 +191,7 @@ def binary_cross_entropy(outputs: Tensor, targets: object) -> Tensor:
 def exponential(outputs: Tensor, targets: object) -> Tensor:
     """exp(−y z) with y = ±1, averaged over the outputs of a sample (the loss of Granziol 2020's deep linear example).
 
+    >>> import torch
     >>> exponential(torch.zeros(1, 1), torch.tensor([1.0]))
     tensor([1.])
     """
@@ -205,6 +210,7 @@ for _function, _likelihood in (
 def resolve_loss(loss: str | Loss | nn.Module | Callable[..., Tensor]) -> Loss:
     """The `Loss` behind a name, a `Loss`, a `torch.nn` criterion or a function of (outputs, targets or batch).
 
+    >>> import torch
     >>> resolve_loss(torch.nn.MSELoss()).name, resolve_loss("cross_entropy").likelihood
     ('mse', 'categorical')
     """

@@ -121,7 +121,7 @@ class Probe:
         batches = batches if whole is None else [whole]
         needed = sum(t.numel() * t.element_size() for batch in batches for t in tensors_in(batch.raw))
         if needed < available_bytes(self.device) // 4:
-            batches = [Batch(self._ready(batch.raw), batch.size, batch.divisible) for batch in batches]
+            batches = [Batch(self.ready(batch.raw), batch.size, batch.divisible) for batch in batches]
         self._held = tuple(batches)
 
     def _settle_loss(self, loss: Loss) -> None:
@@ -131,7 +131,7 @@ class Probe:
             first = next(self.batches())
             checks.check_targets(loss, self.targets(first))
             sample = next(first.pieces(CHECKED_SAMPLES))
-            sample = Batch(self._ready(sample.raw), sample.size, sample.divisible)
+            sample = Batch(self.ready(sample.raw), sample.size, sample.divisible)
             checks.check_deterministic(self._model, lambda: self._call(self._params, sample))
             if sample.divisible and sample.size > 1:
                 checks.check_samples_are_independent(lambda batch: self._call(self._params, batch), sample)
@@ -152,7 +152,7 @@ class Probe:
         for batch in self._held or ():
             for piece in batch.pieces(1024):
                 if any(not bool(torch.isfinite(t).all()) for t in tensors_in(piece.raw) if t.is_floating_point()):
-                    yield Batch(self._ready(piece.raw), piece.size, piece.divisible)
+                    yield Batch(self.ready(piece.raw), piece.size, piece.divisible)
 
     # The point
 
@@ -207,6 +207,15 @@ class Probe:
         twin.results = {}
         return twin
 
+    def with_model(self, edit: Callable[[nn.Module], None]) -> Probe:
+        """The same data at an edited copy of the model: `edit` changes the copy in place."""
+        twin = self._twin()
+        twin._model = copy.deepcopy(self._model)
+        with torch.no_grad():
+            edit(twin._model)
+        twin._measure(self.space.names)
+        return twin
+
     def few_in_float64(self, samples: int) -> Probe | None:
         """The same point in float64 on a few of this process's samples, for checks; `None` where batches cannot be cut."""
         few = next(next(self.batches()).pieces(samples))
@@ -215,7 +224,7 @@ class Probe:
         twin = self._twin()
         twin._model = copy.deepcopy(self._model).double()
         twin._measure(self.space.names)
-        twin._held = (Batch(twin._ready(few.raw), few.size, few.divisible),)
+        twin._held = (Batch(twin.ready(few.raw), few.size, few.divisible),)
         twin._local_samples = twin.n_samples = few.size
         twin.ledger = Ledger()
         return twin
@@ -311,11 +320,15 @@ class Probe:
             batch = self._layout.batch(raw)
             yield batch if self.mode == "eval" else Batch(batch.raw, batch.size, False)
 
-    def _ready(self, raw: object) -> object:
+    def ready(self, raw: object) -> object:
+        """A batch as the data gave it, on the device and in the probe's precision."""
+
         def move(tensor: Tensor) -> Tensor:
             return tensor.detach().to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
 
         return map_tensors(move, raw)
+
+    _ready = ready
 
     def total(
         self,
@@ -343,7 +356,7 @@ class Probe:
                 self.ledger.add(share * batch.size)
                 return part
 
-            sums = accumulate(self.batches(), metered, size, self.device, self._ready)
+            sums = accumulate(self.batches(), metered, size, self.device, self.ready)
             assert sums is not None, "every process holds samples: checked at construction"
             return tuple(sum_over_processes(part) for part in sums)
 
@@ -352,7 +365,7 @@ class Probe:
         sample = next(next(self.batches()).pieces(2))
         if not sample.divisible:
             return sample.size
-        sample = Batch(self._ready(sample.raw), sample.size, sample.divisible)
+        sample = Batch(self.ready(sample.raw), sample.size, sample.divisible)
         leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
         held = [*leaves.values(), *self._model.parameters(), *self._model.buffers()]
         with torch.enable_grad():

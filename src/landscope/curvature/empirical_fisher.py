@@ -17,6 +17,7 @@ class EmpiricalFisher(GaussNewtonOperator):
 
     A product costs about two gradients and holds no per-sample gradients.
 
+    >>> import torch
     >>> from landscope.core.probe import Probe
     >>> w = torch.nn.Linear(1, 1, bias=False)
     >>> torch.nn.init.ones_(w.weight).item()

@@ -28,6 +28,7 @@ __all__ = ["Fisher"]
 class Fisher(GaussNewtonOperator):
     """The model's Fisher matrix, through products that cost about two gradients.
 
+    >>> import torch
     >>> W = torch.nn.Linear(1, 2, bias=False)
     >>> torch.nn.init.zeros_(W.weight).shape
     torch.Size([2, 1])

@@ -16,6 +16,7 @@ class GGN(GaussNewtonOperator):
 
     A product costs about two gradients.
 
+    >>> import torch
     >>> from landscope.core.probe import Probe
     >>> w = torch.nn.Linear(2, 1, bias=False)
     >>> GGN(Probe(w, (torch.eye(2), torch.zeros(2, 1)), "mse")).dense()

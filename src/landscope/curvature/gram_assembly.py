@@ -106,12 +106,16 @@ def jacobian_gram(probe: Probe, batch: Batch, outputs: OutputFunction, size: int
 
 
 def _activation_bytes(probe: Probe, batch: Batch, outputs: OutputFunction) -> float:
-    """What one sample's forward pass keeps for the backward pass."""
-    sample = next(batch.pieces(2))
+    """What one sample's forward pass keeps for the backward pass: what two samples keep more than one.
+
+    An indivisible batch keeps parameters too, which counts them among its activations.
+    """
     leaves = _leaves(probe)
-    kept = saved_bytes(lambda: outputs(leaves, sample))
-    parameters = sum(p.numel() * p.element_size() for p in probe.module("").parameters())
-    return max(kept - parameters, kept // 4, 64) / sample.size
+    one, two = (next(batch.pieces(size)) for size in (1, 2))
+    kept = saved_bytes(lambda: outputs(leaves, two))
+    if two.size > one.size:
+        return max(kept - saved_bytes(lambda: outputs(leaves, one)), 64)
+    return max(kept, 64) / two.size
 
 
 def _leaves(probe: Probe) -> dict[str, Tensor]:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 __all__ = ["add_gram", "add_position_pairs", "add_sample_gradients", "add_shared_weight"]
 
-BLOCK = 2048
-"""Rows of Θ per product: large enough for full speed, small enough to leave out the lower triangle."""
+BLOCKS = {"cpu": 256, "cuda": 2048}
+"""Rows of Θ per product, by device: large enough for full speed, small enough to leave out the lower triangle."""
 ELEMENTWISE = 16
 """What weighting one entry of the position pairs costs, in multiplications of a matrix product."""
 
@@ -34,8 +34,9 @@ def add_gram(theta: Tensor, rows: Tensor) -> None:
             [0., 1.]], dtype=torch.float64)
     """
     rows = rows.to(theta.dtype)
-    for start in range(0, len(rows), BLOCK):
-        theta[start : start + BLOCK, start:].addmm_(rows[start : start + BLOCK], rows[start:].T)
+    block = BLOCKS.get(theta.device.type, 2048)
+    for start in range(0, len(rows), block):
+        theta[start : start + block, start:].addmm_(rows[start : start + block], rows[start:].T)
 
 
 def add_shared_weight(theta: Tensor, patches: Tensor, deltas: Tensor, room: int) -> None:

@@ -18,6 +18,7 @@ class Hessian(CurvatureOperator):
 
     A product costs about three gradients, in a block about two (see `landscope.curvature.differentiation`).
 
+    >>> import torch
     >>> from landscope.core.probe import Probe
     >>> w = torch.nn.Linear(2, 1, bias=False)
     >>> H = Hessian(Probe(w, (torch.eye(2), torch.zeros(2, 1)), "mse"))   # L = (w₁² + w₂²) / 2

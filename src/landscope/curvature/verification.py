@@ -1,8 +1,8 @@
 """Are the model's second derivatives true? Automatic differentiation is trusted, but checked once.
 
-A custom backward pass that forgets part of its graph, or a wrong formula in a library (the fused weight norm of torch 2.13), gives
-a Hessian that looks fine and is not. Before the first product, the product with a random vector on a few samples is compared with the
-difference quotient of the gradient, (∇L(θ + hv) − ∇L(θ − hv)) / 2h, in float64.
+A custom backward pass that forgets part of its graph, or a wrong formula in a library (the fused weight norm of torch
+2.13), gives a Hessian that looks fine and is not. Before the first product, the product with a random vector on a few
+samples is compared with the difference quotient of the gradient, (∇L(θ + hv) − ∇L(θ − hv)) / 2h, in float64.
 """
 
 from __future__ import annotations

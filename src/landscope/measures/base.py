@@ -72,9 +72,9 @@ class Measure(ABC):
 
     def with_settings(self, **settings: object) -> Self:
         """The same measure with some settings changed."""
-        return replace(self, **settings)
+        return replace(self, **settings)  # type: ignore[arg-type]
 
     @property
-    def settings(self) -> dict[str, bool | int | float | str | None]:
+    def settings(self) -> dict[str, Plain]:
         """The settings that define the value, in the types of JSON."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +60,10 @@ def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, s
     try:
         return kind(**{"seed": seed, **(settings or {})})  # type: ignore[arg-type]
     except TypeError as error:
-        known = ", ".join(kind.__dataclass_fields__)
-        raise LandscopeError(f"{name} cannot be set up with {dict(settings or {})}: {error}. Its settings: {known}") from error
+        known = ", ".join(f.name for f in fields(kind))
+        raise LandscopeError(
+            f"{name} cannot be set up with {dict(settings or {})}: {error}. Its settings: {known}"
+        ) from error
 
 
 def measure(

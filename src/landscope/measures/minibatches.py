@@ -67,7 +67,7 @@ def m_batches(probe: Probe, m: int, count: int | None = None, seed: int = 0) -> 
         rows = _rows(probe, ids[start * m : stop * m], first, world)
         for j in range(start + (rank - start) % world, stop, world):
             a = (j - start) * m
-            yield Batch(probe._ready(map_tensors(lambda t, a=a: t[a : a + m], rows)), m, True)  # type: ignore[misc]
+            yield Batch(probe.ready(map_tensors(lambda t, a=a: t[a : a + m], rows)), m, True)  # type: ignore[misc]
 
 
 def gather_values(values: Sequence[float]) -> list[float]:
@@ -157,7 +157,7 @@ def _as_they_lie(probe: Probe, m: int, count: int | None) -> Iterator[Batch]:
             if count is not None and given >= count:
                 return
             given += 1
-            yield Batch(probe._ready(piece.raw), piece.size, piece.divisible)
+            yield Batch(probe.ready(piece.raw), piece.size, piece.divisible)
     if not given:
         raise NotApplicableError(
             f"no batch of the data holds {m} samples, and batches of different shapes cannot be joined. Ask for "

@@ -42,7 +42,7 @@ class _Lines:
     def end(self, name: str, estimate: Estimate) -> None:
         """Print the result."""
         self._done += 1
-        print(f"[{self._done}/{self._total}] {name}: {estimate!r}, {estimate.cost.seconds:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
+        sys.stderr.write(f"[{self._done}/{self._total}] {name}: {estimate!r}, {estimate.cost.seconds:.1f} s\n")
 
 
 @contextmanager

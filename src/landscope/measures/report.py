@@ -80,7 +80,9 @@ class Report(Mapping[str, Estimate]):
         for name, e in self.estimates.items():
             shown = str(e) if e.status.has_value else "–"
             data = "" if e.data_stderr is None else f"{e.data_stderr:.2g}"
-            style = {Status.FAILED: "red", Status.NOT_APPLICABLE: "dim", Status.BUDGET_SPENT: "yellow"}.get(e.status, "")
+            style = {Status.FAILED: "red", Status.NOT_APPLICABLE: "dim", Status.BUDGET_SPENT: "yellow"}.get(
+                e.status, ""
+            )
             status = str(e.status) + (f": {e.reason}" if e.reason else "")
             table.add_row(name, shown, data, status, f"{e.cost.passes:.1f}", f"{e.cost.seconds:.1f}", style=style)
         return table

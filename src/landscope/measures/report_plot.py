@@ -37,7 +37,9 @@ def plot_report(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -
     left.grid(axis="x", color="#dddddd", lw=0.6)
     left.set_axisbelow(True)
     left.set_xlabel("|value|, with two standard errors: thin the estimator's, wide the data's; red: negative")
-    left.set_title(f"{about.get('model', '')}: {about.get('parameters', '')}, {about.get('samples', '')}", loc="left", fontsize=10)
+    left.set_title(
+        f"{about.get('model', '')}: {about.get('parameters', '')}, {about.get('samples', '')}", loc="left", fontsize=10
+    )
     if spectral is not None:
         Spectrum.from_dict(spectral.details).plot(ax=axes[1])
         axes[1].set_title(drawn, loc="left", fontsize=10)

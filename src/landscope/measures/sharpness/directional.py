@@ -1,8 +1,8 @@
 """Second derivatives of every sample's loss along directions, and what they say about the data.
 
-vᵀ H_i v = d²/dt² ℓ_i(θ + t v) by forward mode over forward mode: all samples in one pass of about four forward passes per direction.
-Their mean over samples is vᵀ H v; their spread is the sampling error of a top eigenvalue (v its vector) or, over random
-directions, of a trace.
+vᵀ H_i v = d²/dt² ℓ_i(θ + t v) by forward mode over forward mode: all samples at once, at about four forward passes per
+direction. Their mean over samples is vᵀ H v; their spread is the sampling error of a top eigenvalue (v its vector) or,
+over random directions, of a trace.
 """
 
 from __future__ import annotations

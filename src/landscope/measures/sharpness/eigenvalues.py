@@ -1,8 +1,8 @@
 """Extreme eigenvalues of the Hessian, the Gauss–Newton and the Fisher matrix, with a bound on their error.
 
-λ₁ = max_v vᵀ A v over unit v: the curvature along the sharpest direction (Keskar et al. 2017; Granziol 2020). By restarted Lanczos
-with full reorthogonalisation; `stderr` is the residual ‖A v − λ v‖, within which a true eigenvalue lies. The error over the data
-is that of the Rayleigh quotient vᵀ A_i v (Hessian only).
+λ₁ = max_v vᵀ A v over unit v: the curvature along the sharpest direction (Keskar et al. 2017; Granziol 2020). By
+restarted Lanczos with full reorthogonalisation; `stderr` is the residual ‖A v − λ v‖, within which a true eigenvalue
+lies. The error over the data is that of the Rayleigh quotient vᵀ A_i v (Hessian only).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class HessianTopEigenvalue(_Eigenvalue):
 
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "LA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("hessian_bottom_eigenvalue")
@@ -94,7 +94,7 @@ class HessianBottomEigenvalue(_Eigenvalue):
 
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "SA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     def _measure(self, probe: Probe) -> Estimate:
         known = known_spectrum(probe, "hessian")
@@ -113,7 +113,7 @@ class GGNTopEigenvalue(_Eigenvalue):
 
     matrix: ClassVar[str] = "ggn"
     which: ClassVar[str] = "LA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("fisher_top_eigenvalue")
@@ -133,7 +133,7 @@ class LogVolume(_Eigenvalue):
 
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "LA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     k: int = 10
 

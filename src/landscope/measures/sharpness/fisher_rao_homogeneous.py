@@ -52,7 +52,10 @@ NEVER_HOMOGENEOUS = (
     nn.GroupNorm,
     nn.RNNBase,
 )
-"""Named in the refusal; the test itself is numerical and catches others too."""
+"""Refused by name; whatever else is not homogeneous is found by the test."""
+
+TOLERATED = 1e-3
+"""Relative departure from homogeneity that rounding in float32 may cause."""
 
 
 @register("fisher_rao_homogeneous")
@@ -111,13 +114,11 @@ class FisherRaoHomogeneous(Measure):
             name: torch.zeros_like(p) for name, p in probe.modules[""].named_parameters() if name.endswith("bias")
         }
         bare = departure(probe, depth, biases)
-        if bare > 1e-3:
-            found = (
-                f"{', '.join(suspects)} in it" if suspects else "shortcuts or other operations that are not homogeneous"
-            )
+        if suspects or bare > TOLERATED:
+            found = ", ".join(suspects) or "shortcuts, another number of layers, or operations that are not homogeneous"
             text = (
-                f"the network is not homogeneous in its weights ({found}): weights times 2^(1/{depth}) do not double its "
-                f"outputs, which are off by {bare:.2g} (relative)"
+                f"the network is not homogeneous of degree {depth} in its weights ({found}): weights times 2^(1/{depth}) "
+                f"should double its outputs, which are off by {bare:.2g} (relative)"
             )
             if self.layers is None:
                 raise NotApplicableError(
@@ -126,7 +127,7 @@ class FisherRaoHomogeneous(Measure):
                 )
             return f"{text}; the value is the formula's, not the norm's"
         with_biases = departure(probe, depth, {})
-        if with_biases > 1e-3:
+        if with_biases > TOLERATED:
             return (
                 f"the network has biases, the formula assumes none: outputs are off by {with_biases:.2g} (relative) from "
                 f"doubling with the weights; fisher_rao is exact"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from landscope.core.batches import Batch
@@ -33,6 +32,7 @@ __all__ = ["GradientNoise"]
 class GradientNoise(Measure):
     """tr Cov of the per-sample gradients, exact.
 
+    >>> import torch
     >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.tensor([[1.0], [-1.0]]), torch.ones(2, 1)), "mse")
     >>> abs(GradientNoise()(probe).value - 4.0) < 1e-4            # gradients 2w ∓ 2
     True
@@ -58,16 +58,16 @@ class GradientNoise(Measure):
 
         load, passes = (2.0, 1.0) if self._only_linear(probe) else (4.0, 3.0)
         try:
-            sums_ = probe.total(piece, load=load, passes=passes + TANGENT_PASSES)
+            total, squares, apart, apart_squares = probe.total(piece, load=load, passes=passes + TANGENT_PASSES)
         except DifferentiationError as error:
             spread = False
             details["data_stderr_of"] = f"the mean of ‖g_i‖² alone: {error}"
-            sums_ = probe.total(piece, load=load, passes=passes)
-        second, _ = mean_and_error(*sums_[:2], probe.n_samples)
-        _, error_ = mean_and_error(*sums_[2:], probe.n_samples)
+            total, squares, apart, apart_squares = probe.total(piece, load=load, passes=passes)
+        second, _ = mean_and_error(total, squares, probe.n_samples)
+        _, data_stderr = mean_and_error(apart, apart_squares, probe.n_samples)
         noise = max(second - square, 0.0)
         details |= {"second_moment": second, "noise_to_signal": noise / square if square > 0 else None}
-        return Estimate(noise, data_stderr=error_, details=details)
+        return Estimate(noise, data_stderr=data_stderr, details=details)
 
     def _only_linear(self, probe: Probe) -> bool:
         layers = {name.rpartition(".")[0] for name in probe.params}

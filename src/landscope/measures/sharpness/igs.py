@@ -159,9 +159,11 @@ class InformationGeometricSharpness(Measure):
             status, reason = Status.BUDGET_SPENT, f"{spent}: {len(values)} batches were measured"
         elif self.rank >= smallest or value >= SATURATED * saturated:
             status = Status.SATURATED
+            disguise = saturated >= SATURATED * _mean(formula)[0]
             reason = (
-                f"the rank is so high that it is the loss in disguise: rank {self.rank} of {smallest} holds "
-                f"{value / saturated if saturated else 1:.1%} of the full-rank value. Ask for a smaller rank or larger batches."
+                f"the rank is so high that it {'is the loss in disguise' if disguise else 'takes in the whole Fisher matrix'}: "
+                f"rank {self.rank} of {smallest} gives {value:.4g}, full rank {saturated:.4g}, and the losses alone would give "
+                f"{_mean(formula)[0]:.4g}. Ask for a smaller rank or larger batches."
             )
         return Estimate(value, data_stderr=error, status=status, reason=reason, details=details)
 

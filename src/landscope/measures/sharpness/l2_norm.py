@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from landscope.core.estimate import Estimate
 from landscope.core.probe import Probe
 from landscope.measures.base import Measure, register
@@ -23,6 +21,7 @@ class L2Norm(Measure):
         layer: only the parameters of this layer, or this parameter (`"fc.weight"`).
         squared: ‖θ‖₂² instead.
 
+    >>> import torch
     >>> net = torch.nn.Linear(2, 2, bias=False)
     >>> torch.nn.init.ones_(net.weight).shape
     torch.Size([2, 2])
@@ -43,6 +42,6 @@ class L2Norm(Measure):
             total if self.squared else total**0.5, details={"parameters": at.n_params, "by_layer": by_layer}
         )
 
-    def passes(self, probe: Probe) -> float:  # noqa: ARG002 - part of the contract
+    def passes(self, probe: Probe) -> float:
         """None: the data is not looked at."""
         return 0.0

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.batches import Batch
+from landscope.core.errors import BudgetSpentError
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.core.reading import sample_hashes
@@ -116,7 +117,10 @@ def random_forms(
     while result.stderr > tol * abs(result.value) and result.probes + 1 < limit:
         needed = 1.1 * result.probes * (result.stderr / max(tol * abs(result.value), 1e-300)) ** 2 - result.probes
         more = int(min(max(2, math.ceil(min(needed, limit))), limit - result.probes))
-        result += _round(probe, layer, geometry, factor, result.probes, more, seed)
+        try:
+            result += _round(probe, layer, geometry, factor, result.probes, more, seed)
+        except BudgetSpentError:  # what was found so far stands
+            break
     return result
 
 

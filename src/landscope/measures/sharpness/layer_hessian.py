@@ -76,4 +76,6 @@ def layer_hessian_trace(
     18.0
     """
     operator = LayerHessian(Hessian(probe, params=weight), factor, column_scale)
+    if operator.shape[0] <= max_products:  # a tolerance that no sample meets: all columns are taken
+        tol, max_products = 1e-15, 2 * max_products
     return trace(operator, tol=tol, seed=seed, max_matvecs=max_products)

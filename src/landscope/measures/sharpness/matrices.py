@@ -36,7 +36,8 @@ def matrix(probe: Probe, name: str) -> CurvatureOperator:
 
 
 @once_per_probe
-def _spectra(probe: Probe, name: str) -> dict[tuple[int, int, int], Spectrum]:
+def _spectra(_: Probe, __: str) -> dict[tuple[int, int, int], Spectrum]:
+    """What has been computed so far for a probe and a matrix, by (steps, probes, seed)."""
     return {}
 
 

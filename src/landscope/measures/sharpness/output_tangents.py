@@ -45,11 +45,11 @@ def output_tangents(probe: Probe, batch: Batch, direction: Mapping[str, Tensor],
         return sample_rows(probe.outputs(params, batch), batch, what)
 
     try:
-        z, u = jvp(outputs, (dict(probe.params),), (dict(direction),))
+        found = jvp(outputs, (dict(probe.params),), (dict(direction),))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         if isinstance(error, LandscopeError) or is_out_of_memory(error):
             raise
         raise DifferentiationError(
             f"{what} needs a forward-mode derivative, which an operation of the model lacks: {str(error).splitlines()[0]}"
         ) from error
-    return z, u
+    return found[0], found[1]

@@ -167,7 +167,8 @@ class PacBayesSigma(PerturbationMeasure):
             return mean if math.isfinite(mean) else math.inf
 
         size = 1.0 if self.adaptive else float(moved.vector().square().mean().sqrt())
-        bracket = first_crossing(rise, self.target, 0.1 * size or 0.01, self.tol)
+        start = 2.0 ** round(math.log2(0.1 * size or 0.01))  # a power of two: the bracket does not depend on the start
+        bracket = first_crossing(rise, self.target, start, self.tol)
         if bracket is None:
             raise NotApplicableError(
                 f"no noise was found that costs {self.target:g} in {self.metric}: it stays below at every scale tried, or "

@@ -24,7 +24,7 @@ from torch.func import vmap
 from torch.nn.modules.batchnorm import _NormBase
 
 from landscope.core.accumulation import saved_bytes
-from landscope.core.batches import Batch
+from landscope.core.batches import Batch, map_tensors
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import BudgetSpentError, NotApplicableError
 from landscope.core.ledger import FORWARD
@@ -213,15 +213,15 @@ def _evaluate(probe: Probe, rows: Tensor, values: SampleFunction) -> tuple[Tenso
 @once_per_probe
 def _activation_bytes(probe: Probe) -> float:
     """Bytes per sample that a forward pass keeps for its backward pass."""
-    batch = next(probe.batches())
-    sample = next(batch.pieces(2))
+    few = next(next(probe.batches()).pieces(2))
+    sample = Batch(map_tensors(torch.clone, probe.ready(few.raw)), few.size, few.divisible)  # no view of all the data
     leaves = {name: p.clone().requires_grad_() for name, p in probe.params.items()}
+    model = probe.modules[""]
     with probe.measuring():
         kept = saved_bytes(
-            lambda: probe.loss_sum(leaves, Batch(probe._ready(sample.raw), sample.size, sample.divisible))
+            lambda: probe.loss_sum(leaves, sample), [*leaves.values(), *model.parameters(), *model.buffers()]
         )
-    parameters = sum(p.untyped_storage().nbytes() for p in probe.modules[""].parameters())
-    return max(kept - parameters, kept // 4, 64) / sample.size
+    return max(kept, 64) / sample.size
 
 
 def together(probe: Probe, samples: float) -> bool:

@@ -1,4 +1,4 @@
-"""What the perturbation measures have in common: the choice of parameters, and settings that survive JSON."""
+"""What the perturbation measures have in common: the choice of parameters, the scaling, and what to refuse."""
 
 from __future__ import annotations
 
@@ -26,12 +26,6 @@ class PerturbationMeasure(Measure):
             object.__setattr__(self, "include", tuple(self.include))
         elif self.include not in ("all", "weights"):
             object.__setattr__(self, "include", (self.include,))
-
-    @property
-    def settings(self) -> dict[str, bool | int | float | str | None]:
-        """The settings that define the value; names to include as a comma-separated list."""
-        chosen = self.include if isinstance(self.include, str) else ",".join(self.include)
-        return super().settings | {"include": chosen}
 
 
 def adaptive_scale(probe: Probe, eta: float) -> Tensor:

@@ -159,7 +159,10 @@ class _LayerMeasure(Measure):
         if self.passes(probe) <= passes:
             return self
         name, _ = _chosen(probe, self.layer)
-        per_probe = 3.0 if self._form(probe, name)[0] == "layer Hessian" else 2 * share_behind(probe, name)
+        form, _ = self._form(probe, name)
+        if form == "softmax head":
+            return self
+        per_probe = 3.0 if form == "layer Hessian" else 2 * share_behind(probe, name)
         return replace(self, max_probes=max(2, min(self.max_probes, int(passes / per_probe))))
 
 

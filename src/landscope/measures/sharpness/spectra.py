@@ -1,7 +1,8 @@
 """The whole spectrum of a curvature matrix by stochastic Lanczos quadrature (Ghorbani et al. 2019; Granziol 2020).
 
-The value is the largest Ritz value; nodes and weights are in the details, from which `landscope.spectra.Spectrum.from_dict` makes the
-object that plots itself. The trace, the Frobenius norm and the smallest eigenvalue read it instead of computing anew.
+The value is the largest Ritz value; nodes and weights are in the details, from which
+`landscope.spectra.Spectrum.from_dict` makes the object that plots itself. The trace, the Frobenius norm and the
+smallest eigenvalue read it instead of computing anew.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PRODUCT = 2.25
 @dataclass(frozen=True, kw_only=True)
 class _Spectrum(Measure):
     matrix: ClassVar[str]
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     steps: int = 64
     probes: int = 4

@@ -29,7 +29,7 @@ DIRECTIONS = 8
 @dataclass(frozen=True, kw_only=True)
 class _Sum(Measure):
     matrix: ClassVar[str]
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     tol: float = 0.02
     max_matvecs: int | None = None
@@ -56,7 +56,9 @@ class _Trace(_Sum):
             estimate = trace(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
         error = None
         if self.matrix == "hessian":
-            rows = rademacher((DIRECTIONS, probe.n_params), generator(self.seed, "trace data"), probe.dtype, probe.device)
+            rows = rademacher(
+                (DIRECTIONS, probe.n_params), generator(self.seed, "trace data"), probe.dtype, probe.device
+            )
             error = trace_data_error(probe, rows)
         details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
         return replace(estimate, data_stderr=error, details=details)
@@ -96,7 +98,9 @@ class _Frobenius(_Sum):
             error = square.stderr / (2 * value) if value > 0 else 0.0
             if error <= self.tol * value:
                 per_parameter = value / probe.n_params
-                return Estimate(value, error, status=square.status, details={"from": "spectrum", "per_parameter": per_parameter})
+                return Estimate(
+                    value, error, status=square.status, details={"from": "spectrum", "per_parameter": per_parameter}
+                )
         estimate = frobenius(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
         return replace(estimate, details={**estimate.details, "per_parameter": estimate.value / probe.n_params})
 

@@ -1,0 +1,152 @@
+"""Paper 3, as coded: everything from one Lanczos run of 100 steps from one random vector on the Hessian.
+
+    hessian_top_eigenvalue, hessian_bottom_eigenvalue    the largest and the smallest Ritz value
+    hessian_trace                                        Σ_j w_j θ_j   ≈ tr H / P
+    hessian_frobenius                                    Σ_j w_j θ_j²  ≈ ‖H‖²_F / P
+
+θ_j are the Ritz values, w_j their weights. That the "Frobenius norm" is the mean squared eigenvalue follows from the paper's own
+numbers: λ₁ = 387.8 with 15.3 million parameters allows 0.02 ≥ λ₁²/P = 0.0099, but neither ‖H‖_F ≥ λ₁ nor
+‖H‖_F/√P ≥ λ₁/√P = 0.099. The runs share one spectrum: 100 Hessian products in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscope.core.estimate import Estimate, Status
+from landscope.core.probe import Probe
+from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
+from landscope.measures.base import Measure
+from landscope.measures.sharpness.eigenvalues import HessianBottomEigenvalue, HessianTopEigenvalue
+from landscope.measures.sharpness.matrices import extreme_ritz_value, shared_spectrum
+from landscope.measures.sharpness.spectra import HessianSpectrum
+from landscope.measures.sharpness.traces import HessianFrobenius, HessianTrace
+from landscope.spectra import Spectrum
+
+__all__ = ["MeanEigenvalue", "MeanSquaredEigenvalue", "SmallestRitzValue"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OneProbe(Measure):
+    """A number from the spectrum of one random vector."""
+
+    steps: int = 100
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+
+    def passes(self, probe: Probe) -> float:
+        """One product for each step; nothing where the spectrum is known already."""
+        return HessianSpectrum(steps=self.steps, probes=1).passes(probe)
+
+    def _spectrum(self, probe: Probe) -> Spectrum:
+        return shared_spectrum(probe, "hessian", self.steps, 1, self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallestRitzValue(_OneProbe):
+    """The smallest Ritz value; `stderr` is the bound on its distance to an eigenvalue.
+
+    >>> import torch
+    >>> probe = Probe(torch.nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), "mse")    # H = I
+    >>> round(SmallestRitzValue()(probe).value, 6)
+    1.0
+    """
+
+    key: ClassVar[str] = "smallest_ritz_value"
+
+    def _measure(self, probe: Probe) -> Estimate:
+        value, bound = extreme_ritz_value(self._spectrum(probe), largest=False)
+        return Estimate(value, bound, status=Status.CONVERGED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SpectralMean(_OneProbe):
+    def _of(self, ritz_values: NDArray[np.float64]) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+    def _measure(self, probe: Probe) -> Estimate:
+        found = self._spectrum(probe).functional(self._of, per_parameter=True)
+        return replace(found, settings={}, details={**found.details, "parameters": probe.n_params})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanEigenvalue(_SpectralMean):
+    """Σ_j w_j θ_j, an estimate of tr H / P: what the paper's curvature suite prints as the trace.
+
+    >>> import torch
+    >>> probe = Probe(torch.nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), "mse")    # H = I
+    >>> round(MeanEigenvalue()(probe).value, 6)
+    1.0
+    """
+
+    key: ClassVar[str] = "mean_eigenvalue"
+
+    def _of(self, ritz_values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return ritz_values
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanSquaredEigenvalue(_SpectralMean):
+    """Σ_j w_j θ_j², an estimate of ‖H‖²_F / P: what the paper calls the Frobenius norm."""
+
+    key: ClassVar[str] = "mean_squared_eigenvalue"
+
+    def _of(self, ritz_values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return ritz_values**2
+
+
+def _per_parameter(estimate: Estimate) -> float:
+    return float(estimate.details["per_parameter"])  # type: ignore[arg-type]
+
+
+def _square_per_parameter(estimate: Estimate) -> float:
+    return estimate.value * _per_parameter(estimate)
+
+
+AS_PUBLISHED.register("false-friend")(
+    Preset(
+        paper="D. Granziol. Flatness is a False Friend. 2020",
+        measures={
+            "hessian_top_eigenvalue": HessianSpectrum(steps=100, probes=1),
+            "hessian_bottom_eigenvalue": SmallestRitzValue(),
+            "hessian_trace": MeanEigenvalue(),
+            "hessian_frobenius": MeanSquaredEigenvalue(),
+        },
+        corrected={
+            "hessian_top_eigenvalue": HessianTopEigenvalue(),
+            "hessian_bottom_eigenvalue": HessianBottomEigenvalue(),
+            "hessian_trace": HessianTrace(),
+            "hessian_frobenius": HessianFrobenius(),
+        },
+        difference={
+            "hessian_top_eigenvalue": (
+                "The largest Ritz value after 100 Lanczos steps, converged or not (a lower bound). Corrected: "
+                "`hessian_top_eigenvalue`, restarted to a tolerance with a residual bound."
+            ),
+            "hessian_bottom_eigenvalue": (
+                "The smallest Ritz value after 100 Lanczos steps, converged or not (an upper bound). Corrected: "
+                "`hessian_bottom_eigenvalue`, with a residual bound."
+            ),
+            "hessian_trace": (
+                "The mean eigenvalue tr H / P, from one random vector. Corrected: `hessian_trace`, as many vectors as its "
+                "tolerance takes; compare its details['per_parameter']."
+            ),
+            "hessian_frobenius": (
+                "The mean squared eigenvalue ‖H‖²_F / P, from one random vector. Corrected: `hessian_frobenius`, the norm "
+                "itself; its square over P is on the published scale."
+            ),
+        },
+        setup=(
+            "The loss without its L2 term, on the training data. BatchNorm in batch-statistics mode (batches of 128 in order: "
+            "`mode='batch_statistics'`) but for figure 8, which is in eval mode: the two differ by orders of magnitude. Softmax "
+            "regression on MNIST: pixels in [−1, 1]."
+        ),
+        scale={"hessian_trace": _per_parameter, "hessian_frobenius": _square_per_parameter},
+    )
+)

@@ -1,0 +1,63 @@
+"""Calibration: whether stated probabilities are true. Functions of logits and labels, and measures at a probe.
+
+Every function takes tensors or NumPy arrays and returns an `Estimate` whose error bar says what another sample of that
+size would change; `…_value` gives the number alone. Importing this package registers the measures.
+
+>>> import torch
+>>> from landscope.measures.calibration import ece, nll
+>>> logits, labels = torch.randn(500, 10, generator=torch.Generator().manual_seed(0)), torch.arange(500) % 10
+>>> 0 < float(ece(logits, labels)) < 1 and nll(logits, labels).stderr > 0
+True
+"""
+
+from landscope.measures.calibration import at_probe
+from landscope.measures.calibration.accuracy import accuracy, accuracy_value, error, error_value
+from landscope.measures.calibration.ace import ace, ace_value
+from landscope.measures.calibration.brier import BrierParts, brier, brier_parts, brier_value
+from landscope.measures.calibration.calibrated import Calibrated, calibrated
+from landscope.measures.calibration.classwise_ece import classwise_ece, classwise_ece_value
+from landscope.measures.calibration.ece import ece, ece_value
+from landscope.measures.calibration.human import (
+    human_cross_entropy,
+    human_distance,
+    human_ece,
+    human_entropy_error,
+    human_kl,
+)
+from landscope.measures.calibration.mce import mce, mce_value
+from landscope.measures.calibration.nll import nll, nll_value
+from landscope.measures.calibration.reliability import Reliability, reliability
+from landscope.measures.calibration.temperature import TemperatureFit, fit_temperature
+
+__all__ = [
+    "BrierParts",
+    "Calibrated",
+    "Reliability",
+    "TemperatureFit",
+    "accuracy",
+    "accuracy_value",
+    "ace",
+    "ace_value",
+    "at_probe",
+    "brier",
+    "brier_parts",
+    "brier_value",
+    "calibrated",
+    "classwise_ece",
+    "classwise_ece_value",
+    "ece",
+    "ece_value",
+    "error",
+    "error_value",
+    "fit_temperature",
+    "human_cross_entropy",
+    "human_distance",
+    "human_ece",
+    "human_entropy_error",
+    "human_kl",
+    "mce",
+    "mce_value",
+    "nll",
+    "nll_value",
+    "reliability",
+]

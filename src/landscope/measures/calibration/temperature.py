@@ -1,0 +1,155 @@
+"""Temperature scaling: the one number by which logits are divided so that they fit labels best (Guo et al. 2017).
+
+    T = argmin −mean_i log softmax(z_i / T)_{y_i}
+
+In β = 1/T the loss L is convex, with L′(β) = mean_i (E_p[z_i] − z_iy) and L″(β) = mean_i Var_p(z_i), so L′ grows from
+L′(0) = mean_i (mean_c z_ic − z_iy) to L′(∞) = mean_i (max_c z_ic − z_iy) ≥ 0, and there is a finite, positive T exactly
+if L′(0) < 0 < L′(∞). That is decided first. Otherwise
+    all labels have the largest logit      the more confident the better: T → 0
+    labels no better than chance           the less confident the better: T → ∞
+    every sample has equal logits          T changes nothing: 1 is returned
+Newton's method in log T from T = the spread of the logits, with a line search on |L′|, converges in a few steps however
+the logits are scaled: T(cz) = c T(z). The error of log T is 1/√(n β² L″) by the Fisher information, if some tempered model
+is true, and √(mean_i s_i²) / (√n β² L″) with s_i the slopes of single samples whether or not (the sandwich).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from landscope.core.errors import DataError
+from landscope.core.estimate import Estimate, Status
+from landscope.measures.calibration.scores import Array, Scores, checked_logits
+
+__all__ = ["TemperatureFit", "fit_temperature"]
+
+
+@dataclass(frozen=True)
+class TemperatureFit:
+    """What a fit found: the temperature, how well it is known, and how the search ended.
+
+    The status is `converged`; `budget spent` where iterations ended first; `saturated` where the temperature is irrelevant; or
+    `failed` where the optimum lies at 0 or ∞, which is then the temperature. `log_stderr` is by the Fisher information.
+    """
+
+    temperature: float
+    status: Status
+    reason: str
+    nll_before: float
+    nll_after: float
+    gradient: float
+    """|dL / d log T| where the search ended."""
+    iterations: int
+    log_stderr: float
+    """Standard error of log T, which is the relative one of T."""
+    log_stderr_robust: float
+    """The same without believing that a tempered model is the true one."""
+    samples: int
+
+    @property
+    def converged(self) -> bool:
+        """Whether the temperature is the optimum."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def estimate(self) -> Estimate:
+        """The temperature as an estimate, its error bar robust; a failed one where there is no finite optimum."""
+        if not self.status.has_value:
+            return Estimate.failed(self.reason)
+        known = math.isfinite(self.log_stderr_robust)
+        error = self.temperature * self.log_stderr_robust if known else None
+        return Estimate(
+            self.temperature, error or 0.0, error, self.status, self.reason, details={"samples": self.samples}
+        )
+
+    def scale(self, logits: Array) -> Tensor:
+        """The logits over T, in float64; refused where the optimum is not a finite, positive number."""
+        if not self.status.has_value:
+            raise DataError(f"there is no temperature to divide by: {self.reason}")
+        return checked_logits(logits) / self.temperature
+
+
+def fit_temperature(
+    logits: Array, labels: Array, *, tolerance: float = 1e-9, max_iterations: int = 100
+) -> TemperatureFit:
+    """Fit the temperature to validation samples, to convergence: the last Newton step in log T is below `tolerance`.
+
+    Score it on other samples: see `calibrated`. O(n·C) for each of the few iterations.
+
+    >>> import torch
+    >>> z = torch.randn(2000, 5, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.multinomial(z.softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    >>> fit = fit_temperature(4 * z, y)
+    >>> fit.converged, abs(math.log(fit.temperature / 4)) < 3 * fit.log_stderr
+    (True, True)
+    """
+    scores = Scores.of(logits, labels)
+    z = scores.log_p - scores.log_p.mean(1, keepdim=True)
+    chosen = z.gather(1, scores.labels[:, None])
+    before = float((z.logsumexp(1) - chosen[:, 0]).mean())
+    limit = _limit(z, chosen, before)
+    if limit is not None:
+        return limit
+    spread = float(z.square().mean().sqrt())
+    z, chosen = z / spread, chosen / spread
+    u = 0.0  # log β, in units of the spread
+    slope, curvature, slopes = _derivatives(z, chosen, u)
+    status, reason, iterations = Status.BUDGET_SPENT, f"not converged in {max_iterations} iterations", 0
+    while iterations < max_iterations:
+        bent = slope + curvature if slope + curvature > 0 else curvature  # L need not be convex in log β
+        step = max(-1.0, min(1.0, -slope / bent)) if bent > 0 else -math.copysign(1.0, slope)
+        if abs(step) <= tolerance:
+            status, reason = Status.CONVERGED, ""
+            break
+        iterations += 1
+        trial = _derivatives(z, chosen, u + step)
+        while abs(trial[0]) >= abs(slope) and trial[0] * slope <= 0 and abs(step) > tolerance:  # far beyond the optimum
+            step /= 2
+            trial = _derivatives(z, chosen, u + step)
+        u, (slope, curvature, slopes) = u + step, trial
+    n = len(z)
+    return TemperatureFit(
+        temperature=spread * math.exp(-u),
+        status=status,
+        reason=reason,
+        nll_before=before,
+        nll_after=float(((math.exp(u) * z).logsumexp(1) - math.exp(u) * chosen[:, 0]).mean()),
+        gradient=abs(slope),
+        iterations=iterations,
+        log_stderr=1 / math.sqrt(n * curvature) if curvature > 0 else math.inf,
+        log_stderr_robust=float(slopes.square().mean().sqrt()) / (math.sqrt(n) * curvature)
+        if curvature > 0
+        else math.inf,
+        samples=n,
+    )
+
+
+def _derivatives(z: Tensor, chosen: Tensor, u: float) -> tuple[float, float, Tensor]:
+    """β L′(β) = dL/du at β = eᵘ, β² L″(β), and the slopes of the single samples."""
+    scaled = math.exp(u) * z
+    p = scaled.softmax(1)
+    mean = (p * scaled).sum(1, keepdim=True)
+    slopes = (mean - math.exp(u) * chosen)[:, 0]
+    return float(slopes.mean()), float((p * (scaled - mean).square()).sum(1).mean()), slopes
+
+
+def _limit(z: Tensor, chosen: Tensor, before: float) -> TemperatureFit | None:
+    """The outcome where no finite, positive temperature is best; `None` where one is."""
+    largest = z.amax(1, keepdim=True)
+    if bool((largest == z.amin(1, keepdim=True)).all()):
+        found = 1.0, Status.SATURATED, "all logits of a sample are equal: the temperature changes nothing", before
+    elif bool((chosen == largest).all()):
+        tied = (z == largest).sum(1).double().log().mean()
+        reason = (
+            "every label has the largest logit: the loss falls for ever as T goes to 0. Use more validation samples"
+        )
+        found = 0.0, Status.FAILED, reason, float(tied)
+    elif float((z.mean(1, keepdim=True) - chosen).mean()) >= 0:
+        reason = "the labels have no larger logits than other classes on average: the loss falls as T goes to infinity"
+        found = math.inf, Status.FAILED, reason, math.log(z.shape[1])
+    else:
+        return None
+    return TemperatureFit(*found[:3], before, found[3], 0.0, 0, math.inf, math.inf, len(z))

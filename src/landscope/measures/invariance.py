@@ -1,0 +1,236 @@
+"""Changes of the parameters that leave the function as it is, and how far a measure moves under them.
+
+A sharpness that changes while the function does not cannot explain how well the function generalises (Dinh et al. 2017). The
+transformations here are found by structure and confirmed by numbers: one that changes the outputs is never used.
+
+    layer_rescaling     a hidden layer times a, the next one over a (networks with ReLU-like activations)
+    neuron_rescaling    the same with a factor of its own for every hidden neuron or channel
+    batchnorm_scaling   the weights before a BatchNorm times a, its running statistics along with them
+    permutation         hidden neurons or channels in another order
+    logit_shift         one vector added to every row of the classifier, one number to its biases
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from landscope.core.batches import Batch, tensors_in
+from landscope.core.errors import NotApplicableError
+from landscope.core.estimate import Estimate
+from landscope.core.probe import Probe
+from landscope.core.registry import Registry
+from landscope.core.seeding import generator
+from landscope.measures.base import Measure
+
+__all__ = ["TRANSFORMATIONS", "Movement", "check", "transformed"]
+
+Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+Edit = Callable[[nn.Module], None]
+Candidates = Callable[[Probe, torch.Generator], Iterator[Edit]]
+
+ROUNDING = 1e-4
+"""Relative change of the outputs that still counts as rounding; a wrong transformation changes them far more."""
+
+TRANSFORMATIONS: Registry[Candidates] = Registry("function-preserving transformation")
+
+
+@dataclass(frozen=True)
+class Movement:
+    """A measure before and after a transformation."""
+
+    before: Estimate
+    after: Estimate
+
+    @property
+    def change(self) -> float:
+        """|after − before| relative to |before|."""
+        scale = abs(self.before.value) or 1.0
+        return abs(self.after.value - self.before.value) / scale
+
+    @property
+    def error(self) -> float:
+        """The two estimators' own errors together, on the same scale."""
+        scale = abs(self.before.value) or 1.0
+        return float((self.before.stderr**2 + self.after.stderr**2) ** 0.5 / scale)
+
+
+def check(measure: Measure, probe: Probe, seed: int = 0) -> dict[str, Movement | None]:
+    """How far the measure moves under each transformation; `None` where the model has no place for one.
+
+    >>> from landscope.measures.sharpness.l2_norm import L2Norm
+    >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> moved = check(L2Norm(), Probe(net, (torch.randn(8, 2), torch.arange(8) % 2)))
+    >>> moved["permutation"].change < 1e-6, moved["layer_rescaling"].change > 1e-3, moved["batchnorm_scaling"]
+    (True, True, None)
+    """
+    before = measure(probe)
+    movements: dict[str, Movement | None] = {}
+    for name in TRANSFORMATIONS:
+        try:
+            movements[name] = Movement(before, measure(transformed(probe, name, seed)))
+        except NotApplicableError:
+            movements[name] = None
+    return movements
+
+
+def transformed(probe: Probe, name: str, seed: int = 0) -> Probe:
+    """The same function and data at other parameters, changed wherever the model has a place for it."""
+    rng = generator(seed, "invariance", name)
+    batch = next(next(probe.batches()).pieces(16))
+    before, found = _outputs(probe, batch), probe
+    for edit in TRANSFORMATIONS[name](probe, rng):
+        candidate = found.with_model(edit)
+        if _same_function(before, _outputs(candidate, batch), up_to_shift=name == "logit_shift"):
+            found = candidate
+    if found is probe:
+        raise NotApplicableError(f"the model has no place for the transformation {name!r}")
+    return found
+
+
+def _same_function(before: Tensor, after: Tensor, up_to_shift: bool) -> bool:
+    if up_to_shift:
+        before, after = (z - z.mean(1, keepdim=True) for z in (before, after))
+    return float((after - before).abs().max()) <= ROUNDING * max(1e-12, float(before.abs().max()))
+
+
+def _outputs(probe: Probe, batch: Batch) -> Tensor:
+    with probe.measuring(), torch.no_grad():
+        ready = Batch(probe.ready(batch.raw), batch.size, batch.divisible)
+        return tensors_in(probe.outputs(probe.params, ready))[0].double()
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two weight layers, one feeding the other, with the normalisation layers between them."""
+
+    first: str
+    between: tuple[str, ...]
+    second: str
+
+
+def _executed(probe: Probe) -> list[tuple[str, nn.Module]]:
+    """The linear, convolutional and BatchNorm layers in the order in which they run."""
+    order: list[tuple[str, nn.Module]] = []
+    handles = []
+    for name, module in probe.modules.items():
+        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, _BatchNorm)):
+            handles.append(module.register_forward_hook(lambda m, _a, _o, name=name: order.append((name, m))))
+    try:
+        _outputs(probe, next(next(probe.batches()).pieces(2)))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return order
+
+
+def _pairs(probe: Probe) -> Iterator[_Pair]:
+    order = _executed(probe)
+    weighted = [i for i, (_, m) in enumerate(order) if not isinstance(m, _BatchNorm)]
+    for i, j in pairwise(weighted):
+        second = order[j][1]
+        if getattr(second, "groups", 1) == 1 and _inputs(second) % _neurons(order[i][1]) == 0:
+            yield _Pair(order[i][0], tuple(name for name, _ in order[i + 1 : j]), order[j][0])
+
+
+def _neurons(layer: nn.Module) -> int:
+    assert isinstance(layer, Weighted)
+    return layer.weight.shape[0]
+
+
+def _inputs(layer: nn.Module) -> int:
+    assert isinstance(layer, Weighted)
+    return layer.weight.shape[1]
+
+
+def _scale_rows(layer: nn.Module, factors: Tensor) -> None:
+    assert isinstance(layer, Weighted)
+    layer.weight.mul_(factors.view(-1, *[1] * (layer.weight.dim() - 1)))
+    if layer.bias is not None:
+        layer.bias.mul_(factors)
+
+
+def _scale_columns(layer: nn.Module, factors: Tensor) -> None:
+    """Each neuron's factor serves all the columns that it feeds: several after a flattening."""
+    assert isinstance(layer, Weighted)
+    columns = factors.repeat_interleave(layer.weight.shape[1] // len(factors))
+    layer.weight.mul_(columns.view(1, -1, *[1] * (layer.weight.dim() - 2)))
+
+
+def _rescaling(factors_for: Callable[[int, torch.Generator], Tensor]) -> Candidates:
+    def candidates(probe: Probe, rng: torch.Generator) -> Iterator[Edit]:
+        for pair in _pairs(probe):
+            factors = factors_for(_neurons(probe.module(pair.first)), rng).to(probe.device, probe.dtype)
+
+            def edit(model: nn.Module, pair: _Pair = pair, factors: Tensor = factors) -> None:
+                _scale_rows(model.get_submodule(pair.between[-1] if pair.between else pair.first), factors)
+                _scale_columns(model.get_submodule(pair.second), 1 / factors)
+
+            if not pair.between:
+                yield edit
+
+    return candidates
+
+
+TRANSFORMATIONS.register("layer_rescaling")(_rescaling(lambda n, _: torch.full((n,), 3.0)))
+TRANSFORMATIONS.register("neuron_rescaling")(_rescaling(lambda n, rng: 0.3 + 3 * torch.rand(n, generator=rng)))
+
+
+@TRANSFORMATIONS.register("batchnorm_scaling")
+def _batchnorm_scaling(probe: Probe, _: torch.Generator, factor: float = 3.0) -> Iterator[Edit]:
+    order = _executed(probe)
+    for (first, layer), (second, norm) in pairwise(order):
+        if isinstance(layer, _BatchNorm) or not isinstance(norm, _BatchNorm):
+            continue
+
+        def edit(model: nn.Module, first: str = first, second: str = second) -> None:
+            layer, norm = model.get_submodule(first), model.get_submodule(second)
+            _scale_rows(layer, torch.full((_neurons(layer),), factor).to(probe.device, probe.dtype))
+            assert isinstance(norm, _BatchNorm)
+            if norm.running_mean is not None and norm.running_var is not None:
+                norm.running_mean.mul_(factor)
+                norm.running_var.add_(norm.eps).mul_(factor**2).sub_(norm.eps)  # eps does not scale: keep it out
+
+        yield edit
+
+
+@TRANSFORMATIONS.register("permutation")
+def _permutation(probe: Probe, rng: torch.Generator) -> Iterator[Edit]:
+    for pair in _pairs(probe):
+        order = torch.randperm(_neurons(probe.module(pair.first)), generator=rng).to(probe.device)
+
+        def edit(model: nn.Module, pair: _Pair = pair, order: Tensor = order) -> None:
+            for name in (pair.first, *pair.between):
+                for tensor in (*model.get_submodule(name).parameters(), *model.get_submodule(name).buffers()):
+                    if tensor.dim() > 0:
+                        tensor.copy_(tensor[order])
+            weight = model.get_submodule(pair.second).weight
+            assert isinstance(weight, Tensor)
+            grouped = weight.unflatten(1, (len(order), -1))
+            weight.copy_(grouped[:, order].flatten(1, 2))
+
+        yield edit
+
+
+@TRANSFORMATIONS.register("logit_shift")
+def _logit_shift(probe: Probe, rng: torch.Generator) -> Iterator[Edit]:
+    if probe.loss.likelihood != "categorical":
+        return
+    for name, layer in reversed(_executed(probe)):
+        if isinstance(layer, nn.Linear):
+            shift = torch.randn(layer.in_features, generator=rng).to(probe.device, probe.dtype)
+
+            def edit(model: nn.Module, name: str = name, shift: Tensor = shift) -> None:
+                layer = model.get_submodule(name)
+                assert isinstance(layer, nn.Linear)
+                layer.weight.add_(shift)
+                if layer.bias is not None:
+                    layer.bias.add_(0.7)
+
+            yield edit
+            return

@@ -1,0 +1,141 @@
+"""One contract for every registered measure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from networks import BY_NAME, Net
+from torch import nn
+
+from landscope import MEASURES, Estimate, Probe
+from landscope.measures import invariance
+
+ALL = list(MEASURES)
+SMALL: dict[str, dict[str, object]] = {
+    "hessian_spectrum": {"steps": 40, "probes": 2},
+    "ggn_spectrum": {"steps": 40, "probes": 2},
+    "fisher_spectrum": {"steps": 40, "probes": 2},
+    "log_volume": {"k": 3},
+    "igs": {"rank": 5, "batch_size": 8, "batches": 2},
+    "adaptive_sharpness": {"rho": 1e-2, "batch_size": 8, "steps": 4, "batches": 2},
+}
+KINDS = ["relu_mlp", "residual_batchnorm", "transformer_encoder"]
+
+
+def make(key: str, **changes: object):
+    return MEASURES[key](**{**SMALL.get(key, {}), **changes})
+
+
+def probe_of(net: Net, n: int = 24, **options: object) -> Probe:
+    return Probe(net.model(), net.data(n), **options)
+
+
+def assert_sound(estimate: Estimate, key: str) -> None:
+    if estimate.status.has_value:
+        assert math.isfinite(estimate.value), key
+    else:
+        assert estimate.reason, key
+    assert Estimate.from_json(estimate.to_json()).to_dict() == estimate.to_dict()
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("key", ALL)
+def test_a_value_or_a_reason_the_same_again_and_the_model_untouched(key: str, name: str) -> None:
+    net = BY_NAME[name]
+    model = net.model().train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    rng = torch.get_rng_state()
+    probe = Probe(model, net.data(24))
+    inner = {k: v.clone() for k, v in probe.module("").state_dict().items()}
+    one = make(key)
+    first = one(probe)
+    assert_sound(first, key)
+    again = one(Probe(model, net.data(24)))
+    assert again.value == first.value or (math.isnan(again.value) and math.isnan(first.value))
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(v, inner[k]) for k, v in probe.module("").state_dict().items())
+    assert model.training
+    assert not any(m._forward_hooks for m in probe.modules.values())
+    assert torch.equal(rng, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_batch_size_and_order_do_not_matter(key: str) -> None:
+    net = BY_NAME["relu_mlp"]
+    x, y = net.data(24)
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
+    whole = make(key)(Probe(net.model(), (x, y)))
+    cut = make(key)(Probe(net.model(), [(x[order][a:b], y[order][a:b]) for a, b in ((0, 10), (10, 20), (20, 24))]))
+    assert whole.status is cut.status
+    if whole.status.has_value:
+        assert cut.value == pytest.approx(whole.value, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_regression_gives_a_value_or_says_why_not(key: str) -> None:
+    net = BY_NAME["gelu_mlp"]
+    x, _ = net.data(24)
+    estimate = make(key)(Probe(net.model(), (x, torch.randn(24, 3, dtype=torch.float64)), "mse"))
+    assert_sound(estimate, key)
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_float32_agrees_with_float64(key: str) -> None:
+    net = BY_NAME["gelu_mlp"]
+    single, double = (make(key)(probe_of(net, dtype=kind)) for kind in (torch.float32, torch.float64))
+    assert single.status.has_value == double.status.has_value
+    if double.status.has_value:
+        assert single.value == pytest.approx(double.value, rel=2e-3, abs=3 * (single.stderr + double.stderr) + 1e-6)
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_temperature_is_honoured(key: str) -> None:
+    net = BY_NAME["gelu_mlp"]
+
+    class Cooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net.model()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) / 2.5
+
+    cooled = make(key)(probe_of(net, temperature=2.5))
+    assert_sound(cooled, key)
+    if key.startswith(("relative_flatness", "l2_norm", "fisher_rao_homogeneous")):
+        return  # they look at layers, which the wrapper hides
+    inside = make(key)(Probe(Cooled(), net.data(24)))
+    if cooled.status.has_value:
+        assert cooled.value == pytest.approx(inside.value, rel=1e-5, abs=1e-9)
+
+
+def movements(key: str, probe: Probe) -> dict[str, invariance.Movement]:
+    found = invariance.check(make(key), probe)
+    return {name: m for name, m in found.items() if m is not None and m.before.status.has_value}
+
+
+@pytest.mark.parametrize("key", ALL)
+@pytest.mark.parametrize("name", ["relu_mlp", "residual_batchnorm"])
+def test_claimed_invariances_hold_and_the_others_visibly_fail(key: str, name: str) -> None:
+    kind = MEASURES[key]
+    found = movements(key, probe_of(BY_NAME[name]))
+    for transformation, moved in found.items():
+        if transformation in kind.invariant_to:
+            assert moved.change <= 1e-6 + 4 * moved.error, (transformation, moved)
+        else:
+            assert moved.change > 1e-6, (transformation, moved, "not declared, yet unchanged")
+
+
+def test_every_transformation_has_a_place_in_the_test_networks() -> None:
+    mlp = invariance.check(make("l2_norm"), probe_of(BY_NAME["relu_mlp"]))
+    residual = invariance.check(make("l2_norm"), probe_of(BY_NAME["residual_batchnorm"]))
+    assert {name for name, m in mlp.items() if m} >= {
+        "layer_rescaling",
+        "neuron_rescaling",
+        "permutation",
+        "logit_shift",
+    }
+    assert residual["batchnorm_scaling"] is not None
+    assert invariance.check(make("l2_norm"), probe_of(BY_NAME["gelu_mlp"]))["layer_rescaling"] is None

@@ -1,0 +1,188 @@
+"""`landscope.measure`: choosing, sharing, budgets, reports."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from networks import BY_NAME
+from torch import Tensor, nn
+
+from landscope import MEASURES, Probe, Report, Status, errors, measure
+from landscope.measures.by_layer import by_layer
+from landscope.measures.enough_data import enough_data
+from landscope.measures.measuring import resolve_measures
+
+NET = BY_NAME["relu_mlp"]
+
+
+def probe(n: int = 30) -> Probe:
+    return Probe(NET.model(), NET.data(n))
+
+
+def test_names_settings_and_objects() -> None:
+    by_name = measure(NET.model(), NET.data(), measures=["l2_norm", "gradient_norm"])
+    assert list(by_name) == ["l2_norm", "gradient_norm"]
+    with_settings = measure(
+        NET.model(),
+        NET.data(24),
+        measures={
+            "relative_flatness": {"layer": "4"},
+            "igs": {"rank": 4, "batch_size": 8},
+            "adaptive_sharpness": {"rho": 1e-3, "p": "inf", "batch_size": 8, "steps": 3, "restarts": 1},
+        },
+    )
+    assert with_settings["igs"].settings["rank"] == 4
+    assert all(e.status.has_value for e in with_settings.values())
+    two = measure(probe(), measures={"a": MEASURES["l2_norm"](), "b": MEASURES["l2_norm"](squared=True)})
+    assert two["b"].value == pytest.approx(two["a"].value ** 2)
+    assert measure(probe(), measures=MEASURES["l2_norm"]())["l2_norm"].value == two["a"].value
+
+
+def test_bad_wishes() -> None:
+    with pytest.raises(errors.UnknownNameError, match="did you mean 'hessian_trace'"):
+        measure(NET.model(), NET.data(), measures=["hesian_trace"])
+    with pytest.raises(errors.LandscopeError, match="Its settings: seed, "):
+        measure(NET.model(), NET.data(), measures={"hessian_trace": {"tolerance": 1}})
+    with pytest.raises(errors.LandscopeError, match="asked for twice"):
+        measure(NET.model(), NET.data(), measures=["l2_norm", "l2_norm"])
+    with pytest.raises(errors.LandscopeError, match="no data"):
+        measure(NET.model())
+    with pytest.raises(errors.LandscopeError, match="already"):
+        measure(probe(), NET.data())
+    with pytest.raises(ValueError, match="tol"):
+        measure(NET.model(), NET.data(), measures={"hessian_trace": {"tol": -1}})
+
+
+def test_what_does_not_apply_is_listed_and_what_fails_stops_nothing() -> None:
+    class Plain(nn.Module):
+        """No linear or convolutional layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    x = torch.randn(12, 4, dtype=torch.float64)
+    report = measure(Plain(), (x, x.square()), ["relative_flatness", "igs", "l2_norm"], loss="mse")
+    assert report["relative_flatness"].status is Status.NOT_APPLICABLE
+    assert "linear" in report["relative_flatness"].reason
+    assert report["igs"].status is Status.NOT_APPLICABLE
+    assert report["l2_norm"].value == pytest.approx(2.0)
+
+    calls = []
+
+    def loss(z: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) > 30:
+            raise ZeroDivisionError("in the user's loss")
+        return nn.functional.cross_entropy(z, y, reduction="none")
+
+    broken = measure(NET.model(), NET.data(), ["hessian_spectrum", "l2_norm"], loss=loss)
+    assert broken["l2_norm"].status.has_value
+    assert broken["hessian_spectrum"].status is Status.FAILED
+    assert "in the user's loss" in broken["hessian_spectrum"].reason
+
+
+def test_one_spectrum_serves_the_other_numbers() -> None:
+    together = measure(
+        probe(), measures=["hessian_spectrum", "hessian_bottom_eigenvalue", "ggn_spectrum", "fisher_spectrum"]
+    )
+    assert together["hessian_bottom_eigenvalue"].cost.passes == 0
+    assert together["ggn_spectrum"].cost.passes == 0  # the Fisher matrix came first, and is the same one here
+    assert together["fisher_spectrum"].value == together["ggn_spectrum"].value
+    alone = measure(probe(), measures=["hessian_bottom_eigenvalue"])["hessian_bottom_eigenvalue"]
+    bound = alone.stderr + together["hessian_bottom_eigenvalue"].stderr
+    assert abs(alone.value - together["hessian_bottom_eigenvalue"].value) <= bound
+
+
+def test_a_budget_of_passes_is_kept() -> None:
+    point = probe()
+    before = point.ledger.passes
+    report = measure(point, passes=120)
+    assert point.ledger.passes - before <= 125
+    spent = [e for e in report.values() if e.status in (Status.BUDGET_SPENT, Status.FAILED)]
+    assert spent
+    assert all(e.reason for e in spent)
+    assert report["l2_norm"].status is Status.EXACT
+
+
+def test_a_budget_of_seconds_is_kept() -> None:
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = NET.model()
+
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(0.01)
+            return self.inner(x)
+
+    start = time.monotonic()
+    report = measure(Slow(), NET.data(), ["hessian_spectrum", "hessian_trace", "l2_norm", "gradient_norm"], seconds=2.0)
+    assert time.monotonic() - start < 4.0
+    assert report["gradient_norm"].status.has_value
+    assert any("budget" in e.reason or e.status is Status.BUDGET_SPENT for e in report.values())
+
+
+def test_report_as_table_frame_file_and_figure(tmp_path: Path) -> None:
+    report = measure(probe(), measures=["l2_norm", "hessian_spectrum", "hessian_trace", "igs", "relative_flatness"])
+    text = str(report)
+    assert "relative_flatness" in text
+    assert "48 parameters" in text or "73 parameters" in text
+    frame = report.to_frame()
+    assert frame.loc["l2_norm", "value"] == report["l2_norm"].value
+    assert Report.load(report.save(tmp_path / "report.json")) == report
+    assert json.loads((tmp_path / "report.json").read_text())["about"]["loss"] == "cross_entropy"
+    report.plot().savefig(tmp_path / "report.png")
+    assert (tmp_path / "report.png").stat().st_size > 5_000
+
+
+def test_progress_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    measure(probe(), measures=["l2_norm", "gradient_norm"], progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("]")[0] for line in lines] == ["[1/2", "[2/2"]
+    measure(probe(), measures=["l2_norm"])
+    assert capsys.readouterr().err == ""
+
+
+def test_layers_one_by_one(tmp_path: Path) -> None:
+    from landscope import Hessian
+
+    point = probe()
+    report = by_layer(point)
+    frame = report.to_frame()
+    assert list(frame.index) == ["0", "2", "4"]
+    for layer, block in Hessian(point).blocks().items():
+        values = torch.linalg.eigvalsh(block.dense())
+        top = report["hessian_top_eigenvalue"][layer]
+        assert top.value == pytest.approx(float(values[-1]), abs=2 * top.stderr + 1e-9)
+        trace = report["hessian_trace"][layer]
+        assert trace.value == pytest.approx(float(values.sum()), abs=4 * trace.stderr + 1e-9)
+    assert frame["relative_flatness"].notna().all()
+    report.plot().savefig(tmp_path / "layers.png")
+
+
+def test_enough_data_is_what_sampling_needs() -> None:
+    """A prediction from 200 samples holds on sets of the size it names."""
+    torch.manual_seed(0)
+    model = NET.model()
+    x = torch.randn(40_000, 4, dtype=torch.float64)
+    y = torch.randint(0, 3, (40_000,))
+    needed = enough_data("relative_flatness", Probe(model, (x[:2000], y[:2000])), rel=0.1)
+    truth = MEASURES["relative_flatness"]()(Probe(model, (x, y))).value
+    parts = [slice(a, a + needed) for a in range(0, 40_000 - needed, needed)][:200]
+    one = MEASURES["relative_flatness"]()
+    errors_ = [abs(one(Probe(model, (x[s], y[s]))).value / truth - 1) for s in parts]
+    spread = (sum(e**2 for e in errors_) / len(errors_)) ** 0.5
+    assert 0.07 < spread < 0.14
+    with pytest.raises(errors.NotApplicableError, match="no error over the data"):
+        enough_data("l2_norm", Probe(model, (x[:50], y[:50])))
+
+
+def test_the_seed_of_the_probe_reaches_the_measures() -> None:
+    assert resolve_measures(["hessian_trace"], seed=7)["hessian_trace"].seed == 7
