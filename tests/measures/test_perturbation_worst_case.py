@@ -14,11 +14,14 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.probe import Probe
 from landscope.curvature import dense
 from landscope.measures.base import Measure
+from landscope.measures.invariance import check
 from landscope.measures.minibatches import m_batches
 from landscope.measures.sharpness import perturbation, row_losses, worst_case
 from landscope.measures.sharpness.adaptive_sharpness import AdaptiveSharpness
 from landscope.measures.sharpness.ascent import Ball, ascend
+from landscope.measures.sharpness.average_sharpness import AverageSharpness
 from landscope.measures.sharpness.keskar_sharpness import KeskarSharpness
+from landscope.measures.sharpness.pac_bayes_sigma import PacBayesSigma
 from landscope.measures.sharpness.sam_sharpness import SAMSharpness
 
 W = [0.7, -1.3, 0.0, 2.0]
@@ -352,6 +355,26 @@ def test_adaptive_sharpness_does_not_see_rescaling_and_sam_sharpness_does() -> N
             assert math.isclose(a, b, rel_tol=1e-6)
     sam = SAMSharpness()
     assert not math.isclose(sam(probe_of("mlp")).value, sam(Probe(rescaled(factors), (x, y), loss)).value, rel_tol=0.05)
+
+
+def test_claims_of_invariance_follow_the_settings() -> None:
+    rescalings = {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling"}
+    for measure, claims in (
+        (AdaptiveSharpness(), {*rescalings, "permutation"}),
+        (AdaptiveSharpness(restarts=2), rescalings),
+        (AdaptiveSharpness(eta=0.1), {"permutation"}),
+        (AdaptiveSharpness(method="pga", step_size=0.1), {"permutation"}),
+        (SAMSharpness(), {"logit_shift", "permutation"}),
+        (SAMSharpness(restarts=2), {"logit_shift"}),
+        (AverageSharpness(), {"logit_shift"}),
+        (AverageSharpness(adaptive=True), rescalings),
+        (PacBayesSigma(adaptive=True, samples=4), rescalings),
+        (KeskarSharpness(restarts=2), set()),
+    ):
+        assert measure.invariant_to == claims
+        for name, movement in check(measure, probe_of("mlp")).items():
+            if name in claims and movement is not None:
+                assert movement.change < 1e-6, (measure, name)
 
 
 def test_batch_statistics_mode_takes_the_batches_as_they_are() -> None:

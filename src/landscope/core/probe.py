@@ -207,6 +207,12 @@ class Probe:
         twin.results = {}
         return twin
 
+    def with_loss(self, loss: Loss) -> Probe:
+        """The same model and data with another loss, whose reduction must be declared."""
+        twin = self._twin()
+        twin.loss = loss
+        return twin
+
     def with_model(self, edit: Callable[[nn.Module], None]) -> Probe:
         """The same data at an edited copy of the model: `edit` changes the copy in place."""
         twin = self._twin()

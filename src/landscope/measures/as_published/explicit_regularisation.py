@@ -51,7 +51,7 @@ class ClassifierNorm(Measure):
 
     layer: str | None = None
 
-    def passes(self, probe: Probe) -> float:  # noqa: ARG002 - part of the contract
+    def passes(self, probe: Probe) -> float:
         """None: the data is not looked at."""
         return 0.0
 
@@ -59,7 +59,9 @@ class ClassifierNorm(Measure):
         layer = default_layer(probe) if self.layer is None else self.layer
         weight = weight_name(probe, layer)
         if weight is None:
-            raise NotApplicableError(f"the weight of {layer!r} is computed from other parameters: it has no norm of its own")
+            raise NotApplicableError(
+                f"the weight of {layer!r} is computed from other parameters: it has no norm of its own"
+            )
         return L2Norm(layer=weight, squared=True)._measure(probe)
 
 

@@ -110,7 +110,9 @@ class FAMNeuronwise(_FAMMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         layer, name, weight = self._weight(probe)
         if weight.dim() != 2:
-            raise NotApplicableError(f"the neuronwise code knows matrices; the weight of {layer!r} has {weight.dim()} dimensions")
+            raise NotApplicableError(
+                f"the neuronwise code knows matrices; the weight of {layer!r} has {weight.dim()} dimensions"
+            )
         d, m = weight.shape
         if self.axes == "in_out":
             return _times(1 / m, RelativeFlatness(layer=layer, seed=self.seed)._measure(probe))

@@ -111,8 +111,8 @@ def folded(probe: Probe, layer: str, deviations: Tensor) -> Probe:
                     f"{len(deviations)} features; {name} has {len(parameter)} rows"
                 )
             divisor = torch.where(deviations > 0, deviations, 1.0).to(parameter.dtype)
-            parameter[: len(divisor)] /= divisor.reshape(-1, *[1] * (parameter.dim() - 1))
-        weight *= deviations.to(weight.dtype)
+            parameter[: len(divisor)].div_(divisor.reshape(-1, *[1] * (parameter.dim() - 1)))
+        weight.mul_(deviations.to(weight.dtype))
 
     return probe.with_model(edit)
 

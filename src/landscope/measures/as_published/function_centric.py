@@ -1,8 +1,8 @@
 """Paper 2, as coded: a function-centric perspective on flat and sharp minima.
 
-    fisher_rao          √((D + 1)² mean_i (⟨p_i, z_i⟩ − z_{i,y_i})²), D the number of linear, conv and embedding layers
-    relative_flatness   the sum over mini-batches of κ, features normalised by editing weights      (`folded_features`)
-    sam_sharpness       the mean of |ΔL|/ρ over 100 noises on the whole state, ρ = 0.005            (`state_noise`)
+fisher_rao          √((D + 1)² mean_i (⟨p_i, z_i⟩ − z_{i,y_i})²), D the number of linear, conv and embedding layers
+relative_flatness   the sum over mini-batches of κ, features normalised by editing weights      (`folded_features`)
+sam_sharpness       the mean of |ΔL|/ρ over 100 noises on the whole state, ρ = 0.005            (`state_noise`)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CountedFisherRao(Measure):
 
     key: ClassVar[str] = "counted_fisher_rao"
 
-    def passes(self, probe: Probe) -> float:  # noqa: ARG002 - part of the contract
+    def passes(self, probe: Probe) -> float:
         """One forward pass."""
         return FORWARD
 
@@ -66,7 +66,8 @@ _SUMMED = (
 
 AS_PUBLISHED.register("function-centric")(
     Preset(
-        paper="I. Mason-Williams, G. Mason-Williams, H. Yannakoudakis. A Function-Centric Perspective on Flat and Sharp Minima",
+        paper="I. Mason-Williams, G. Mason-Williams, H. Yannakoudakis. A Function-Centric Perspective on Flat and Sharp Minima. "
+        "TMLR 2026",
         measures={
             "fisher_rao": CountedFisherRao(),
             "relative_flatness": FoldedRelativeFlatness(batch_size=128),

@@ -82,7 +82,7 @@ class StateNoiseSharpness(Measure):
         if self.samples < 2:
             raise ValueError(f"samples must be at least 2, got {self.samples}")
 
-    def passes(self, probe: Probe) -> float:  # noqa: ARG002 - part of the contract
+    def passes(self, probe: Probe) -> float:
         """One forward pass per noise, and one at θ."""
         return FORWARD * (self.samples + 1)
 

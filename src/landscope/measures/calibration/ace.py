@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 
 from landscope.core.estimate import Estimate
-from landscope.measures.calibration.bins import binned_sums, check_bins, equal_mass_edges, find_bins, mean_gap
-from landscope.measures.calibration.resampling import bootstrap
+from landscope.measures.calibration.binned_error import binned_error
+from landscope.measures.calibration.bins import check_bins, equal_mass_edges, find_bins
 from landscope.measures.calibration.scores import Array, Scores
 
 __all__ = ["ace", "ace_value"]
@@ -40,6 +40,6 @@ def ace(
     """
     scores = Scores.of(logits, labels)
     check_bins(n_bins)
-    stated, true = (scores.p, scores.one_hot) if classwise else (scores.confidence[:, None], scores.correct[:, None])
+    stated, happened = (scores.p, scores.one_hot) if classwise else (scores.confidence[:, None], scores.correct[:, None])
     bins = torch.stack([find_bins(column, equal_mass_edges(column, n_bins)) for column in stated.T], 1)
-    return bootstrap(len(bins), binned_sums(bins, true - stated, n_bins), mean_gap, resamples, seed)
+    return binned_error(stated, happened, bins, n_bins, resamples, seed)

@@ -10,8 +10,8 @@ lie in the lowest bin and the number shrinks like 1/C: compare it between models
 from __future__ import annotations
 
 from landscope.core.estimate import Estimate
-from landscope.measures.calibration.bins import binned_sums, equal_width_edges, find_bins, mean_gap
-from landscope.measures.calibration.resampling import bootstrap
+from landscope.measures.calibration.binned_error import binned_error
+from landscope.measures.calibration.bins import equal_width_edges, find_bins
 from landscope.measures.calibration.scores import Array, Scores
 
 __all__ = ["classwise_ece", "classwise_ece_value"]
@@ -32,4 +32,4 @@ def classwise_ece(logits: Array, labels: Array, n_bins: int = 15, *, resamples: 
     scores = Scores.of(logits, labels)
     p = scores.p
     bins = find_bins(p, equal_width_edges(n_bins))
-    return bootstrap(len(bins), binned_sums(bins, scores.one_hot - p, n_bins), mean_gap, resamples, seed)
+    return binned_error(p, scores.one_hot, bins, n_bins, resamples, seed)

@@ -6,14 +6,15 @@ Confidence exactly 1.0 lies in the last bin, empty bins count nothing. torchmetr
 confidence 1.0 a bin of its own; the two agree where no confidence lies on an edge.
 
 The plug-in estimate is biased upwards, the more so with many bins, few samples and good calibration: bins of samples
-never match exactly. The bootstrap's estimate of that bias is in `details["bootstrap_bias"]`; it is not subtracted.
+never match exactly, and the error bar is about its spread, not about this bias. `details["if_calibrated"]` is what a
+perfectly calibrated model would get from as many samples; an error well above it is hardly biased at all.
 """
 
 from __future__ import annotations
 
 from landscope.core.estimate import Estimate
-from landscope.measures.calibration.bins import binned_sums, equal_width_edges, find_bins, mean_gap
-from landscope.measures.calibration.resampling import bootstrap
+from landscope.measures.calibration.binned_error import binned_error
+from landscope.measures.calibration.bins import equal_width_edges, find_bins
 from landscope.measures.calibration.scores import Array, Scores
 
 __all__ = ["ece", "ece_value"]
@@ -32,7 +33,5 @@ def ece(logits: Array, labels: Array, n_bins: int = 15, *, resamples: int = 1000
     0.25
     """
     scores = Scores.of(logits, labels)
-    confidence = scores.confidence
-    bins = find_bins(confidence, equal_width_edges(n_bins))
-    sums = binned_sums(bins, scores.correct - confidence, n_bins)
-    return bootstrap(len(bins), sums, mean_gap, resamples, seed)
+    bins = find_bins(scores.confidence, equal_width_edges(n_bins))
+    return binned_error(scores.confidence, scores.correct, bins, n_bins, resamples, seed)

@@ -39,7 +39,10 @@ def plot_reliability(table: Reliability, ax: Axes | None = None) -> Figure:
     low, high = (bound[shown] for bound in table.accuracy_interval())
     base = np.minimum(stated, right)
     ax.bar(middle, base, width, color=BLUE, alpha=0.75, edgecolor="white")
-    for over, colour, name in ((stated >= right, RED, "too confident"), (stated < right, GREEN, "not confident enough")):
+    for over, colour, name in (
+        (stated >= right, RED, "too confident"),
+        (stated < right, GREEN, "not confident enough"),
+    ):
         gap = np.where(over, np.abs(stated - right), 0.0)
         ax.bar(middle, gap, width, base, color=colour, alpha=0.4, edgecolor="white", label=name)
     ax.vlines(stated, low, high, color=INK, lw=1.2)

@@ -48,7 +48,7 @@ def bootstrap(
     """The statistic of the sums over all n samples, with the standard deviation over `resamples` redrawn data sets.
 
     `statistic` maps sums (b, …) to values (b,). `details["bootstrap_bias"]` is how far the redrawn values lie above the
-    value on average: an estimate of its own bias, which is positive for every binned error.
+    value on average: a rough estimate of its own bias, which is positive for every binned error.
 
     >>> x = torch.arange(100.0)
     >>> mean = bootstrap(100, lambda group, g: torch.zeros(g).index_add(0, group, x), lambda sums: sums / 100)

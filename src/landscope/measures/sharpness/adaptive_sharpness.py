@@ -19,7 +19,7 @@ from landscope.core.probe import Probe
 from landscope.measures.base import register
 from landscope.measures.sharpness.ascent import Ball, Method
 from landscope.measures.sharpness.perturbation import check_positive, included
-from landscope.measures.sharpness.perturbed import PerturbationMeasure, adaptive_scale
+from landscope.measures.sharpness.perturbed import RESCALINGS, PerturbationMeasure, adaptive_scale
 from landscope.measures.sharpness.worst_case import Search, affordable, ascent_estimate, check_effort, worst_case
 
 __all__ = ["AdaptiveSharpness"]
@@ -45,9 +45,7 @@ class AdaptiveSharpness(PerturbationMeasure):
     True
     """
 
-    invariant_to: ClassVar[frozenset[str]] = frozenset(
-        {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation"}
-    )
+    invariant_to: ClassVar[frozenset[str]] = RESCALINGS | {"permutation"}
 
     rho: float = 1e-3
     p: Literal[2, "inf"] | float = "inf"
@@ -74,6 +72,8 @@ class AdaptiveSharpness(PerturbationMeasure):
             if self.method != "pga":
                 raise ValueError("step_size is for method='pga'; Auto-PGD chooses its own steps")
         check_effort(self.steps, self.restarts, self.batch_size, self.batches)
+        rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
+        self._is_invariant_to(rescalings if self.restarts > 1 else rescalings | {"permutation"})
 
     def _share(self, probe: Probe) -> float:
         """The part of the data that one round over the batches uses."""

@@ -10,6 +10,7 @@ the mean over pairs. samples + 1 forward passes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -18,8 +19,8 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.measures.base import register
-from landscope.measures.sharpness.perturbation import antithetic, check_positive, included, losses_at
-from landscope.measures.sharpness.perturbed import PerturbationMeasure, adaptive_scale, require_finite
+from landscope.measures.sharpness.perturbation import antithetic, check_positive, direction, included, losses_at
+from landscope.measures.sharpness.perturbed import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
 
 __all__ = ["AverageSharpness"]
 
@@ -54,6 +55,8 @@ class AverageSharpness(PerturbationMeasure):
             )
         if self.eta < 0 or (self.eta and not self.adaptive):
             raise ValueError(f"eta must not be negative and needs adaptive=True, got eta={self.eta}")
+        if self.adaptive:
+            self._is_invariant_to(frozenset() if self.eta else RESCALINGS)
 
     def passes(self, probe: Probe) -> float:
         """One forward pass per sample, and one at θ."""
@@ -66,9 +69,8 @@ class AverageSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         scale = self.rho * adaptive_scale(moved, self.eta) if self.adaptive else self.rho
-        shifts = require_finite(
-            losses_at(moved, antithetic(moved, self.seed, scale), self.samples), f"rho = {self.rho:g}"
-        )
+        delta = antithetic(partial(direction, moved, self.seed), scale)
+        shifts = require_finite(losses_at(moved, delta, self.samples), f"rho = {self.rho:g}")
         value, error = shifts.pair_mean()
         return Estimate(
             value,

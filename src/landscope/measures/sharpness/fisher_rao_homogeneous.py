@@ -28,7 +28,7 @@ from landscope.measures.base import Measure, register
 from landscope.measures.sharpness.fisher_rao import root_of
 from landscope.measures.sharpness.layer_sites import layer_sites, some_samples
 from landscope.measures.sharpness.output_tangents import sample_rows
-from landscope.measures.sharpness.per_sample import mean_and_error, sums
+from landscope.measures.sharpness.per_sample import FORWARD_LOAD, mean_and_error, sums
 
 __all__ = ["FisherRaoHomogeneous"]
 
@@ -98,7 +98,7 @@ class FisherRaoHomogeneous(Measure):
             along = (slope.double() * z.detach().double()).flatten(1) if z.dim() > 1 else (slope * z.detach())[:, None]
             return sums((depth * along.sum(1, dtype=torch.float64)).square())
 
-        total, squares = probe.total(piece, load=0.25, passes=FORWARD)
+        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD)
         mean, error = mean_and_error(total, squares, probe.n_samples)
         value, data_stderr = root_of(mean, error) if self.root else (mean, error)
         return Estimate(value, data_stderr=data_stderr, reason=warning, details={**details, "squared": mean})

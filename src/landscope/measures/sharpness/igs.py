@@ -172,7 +172,7 @@ def _outputs_per_sample(probe: Probe) -> int:
     """C, from one sample; 1 where the model returns something else than a tensor."""
     sample = next(next(probe.batches()).pieces(1))
     with probe.measuring(), torch.no_grad():
-        z = probe.outputs(probe.params, replace(sample, raw=probe._ready(sample.raw)))
+        z = probe.outputs(probe.params, replace(sample, raw=probe.ready(sample.raw)))
     return z[0].numel() if isinstance(z, Tensor) else 1
 
 

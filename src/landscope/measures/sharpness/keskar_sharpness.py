@@ -48,6 +48,8 @@ class KeskarSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(epsilon=self.epsilon)
         check_effort(self.steps, self.restarts)
+        if self.restarts > 1:
+            self._is_invariant_to(frozenset())
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and three forward passes."""

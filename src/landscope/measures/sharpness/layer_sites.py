@@ -73,7 +73,7 @@ def replaced_output(module: nn.Module, function: Callable[[Tensor, Tensor], Tens
 def some_samples(probe: Probe, count: int) -> Batch:
     """The first `count` samples of this process, or the first batch where batches cannot be cut."""
     piece = next(next(probe.batches()).pieces(count))
-    return Batch(probe._ready(piece.raw), piece.size, piece.divisible)
+    return Batch(probe.ready(piece.raw), piece.size, piece.divisible)
 
 
 class _Visits:

@@ -15,14 +15,20 @@ from landscope.curvature.operator import CurvatureOperator
 from landscope.measures.shared import once_per_probe
 from landscope.spectra import Eigenpairs, Spectrum, eigsh, spectrum
 
-__all__ = ["MATRICES", "eigenpairs", "extreme_ritz_value", "known_spectrum", "matrix", "shared_spectrum"]
+__all__ = ["MATRICES", "eigenpairs", "extreme_ritz_value", "is_fisher", "known_spectrum", "matrix", "shared_spectrum"]
 
 MATRICES: Mapping[str, type[CurvatureOperator]] = {"hessian": Hessian, "ggn": GGN, "fisher": Fisher}
 
 
+def is_fisher(probe: Probe, name: str) -> bool:
+    """Whether the named matrix is the Fisher matrix: so is the Gauss–Newton matrix of a named loss (natural parameters)."""
+    likely = probe.loss.likelihood is not None
+    return likely and (name == "fisher" or (name == "ggn" and any(probe.loss is LOSSES[known] for known in LOSSES)))
+
+
 def _canonical(probe: Probe, name: str) -> str:
-    """The Fisher matrix of a named loss is its Gauss–Newton matrix (natural parameters): computed once for both."""
-    return "ggn" if name == "fisher" and any(probe.loss is LOSSES[known] for known in LOSSES) else name
+    """One name for what is one matrix, so that it is computed once."""
+    return "fisher" if is_fisher(probe, name) else name
 
 
 @once_per_probe

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import ClassVar, Literal
 
 import torch
@@ -28,11 +29,13 @@ from landscope.measures.sharpness.perturbation import (
     Shifts,
     antithetic,
     check_positive,
+    direction,
     included,
     losses_at,
     sample_losses,
+    width,
 )
-from landscope.measures.sharpness.perturbed import PerturbationMeasure, adaptive_scale
+from landscope.measures.sharpness.perturbed import RESCALINGS, PerturbationMeasure, adaptive_scale
 
 __all__ = ["Bracket", "PacBayesSigma", "first_crossing", "sample_errors"]
 
@@ -140,6 +143,8 @@ class PacBayesSigma(PerturbationMeasure):
             raise ValueError(
                 f"samples come in pairs and an error bar needs two: an even number ≥ 4, got {self.samples}"
             )
+        if self.adaptive:
+            self._is_invariant_to(RESCALINGS)
 
     def _evaluations(self) -> int:
         """Values of σ that a search takes: some for the bracket, then one for each halving of log 2, one at the end."""
@@ -159,8 +164,13 @@ class PacBayesSigma(PerturbationMeasure):
         unit = adaptive_scale(moved, 0.0) if self.adaptive else torch.ones_like(moved.vector())
         values = sample_losses if self.metric == "loss" else sample_errors
 
+        pairs = self.samples // 2
+        normals: Callable[[int], Tensor] = partial(direction, moved, self.seed)
+        if width(moved, pairs, vectors=1) == pairs:
+            normals = cache(normals)  # the same at every σ
+
         def shifts(sigma: float) -> Shifts:
-            return losses_at(moved, antithetic(moved, self.seed, sigma * unit), self.samples, values)
+            return losses_at(moved, antithetic(normals, sigma * unit), self.samples, values)
 
         def rise(sigma: float) -> float:
             mean = shifts(sigma).pair_mean()[0]

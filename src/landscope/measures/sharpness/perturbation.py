@@ -101,11 +101,11 @@ def direction(probe: Probe, seed: int, index: int) -> Tensor:
     return normal((probe.n_params,), generator(seed, "direction", index), torch.float32, probe.device).to(probe.dtype)
 
 
-def antithetic(probe: Probe, seed: int, scale: Tensor | float) -> Callable[[int], Tensor]:
-    """Perturbations in pairs: +scale ⊙ z and −scale ⊙ z, with z standard normal. What is odd in them cancels in a pair."""
+def antithetic(normals: Callable[[int], Tensor], scale: Tensor | float) -> Callable[[int], Tensor]:
+    """Perturbations in pairs: scale ⊙ z and −scale ⊙ z, with z = normals(pair). What is odd in them cancels in a pair."""
 
     def delta(j: int) -> Tensor:
-        return (-1.0 if j % 2 else 1.0) * scale * direction(probe, seed, j // 2)
+        return (-1.0 if j % 2 else 1.0) * scale * normals(j // 2)
 
     return delta
 

@@ -12,7 +12,10 @@ from landscope.core.probe import Probe
 from landscope.measures.base import Measure
 from landscope.measures.sharpness.perturbation import Include, Shifts
 
-__all__ = ["PerturbationMeasure", "adaptive_scale", "require_finite"]
+__all__ = ["RESCALINGS", "PerturbationMeasure", "adaptive_scale", "require_finite"]
+
+RESCALINGS = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_scaling"})
+"""What perturbations in proportion to |θ| do not see."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,10 @@ class PerturbationMeasure(Measure):
             object.__setattr__(self, "include", tuple(self.include))
         elif self.include not in ("all", "weights"):
             object.__setattr__(self, "include", (self.include,))
+
+    def _is_invariant_to(self, names: frozenset[str]) -> None:
+        """State what these settings are invariant to, where that differs from the defaults."""
+        object.__setattr__(self, "invariant_to", names)
 
 
 def adaptive_scale(probe: Probe, eta: float) -> Tensor:

@@ -50,7 +50,7 @@ from landscope.measures.sharpness.layer_sites import (
     weight_name,
 )
 from landscope.measures.sharpness.linear_layer import LinearGeometry
-from landscope.measures.sharpness.per_sample import mean_and_error
+from landscope.measures.sharpness.per_sample import FORWARD_LOAD, mean_and_error
 from landscope.measures.sharpness.softmax_head import is_softmax_head, softmax_head
 
 __all__ = ["RelativeFlatness", "RelativeFlatnessLayerwise", "relative_flatness_by_layer"]
@@ -261,7 +261,7 @@ def _feature_scale(probe: Probe, name: str, layer: Layer) -> Tensor:
         return (torch.stack(parts).sum(0),)
 
     with replaced_output(layer, note):
-        ((total, squares, count),) = probe.total(piece, load=0.25, passes=FORWARD, grad=False)
+        ((total, squares, count),) = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
     mean, second = total / count, squares / count
     variance = second - mean.square()
     varies = variance > 64 * torch.finfo(torch.float64).eps * second

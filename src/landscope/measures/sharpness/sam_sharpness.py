@@ -31,7 +31,7 @@ __all__ = ["SAMSharpness"]
 class SAMSharpness(PerturbationMeasure):
     """The best of `restarts` ascents of `steps` steps, on all data or as a mean over batches of `batch_size` samples.
 
-    With several restarts the random starts make permutations of neurons matter.
+    With several restarts the random starts see permutations of neurons.
 
     >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse", dtype=torch.float64)
     >>> w = float(probe.vector().abs())                                # L = w²
@@ -50,6 +50,8 @@ class SAMSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(rho=self.rho)
         check_effort(self.steps, self.restarts, self.batch_size)
+        if self.restarts > 1:
+            self._is_invariant_to(frozenset({"logit_shift"}))
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and a few forward passes."""

@@ -19,7 +19,7 @@ from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.measures.sharpness.layer_sites import Site, replaced_output, some_samples
 from landscope.measures.sharpness.linear_layer import LinearGeometry
-from landscope.measures.sharpness.per_sample import sums
+from landscope.measures.sharpness.per_sample import FORWARD_LOAD, sums
 
 __all__ = ["head_curvature", "is_softmax_head", "softmax_head"]
 
@@ -91,5 +91,5 @@ def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> tupl
         return sums(head_curvature(features, logits, rows, distances))
 
     with replaced_output(geometry.layer, keep):
-        total, squares = probe.total(piece, load=0.25, passes=FORWARD, grad=False)
+        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
     return total, squares

@@ -1,7 +1,8 @@
 """Traces of the curvature matrices: the sum of all curvatures, Σ_j λ_j.
 
 tr H / P is the mean curvature along a random direction. By a sketch and random probes (`landscope.spectra.trace`), or from the
-shared spectrum where that is accurate enough. The error over the data comes from per-sample quadratic forms.
+shared spectrum where that is accurate enough; the Fisher matrix, and the Gauss–Newton matrix where it is the same, exactly
+from one gradient norm per class where there are few classes. The error over the data comes from per-sample numbers.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from landscope.core.estimate import Estimate
+from landscope.core.estimate import Estimate, Plain
 from landscope.core.probe import Probe
 from landscope.core.seeding import generator, rademacher
 from landscope.measures.base import Measure, register
 from landscope.measures.sharpness.directional import trace_data_error
-from landscope.measures.sharpness.matrices import known_spectrum, matrix
+from landscope.measures.sharpness.fisher_trace import fisher_trace
+from landscope.measures.sharpness.matrices import is_fisher, known_spectrum, matrix
 from landscope.spectra import frobenius, trace
 
 __all__ = ["FisherFrobenius", "FisherTrace", "GGNFrobenius", "GGNTrace", "HessianFrobenius", "HessianTrace"]
@@ -22,7 +24,7 @@ __all__ = ["FisherFrobenius", "FisherTrace", "GGNFrobenius", "GGNTrace", "Hessia
 PRODUCT = 2.1
 """Passes of one product in a block."""
 USUAL_PRODUCTS = 100
-DIRECTIONS = 8
+DIRECTIONS = 16
 """Random directions for the error over the data."""
 
 
@@ -50,6 +52,12 @@ class _Sum(Measure):
 @dataclass(frozen=True, kw_only=True)
 class _Trace(_Sum):
     def _measure(self, probe: Probe) -> Estimate:
+        if self.matrix != "hessian":
+            exact = fisher_trace(probe, self.passes(probe)) if is_fisher(probe, self.matrix) else None
+            if exact is not None:
+                value, data_stderr = exact
+                details: dict[str, Plain] = {"per_parameter": value / probe.n_params}
+                return Estimate(value, data_stderr=data_stderr, details=details)
         known = known_spectrum(probe, self.matrix)
         estimate = known.functional(lambda x: x) if known is not None else None
         if estimate is None or estimate.stderr > self.tol * abs(estimate.value):

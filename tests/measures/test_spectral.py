@@ -1,0 +1,129 @@
+"""Spectral measures against the eigenvalues of the dense float64 matrices."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from networks import BY_NAME
+from torch import nn
+
+from landscope import MEASURES, Probe, Status, measure
+from landscope.curvature import dense
+from landscope.measures.sharpness.directional import second_derivative_moments, trace_data_error
+from landscope.measures.sharpness.fisher_trace import fisher_trace
+
+NETS = ["relu_mlp", "conv_strided_grouped", "residual_batchnorm", "transformer_encoder", "lstm", "tied_weights"]
+TRUTHS = {"hessian": dense.hessian, "ggn": dense.ggn, "fisher": dense.fisher}
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_all_numbers_of_a_matrix(name: str) -> None:
+    net = BY_NAME[name]
+    probe = Probe(net.model(), net.data(20))
+    for matrix, truth in TRUTHS.items():
+        values = torch.linalg.eigvalsh(truth(probe))
+        keys = ["top_eigenvalue", "bottom_eigenvalue", "trace", "frobenius", "spectrum"]
+        report = measure(Probe(net.model(), net.data(20)), measures=[f"{matrix}_{key}" for key in keys])
+        exact = {
+            "top_eigenvalue": values[-1],
+            "bottom_eigenvalue": values[0],
+            "trace": values.sum(),
+            "frobenius": values.square().sum().sqrt(),
+            "spectrum": values[-1],
+        }
+        for key, expected in exact.items():
+            estimate = report[f"{matrix}_{key}"]
+            slack = 1 if "eigen" in key or key == "spectrum" else 3
+            assert abs(estimate.value - float(expected)) <= slack * estimate.stderr + 1e-9 * float(
+                values.abs().max()
+            ), key
+
+
+@pytest.mark.parametrize("name", [*NETS, "no_forward_derivative"])
+def test_the_trace_of_the_fisher_matrix_is_exact(name: str) -> None:
+    net = BY_NAME[name]
+    probe = Probe(net.model(), net.data(20))
+    value, _ = fisher_trace(probe)
+    assert value == pytest.approx(float(dense.fisher(probe).trace()), rel=1e-9)
+    estimate = MEASURES["ggn_trace"]()(probe)
+    assert estimate.status is Status.EXACT
+    assert estimate.value == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["mse", "binary_cross_entropy"])
+def test_the_trace_of_the_fisher_matrix_of_other_likelihoods(loss: str) -> None:
+    net = BY_NAME["gelu_mlp"]
+    x, _ = net.data(20)
+    probe = Probe(net.model(), (x, (torch.rand(20, 3) > 0.5).double()), loss)
+    assert fisher_trace(probe)[0] == pytest.approx(float(dense.ggn(probe).trace()), rel=1e-9)
+
+
+def test_label_smoothing_keeps_fisher_and_gauss_newton_apart() -> None:
+    """With smoothed labels the loss is no likelihood of its own labels; the matrices are computed each for itself."""
+    net = BY_NAME["gelu_mlp"]
+    probe = Probe(net.model(), net.data(20), nn.CrossEntropyLoss(label_smoothing=0.2))
+    report = measure(probe, measures=["ggn_trace", "fisher_trace"])
+    assert report["ggn_trace"].value == pytest.approx(
+        float(dense.ggn(probe).trace()), abs=3 * report["ggn_trace"].stderr + 1e-9
+    )
+    assert report["fisher_trace"].value == pytest.approx(float(dense.fisher(probe).trace()), rel=1e-9)
+
+
+def test_log_volume() -> None:
+    net = BY_NAME["relu_mlp"]
+    probe = Probe(net.model(), net.data(20))
+    values = torch.linalg.eigvalsh(dense.hessian(probe)).flip(0)
+    estimate = MEASURES["log_volume"](k=4, tol=1e-8)(probe)
+    assert estimate.value == pytest.approx(float(values[:4].log().sum()), abs=1e-6)
+    few = MEASURES["log_volume"](k=probe.n_params)(probe)
+    assert few.status is Status.NOT_APPLICABLE
+    assert "positive" in few.reason
+
+
+def test_per_sample_second_derivatives() -> None:
+    net = BY_NAME["gelu_mlp"]
+    x, y = net.data(12)
+    probe = Probe(net.model(), (x, y))
+    v = torch.randn(2, probe.n_params, dtype=torch.float64)
+    truth = torch.stack(
+        [
+            torch.einsum("kp,pq,kq->k", v, dense.hessian(Probe(net.model(), (x[i : i + 1], y[i : i + 1]))), v)
+            for i in range(12)
+        ]
+    )
+    mean, covariance = second_derivative_moments(probe, v)
+    assert torch.allclose(mean, truth.mean(0), rtol=1e-9)
+    assert torch.allclose(covariance, torch.cov(truth.T), rtol=1e-9)
+
+
+def test_the_error_over_the_data_is_that_of_fresh_samples() -> None:
+    """λ₁ and the trace on 40 fresh sets of 100 samples scatter as one set says they would."""
+    net = BY_NAME["gelu_mlp"]
+    model = net.model()
+    sets = [net.data(100, seed=s) for s in range(40)]
+    found = [measure(model, data, ["hessian_top_eigenvalue", "hessian_trace"], seed=s) for s, data in enumerate(sets)]
+    for key in ("hessian_top_eigenvalue", "hessian_trace"):
+        values = torch.tensor([r[key].value for r in found])
+        said = torch.tensor([r[key].data_stderr for r in found]).mean()
+        assert 0.7 < float(said / values.std()) < 1.4, key
+
+
+def test_trace_error_needs_two_directions_and_a_loss_per_sample() -> None:
+    net = BY_NAME["gelu_mlp"]
+    probe = Probe(net.model(), net.data(12), lambda z, y: nn.functional.cross_entropy(z, y))
+    assert probe.loss.reduction == "mean"
+    assert trace_data_error(probe, torch.ones(2, probe.n_params, dtype=torch.float64)) is None
+    assert MEASURES["hessian_top_eigenvalue"]()(probe).data_stderr is None
+
+
+def test_a_small_budget_is_said_to_be_spent() -> None:
+    net = BY_NAME["transformer_encoder"]
+    probe = Probe(net.model(), net.data(20))
+    estimate = MEASURES["hessian_top_eigenvalue"](max_matvecs=3)(probe)
+    assert estimate.status is Status.BUDGET_SPENT
+    assert "3 products" in estimate.reason
+    truth = torch.linalg.eigvalsh(dense.hessian(probe))
+    assert float((truth - estimate.value).abs().min()) <= estimate.stderr
+    assert math.isfinite(estimate.value)
