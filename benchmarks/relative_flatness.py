@@ -4,8 +4,8 @@
 
 Prints, for ResNet-18 on random 32×32 images, medians of interleaved rounds of
 
-- the closed form of the softmax head on all samples over one forward pass over the same samples: that of the probe
-  (the mean loss), and a plain loop of the model over batches of 128;
+- the closed form of the softmax head on all samples over one forward pass over the same samples, in the same pieces,
+  and over a plain loop of the model over batches of 128;
 - the same with everything that is looked up once per probe (which layer, which form) looked up anew;
 - the same number the papers' way (the head's C×d×C×d Hessian by autograd) over the closed form, both on the same
   features;
@@ -22,8 +22,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from landscope.core.batches import Batch
+from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.core.seeding import generator
+from landscope.measures.sharpness.per_sample import FORWARD_LOAD
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness
 from landscope.measures.sharpness.softmax_head import head_curvature
 from landscope.models import build
@@ -55,6 +58,17 @@ def ratio(times: dict[str, list[float]], over: str, under: str) -> str:
     """The median of the rounds' ratios, and their range."""
     ratios = sorted(a / b for a, b in zip(times[over], times[under], strict=True))
     return f"{statistics.median(ratios):8.3g}   ({ratios[0]:.3g} … {ratios[-1]:.3g})"
+
+
+def forward_only(probe: Probe) -> Callable[[Batch], tuple[Tensor, ...]]:
+    """The outputs of a piece, and next to nothing else."""
+
+    def piece(batch: Batch) -> tuple[Tensor, ...]:
+        outputs = probe.outputs(probe.params, batch)
+        assert isinstance(outputs, Tensor)
+        return (outputs.sum(),)
+
+    return piece
 
 
 def plain_forward(model: nn.Module, x: Tensor) -> None:
@@ -92,7 +106,7 @@ def main() -> None:
     probe = Probe(model, (x, y))
     times = interleaved(
         {
-            "forward": probe.value,
+            "forward": lambda: probe.total(forward_only(probe), load=FORWARD_LOAD, passes=FORWARD, grad=False),
             "plain": lambda: plain_forward(model, x),
             "head": lambda: RelativeFlatness()(probe),
             "head, afresh": lambda: RelativeFlatness()(probe.at_temperature(1.0)),

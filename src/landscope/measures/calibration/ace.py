@@ -40,6 +40,8 @@ def ace(
     """
     scores = Scores.of(logits, labels)
     check_bins(n_bins)
-    stated, happened = (scores.p, scores.one_hot) if classwise else (scores.confidence[:, None], scores.correct[:, None])
+    stated, happened = (
+        (scores.p, scores.one_hot) if classwise else (scores.confidence[:, None], scores.correct[:, None])
+    )
     bins = torch.stack([find_bins(column, equal_mass_edges(column, n_bins)) for column in stated.T], 1)
     return binned_error(stated, happened, bins, n_bins, resamples, seed)

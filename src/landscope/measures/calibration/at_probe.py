@@ -32,7 +32,7 @@ from landscope.measures.calibration.ece import ece
 from landscope.measures.calibration.mce import mce
 from landscope.measures.calibration.nll import nll
 from landscope.measures.shared import loss_value, once_per_probe
-from landscope.measures.sharpness.per_sample import mean_and_error, sums
+from landscope.measures.sharpness.per_sample import FORWARD_LOAD, mean_and_error, sums
 
 __all__ = ["ACE", "ECE", "MCE", "NLL", "Accuracy", "Brier", "ClasswiseECE", "Error", "MeanLoss", "labelled_logits"]
 
@@ -58,7 +58,7 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
         found.append((z.detach().cpu(), y.cpu()))
         return (torch.tensor(float(batch.size), dtype=torch.float64, device=probe.device),)
 
-    probe.total(piece, load=0.25, passes=FORWARD, grad=False)
+    probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
     if processes() > 1:
         parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(processes())]
         dist.all_gather_object(parts, found)
@@ -217,7 +217,7 @@ class MeanLoss(Measure):
         if probe.loss.reduction != "per_sample":
             return Estimate(loss_value(probe), details={"samples": probe.n_samples})
         piece = lambda batch: sums(probe.losses(probe.params, batch))  # noqa: E731
-        total, squares = probe.total(piece, load=0.25, passes=FORWARD, grad=False)
+        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
         mean, error_of_mean = mean_and_error(total, squares, probe.n_samples)
         return Estimate(mean, data_stderr=error_of_mean, details={"samples": probe.n_samples})
 

@@ -24,6 +24,7 @@ from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
+from landscope.measures.sharpness.per_sample import FORWARD_LOAD
 
 __all__ = ["Barrier", "loss_barrier"]
 
@@ -93,7 +94,9 @@ def loss_barrier(first: Probe, second: Probe, points: int = 25) -> Barrier:
         excess = losses - (1 - weight) * losses[0] - weight * losses[-1]
         return losses.sum(1), excess.sum(1), excess.square().sum(1)
 
-    total, above, squares = (part.cpu() for part in first.total(piece, load=0.25, passes=points * FORWARD, grad=False))
+    total, above, squares = (
+        part.cpu() for part in first.total(piece, load=FORWARD_LOAD, passes=points * FORWARD, grad=False)
+    )
     n = first.n_samples
     loss = total / n
     for share, value in zip(t.tolist(), loss.tolist(), strict=True):

@@ -4,11 +4,11 @@ Only parameters move: buffers (BatchNorm statistics) and the temperature are par
 from a seed and their number when they are needed, as float32 normals, so that they are the same on every device and in
 every dtype.
 
-Many perturbations are evaluated as one program (`vmap` over parameters) where that is faster: where the activations of one of
-them are small, so that a machine spends its time on launching operations. On an H200, 16 perturbations at once took
-1/4 to 1/8 of the time one by one for a LeNet on 64–512 images and a small transformer on 16–64 texts, but twice the time for
-a ResNet-18 on 512 images; on one CPU core the limit is a thousand times lower. Models that `vmap` cannot follow, and
-perturbations that do not fit into memory together, are evaluated one by one.
+Many perturbations are evaluated as one program (`vmap` over parameters) where that is faster: where the activations of one
+of them are small, so that a machine spends its time on launching operations. On an H200, 16 ascents at once took a
+fifth of the time one by one for a LeNet on 16–512 images and a small transformer on 16–512 texts (16 losses: half of it), but 1.2
+times as long for the transformer on 4096; on a CPU the limit lies a thousand times lower (benchmarks/perturbations.py).
+Models that `vmap` cannot follow, and perturbations that do not fit into memory together, are evaluated one by one.
 """
 
 from __future__ import annotations
