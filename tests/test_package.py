@@ -25,8 +25,9 @@ def test_public_names_are_pinned() -> None:
 
 
 PUBLIC = """
-    MEASURES Measure Report measure Cost EmpiricalFisher Estimate Fisher GGN Hessian Loss Probe Registry Status __version__
-    diagonal eigsh errors freeze frobenius log_det spectrum trace
+    AS_PUBLISHED Cost EmpiricalFisher Estimate Fisher GGN Hessian Loss MEASURES Measure Probe Registry Report Status __version__
+    by_layer diagonal ece eigsh enough_data errors fit_temperature freeze frobenius invariance log_det measure reliability
+    spectrum trace
 """
 
 

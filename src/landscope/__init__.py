@@ -19,7 +19,8 @@ from landscope.core.probe import Probe
 from landscope.core.reading import freeze
 from landscope.core.registry import Registry
 from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
-from landscope.measures import MEASURES, Measure, Report, measure
+from landscope.measures import AS_PUBLISHED, MEASURES, Measure, Report, by_layer, enough_data, invariance, measure
+from landscope.measures.calibration import ece, fit_temperature, reliability
 from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
 
 try:
@@ -28,6 +29,7 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 __all__ = [
+    "AS_PUBLISHED",
     "GGN",
     "MEASURES",
     "Cost",
@@ -42,13 +44,19 @@ __all__ = [
     "Report",
     "Status",
     "__version__",
+    "by_layer",
     "diagonal",
+    "ece",
     "eigsh",
+    "enough_data",
     "errors",
+    "fit_temperature",
     "freeze",
     "frobenius",
+    "invariance",
     "log_det",
     "measure",
+    "reliability",
     "spectrum",
     "trace",
 ]

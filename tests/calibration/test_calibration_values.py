@@ -65,7 +65,9 @@ def test_an_example_by_hand() -> None:
 @pytest.mark.parametrize("k", range(8, 16))
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below(k: int) -> None:
     edge = k / 15
-    found = bins.find_bins(torch.tensor([np.nextafter(edge, 0), edge, np.nextafter(edge, 2)]), bins.equal_width_edges(15))
+    found = bins.find_bins(
+        torch.tensor([np.nextafter(edge, 0), edge, np.nextafter(edge, 2)]), bins.equal_width_edges(15)
+    )
     assert found.tolist() == [k - 1, k - 1, min(k, 14)]
 
 
@@ -82,7 +84,9 @@ def test_confidence_exactly_one_and_zero() -> None:
 def test_scores_do_not_depend_on_a_shift_of_the_logits() -> None:
     z, y = truth.drawn(200)
     for name in (*BINNED, "ace", "nll", "brier"):
-        before, after = (getattr(cal, f"{name}_value")(logits, y) for logits in (z, z + 100 * torch.arange(200)[:, None]))
+        before, after = (
+            getattr(cal, f"{name}_value")(logits, y) for logits in (z, z + 100 * torch.arange(200)[:, None])
+        )
         assert after == pytest.approx(before, abs=1e-10)
 
 
@@ -142,7 +146,7 @@ def test_agrees_with_torchmetrics_away_from_edges() -> None:
     for n_bins in (10, 15):
         for norm, ours in (("l1", cal.ece_value), ("max", cal.mce_value)):
             theirs = functional.multiclass_calibration_error(z.softmax(1), y, num_classes=4, n_bins=n_bins, norm=norm)
-            assert ours(z, y, n_bins) == pytest.approx(float(theirs), abs=1e-12)
+            assert ours(z, y, n_bins) == pytest.approx(float(theirs), abs=1e-6)  # theirs adds up in float32
 
 
 def test_differs_from_torchmetrics_at_confidence_one() -> None:

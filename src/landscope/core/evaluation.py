@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -60,10 +60,10 @@ def _no_encoder_fast_path() -> Iterator[None]:
 @contextmanager
 def _float32_products(precision: Precision) -> Iterator[None]:
     """Matrix products and convolutions in float32 (`highest`) or TF32; cuDNN would use TF32 by default."""
-    matmul, conv = torch.backends.cuda.matmul, torch.backends.cudnn
-    if hasattr(matmul, "fp32_precision") and hasattr(getattr(conv, "conv", None), "fp32_precision"):
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(matmul, "fp32_precision") and hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
         wanted = "tf32" if precision == "tf32" else "ieee"
-        homes = (matmul, conv.conv)  # type: ignore[attr-defined]
+        homes: tuple[Any, ...] = (matmul, cudnn.conv, cudnn.rnn)  # type: ignore[attr-defined]
         before = [home.fp32_precision for home in homes]
         try:
             for home in homes:
@@ -73,9 +73,9 @@ def _float32_products(precision: Precision) -> Iterator[None]:
             for home, value in zip(homes, before, strict=True):
                 home.fp32_precision = value
     else:
-        allowed = (matmul.allow_tf32, conv.allow_tf32)
+        allowed = (matmul.allow_tf32, cudnn.allow_tf32)
         try:
-            matmul.allow_tf32 = conv.allow_tf32 = precision == "tf32"
+            matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
             yield
         finally:
-            matmul.allow_tf32, conv.allow_tf32 = allowed
+            matmul.allow_tf32, cudnn.allow_tf32 = allowed

@@ -334,8 +334,6 @@ class Probe:
 
         return map_tensors(move, raw)
 
-    _ready = ready
-
     def total(
         self,
         function: PieceFunction,
@@ -371,7 +369,8 @@ class Probe:
         sample = next(next(self.batches()).pieces(2))
         if not sample.divisible:
             return sample.size
-        sample = Batch(self.ready(sample.raw), sample.size, sample.divisible)
+        own = map_tensors(torch.clone, self.ready(sample.raw))  # a view would count the storage of all the data
+        sample = Batch(own, sample.size, sample.divisible)
         leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
         held = [*leaves.values(), *self._model.parameters(), *self._model.buffers()]
         with torch.enable_grad():

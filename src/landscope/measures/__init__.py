@@ -1,8 +1,23 @@
 """What can be measured at a probe: the registry, and the call that measures everything."""
 
-from landscope.measures import sharpness
+from landscope.measures import calibration, consistency, robustness, sharpness
+from landscope.measures.as_published import AS_PUBLISHED
 from landscope.measures.base import MEASURES, Measure
+from landscope.measures.by_layer import by_layer
+from landscope.measures.enough_data import enough_data
 from landscope.measures.measuring import measure
 from landscope.measures.report import Report
 
-__all__ = ["MEASURES", "Measure", "Report", "measure", "sharpness"]
+__all__ = [
+    "AS_PUBLISHED",
+    "MEASURES",
+    "Measure",
+    "Report",
+    "by_layer",
+    "calibration",
+    "consistency",
+    "enough_data",
+    "measure",
+    "robustness",
+    "sharpness",
+]

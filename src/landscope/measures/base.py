@@ -55,6 +55,10 @@ class Measure(ABC):
     def passes(self, probe: Probe) -> float:
         """About how many passes over the data it will take (see `landscope.core.ledger`)."""
 
+    def least(self, probe: Probe) -> float:
+        """Passes below which it is not worth beginning: all of them, unless the effort can be bounded."""
+        return self.passes(probe)
+
     def within(self, passes: float, probe: Probe) -> Measure:
         """The same measure with its effort bounded to about so many passes, where it can be bounded."""
         return self

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
 
-from landscope.core.errors import BudgetSpentError, LandscopeError
+from landscope.core.errors import LandscopeError
 from landscope.core.estimate import Estimate, Plain
 from landscope.core.frozen import Mode
 from landscope.core.losses import Loss
@@ -18,7 +17,8 @@ from landscope.core.parameters import Selection
 from landscope.core.probe import Probe
 from landscope.core.reading import DataLike
 from landscope.measures.base import MEASURES, Measure
-from landscope.measures.progress import Progress, progress_display
+from landscope.measures.budget import Budget
+from landscope.measures.progress import progress_display
 from landscope.measures.report import Report
 
 __all__ = ["Wanted", "measure", "resolve_measures"]
@@ -104,12 +104,15 @@ def measure(
     start = time.monotonic()
     probe = _probe(model, data, loss, params, mode, temperature, batch_size, device, dtype, seed)
     chosen = resolve_measures(measures, probe.seed)
-    order = sorted(chosen, key=lambda name: (_late(chosen[name]), _predicted(chosen[name], probe), name))
-    budget = _Budget(probe, start, seconds, passes, [_predicted(chosen[name], probe) for name in order])
+    order = sorted(chosen, key=lambda name: (*_rank(chosen[name]), _predicted(chosen[name], probe), name))
+    budget = Budget(probe, start, seconds, passes)
     estimates: dict[str, Estimate] = {}
     with progress_display(progress, order) as show:
-        for name in order:
-            estimates[name] = _one(chosen[name], probe, budget, name, show)
+        for position, name in enumerate(order):
+            show.begin(name)
+            rest = [chosen[later] for later in order[position:]]
+            estimates[name] = _one(chosen[name], probe, budget, rest)
+            show.end(name, estimates[name])
     return Report({name: estimates[name] for name in chosen}, _about(probe))
 
 
@@ -145,11 +148,18 @@ def _probe(
     )
 
 
-def _late(measure: Measure) -> int:
-    """Spectra first among the measures of curvature, which read them; everything else by its cost."""
-    if measure.key.endswith("_spectrum"):
-        return 1
-    return 2 if measure.key.split("_")[0] in ("hessian", "ggn", "fisher") and measure.key != "fisher_rao" else 0
+def _rank(measure: Measure) -> tuple[int, int]:
+    """What comes first when a budget is short: single passes, the Hessian, the Gauss–Newton, the Fisher matrix.
+
+    Within a matrix the top eigenvalue comes first, then the spectrum, which the other numbers can be read from.
+    """
+    matrix, _, what = measure.key.partition("_")
+    matrices = ("hessian", "ggn", "fisher")
+    if measure.key == "log_volume":
+        return 4, 0
+    if matrix not in matrices or what.startswith("rao"):
+        return 0, 0
+    return 1 + matrices.index(matrix), {"top_eigenvalue": 0, "spectrum": 1}.get(what, 2)
 
 
 def _predicted(measure: Measure, probe: Probe) -> float:
@@ -159,51 +169,23 @@ def _predicted(measure: Measure, probe: Probe) -> float:
         return 0.0  # it will say itself why it does not apply
 
 
-class _Budget:
-    """What is left of the allowed seconds and passes, and each measure's share of it."""
-
-    def __init__(
-        self, probe: Probe, start: float, seconds: float | None, passes: float | None, predicted: list[float]
-    ) -> None:
-        self._probe, self._predicted = probe, predicted
-        self._deadline = None if seconds is None else start + seconds
-        self._last_pass = None if passes is None else probe.ledger.passes + passes
-        self._began, self._first = time.monotonic(), probe.ledger.passes
-
-    def left(self) -> tuple[float | None, float | None]:
-        """(seconds, passes) that remain."""
-        seconds = None if self._deadline is None else self._deadline - time.monotonic()
-        passes = None if self._last_pass is None else self._last_pass - self._probe.ledger.passes
-        return seconds, passes
-
-    def share(self) -> float:
-        """Passes for the next measure: its part of what is left, by what was predicted for it and for the rest."""
-        seconds, passes = self.left()
-        available = float("inf") if passes is None else passes
-        done = self._probe.ledger.passes - self._first
-        if seconds is not None and done > 0:
-            available = min(available, seconds * done / max(time.monotonic() - self._began, 1e-9))
-        predicted, rest = self._predicted.pop(0), sum(self._predicted)
-        return available * max(predicted, 1e-9) / max(predicted + rest, 1e-9)
-
-
-def _one(measure: Measure, probe: Probe, budget: _Budget, name: str, show: Progress) -> Estimate:
-    show.begin(name)
-    share = budget.share()
-    seconds, passes = budget.left()
-    predicted = _predicted(measure, probe)
+def _one(measure: Measure, probe: Probe, budget: Budget, rest: list[Measure]) -> Estimate:
+    """The first of `rest`, with its share of the budget."""
     try:
-        if (seconds is not None and seconds <= 0) or (passes is not None and passes <= 0):
-            raise BudgetSpentError(f"the budget was spent before it began; it takes about {predicted:.0f} passes")
-        bounded = measure if share >= predicted else measure.within(share, probe)
-        limits: AbstractContextManager[None] = probe.ledger.limited(seconds, passes)
-        with limits if seconds is not None or passes is not None else nullcontext():
-            estimate = bounded(probe)
+        predicted = _predicted(measure, probe)
+        share = budget.share([(_predicted(m, probe), min(_predicted(m, probe), _least(m, probe))) for m in rest])
+        with budget.limited():
+            return (measure if share >= predicted else measure.within(share, probe))(probe)
     except Exception as error:
         kind = "" if isinstance(error, LandscopeError) else f"{type(error).__name__}: "
-        estimate = Estimate.failed(kind + str(error), settings=measure.settings)
-    show.end(name, estimate)
-    return estimate
+        return Estimate.failed(kind + str(error), settings=measure.settings)
+
+
+def _least(measure: Measure, probe: Probe) -> float:
+    try:
+        return measure.least(probe)
+    except LandscopeError:
+        return 0.0
 
 
 def _about(probe: Probe) -> dict[str, Plain]:

@@ -63,18 +63,21 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
         parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(processes())]
         dist.all_gather_object(parts, found)
         found = [pair for part in parts for pair in part]
-    return torch.cat([z for z, _ in found]), torch.cat([y for _, y in found])
+    logits, labels = torch.cat([z for z, _ in found]), torch.cat([y for _, y in found])
+    if labels.is_floating_point():
+        if not bool(((labels == 0) | (labels == 1)).all()):
+            raise NotApplicableError("one class label per sample is needed; the targets are probabilities")
+        labels = labels.long()
+    return logits, labels
 
 
 def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
-    """One row of logits and one whole-numbered label per sample, or a reason why there are none."""
+    """One row of logits and one label per sample, or a reason, from shapes and types alone, why there are none."""
     if not isinstance(y, Tensor):
         raise NotApplicableError("there are no labels to compare predictions with")
     if probe.loss.likelihood == "bernoulli" and z.numel() == len(y) == y.numel():
         z = z.reshape(-1, 1)
-        if not bool(((y == 0) | (y == 1)).all()):
-            raise NotApplicableError("the targets are probabilities, not labels 0 and 1")
-        return torch.cat([torch.zeros_like(z), z], 1), y.reshape(-1).long()
+        return torch.cat([torch.zeros_like(z), z], 1), y.reshape(-1)
     if y.is_floating_point():
         what = "label distributions (see the human_… functions)" if y.shape == z.shape else f"{y.dtype} numbers"
         raise NotApplicableError(f"one class label per sample is needed; the targets are {what}")

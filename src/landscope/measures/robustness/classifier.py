@@ -14,6 +14,7 @@ from landscope.core.checks import tensor_output
 from landscope.core.errors import DataError, EmptyDataError, LabelRangeError, OperandError
 from landscope.core.evaluation import Precision, measuring
 from landscope.core.frozen import frozen_copy, is_recurrent, unwrap
+from landscope.core.memory import available_bytes
 from landscope.core.probe import Probe
 
 __all__ = ["Classifier", "checked_inputs", "parts"]
@@ -45,6 +46,11 @@ class Classifier:
     def evaluating(self, precision: Precision = "highest") -> AbstractContextManager[None]:
         """The context to evaluate and differentiate in; global random state is preserved."""
         return measuring(self.device, precision, is_recurrent(self.model))
+
+    def held(self, x: Tensor) -> Tensor:
+        """All inputs where the model is, if they fit there with room to spare; otherwise where they are."""
+        fits = x.numel() * x.element_size() < available_bytes(self.device) // 8
+        return x.to(self.device) if fits else x
 
     def ready(self, x: Tensor) -> Tensor:
         """Inputs where the model is, and in its precision."""

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from landscope.core.estimate import Estimate
 from landscope.core.evaluation import Precision
-from landscope.core.memory import available_bytes
 from landscope.core.probe import Probe
 from landscope.measures.robustness.classifier import Classifier, checked_inputs, parts
 
@@ -123,9 +122,7 @@ def corruption_accuracy(
     if not chosen or not levels:
         raise ValueError("names and severities must not be empty")
     classifier = Classifier.of(model, device)
-    if images.numel() * images.element_size() < available_bytes(classifier.device) // 4:
-        images = images.to(classifier.device)
-    labels = labels.to(classifier.device)
+    images, labels = classifier.held(images), labels.to(classifier.device)
     wanted = [("clean", 0), *((name, severity) for name in chosen for severity in levels)]
     counts, of_image = [], torch.zeros(len(images), dtype=torch.float64, device=classifier.device)
     with classifier.evaluating(precision), torch.no_grad():

@@ -33,6 +33,7 @@ def fgsm(
     ball = Ball(eps, "inf", clip)
     ball.check(x)
     classifier = Classifier.of(model)
+    home, x = x.device, classifier.held(x)
     found = torch.empty_like(x)
     correct, clean = (torch.empty(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
     with classifier.evaluating():
@@ -42,4 +43,4 @@ def fgsm(
             moved = ball.inside(images, eps * ball.direction(slope))
             found[part], clean[part] = moved.to(found), right.to(clean)
             correct[part] = classifier.judged(moved, labels)[1].to(correct)
-    return Attack(found, correct, clean)
+    return Attack(found.to(home), correct.to(home), clean.to(home))

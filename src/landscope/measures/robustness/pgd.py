@@ -60,6 +60,7 @@ def pgd(
         raise ValueError(f"steps and restarts must be at least 1, got {steps} and {restarts}")
     length = 2.5 * eps / steps if step_size is None else step_size
     classifier = Classifier.of(model)
+    home, x = x.device, classifier.held(x)
     worst = _Worst(x)
     with classifier.evaluating():
         for part in parts(len(x), batch_size):
@@ -76,7 +77,7 @@ def pgd(
                     worst.note(part, moved, loss, right)
                     moved = ball.inside(images, moved - images + length * ball.direction(slope))
                 worst.note(part, moved, *classifier.judged(moved, labels))
-    return Attack(worst.inputs, worst.correct, clean)
+    return Attack(worst.inputs.to(home), worst.correct.to(home), clean.to(home))
 
 
 class _Worst:

@@ -47,21 +47,19 @@ def fisher_trace(probe: Probe, affordable: float = float("inf")) -> tuple[float,
     norms = LINEAR_NORMS if layers <= set(linear_layers(probe)) else OTHER_NORMS
     if classes * norms > affordable:
         return None
-    column = 0
 
-    def seeded(outputs: Tensor, _: object) -> Tensor:
+    def seeded(outputs: Tensor, column: int) -> Tensor:
         return (_column(outputs.detach(), column, probe.loss.likelihood) * outputs).sum(1)
 
-    twin = probe.with_loss(Loss(seeded, "per_sample", name="fisher column"))
+    twins = [
+        probe.with_loss(Loss(lambda z, _, c=c: seeded(z, c), "per_sample", name=f"column {c}")) for c in range(classes)
+    ]
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
-        nonlocal column
-        total = torch.zeros(batch.size, dtype=torch.float64, device=probe.device)
-        for column in range(classes):
-            total += squared_gradient_norms(twin, batch)
-        return sums(total)
+        return sums(torch.stack([squared_gradient_norms(twin, batch) for twin in twins]).sum(0))
 
-    return mean_and_error(*probe.total(piece, load=4.0, passes=classes * norms), probe.n_samples)
+    total, squares = probe.total(piece, load=4.0, passes=classes * norms)
+    return mean_and_error(total, squares, probe.n_samples)
 
 
 def _column(z: Tensor, c: int, likelihood: str | None) -> Tensor:

@@ -13,10 +13,12 @@ from typing import ClassVar
 from landscope.core.estimate import Estimate, Status
 from landscope.core.probe import Probe
 from landscope.measures.base import Measure, register
-from landscope.measures.sharpness.matrices import extreme_ritz_value, shared_spectrum
+from landscope.measures.sharpness.matrices import extreme_ritz_value, known_spectrum, shared_spectrum
 
 __all__ = ["FisherSpectrum", "GGNSpectrum", "HessianSpectrum"]
 
+SETTLED = 0.01
+"""Relative bound on the largest Ritz value at which the spectrum counts as converged."""
 PRODUCT = 2.25
 """Passes of one product in a block of four."""
 
@@ -34,8 +36,14 @@ class _Spectrum(Measure):
             raise ValueError(f"steps and probes must be at least 1, got {self.steps} and {self.probes}")
 
     def passes(self, probe: Probe) -> float:
-        """One product for each step of each probe."""
+        """One product for each step of each probe; none where it is known."""
+        if known_spectrum(probe, self.matrix) is not None:
+            return 0.0
         return PRODUCT * min(self.steps, probe.n_params) * self.probes
+
+    def least(self, probe: Probe) -> float:
+        """One probe of twenty steps."""
+        return min(self.passes(probe), 20 * PRODUCT)
 
     def within(self, passes: float, probe: Probe) -> Measure:
         """Fewer probes first, then fewer steps."""
@@ -46,7 +54,11 @@ class _Spectrum(Measure):
     def _measure(self, probe: Probe) -> Estimate:
         found = shared_spectrum(probe, self.matrix, self.steps, self.probes, self.seed)
         value, bound = extreme_ritz_value(found, largest=True)
-        return Estimate(value, bound, status=Status.CONVERGED, details=found.to_dict())
+        settled = bound <= SETTLED * abs(value)
+        status, reason = Status.CONVERGED, ""
+        if not settled:
+            status, reason = Status.BUDGET_SPENT, f"the largest Ritz value has not settled in {found.steps} steps"
+        return Estimate(value, bound, status=status, reason=reason, details=found.to_dict())
 
 
 @register("hessian_spectrum")

@@ -44,6 +44,10 @@ class _Sum(Measure):
         """About a hundred products, or as many as there are parameters."""
         return PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
 
+    def least(self, probe: Probe) -> float:
+        """Sixteen products."""
+        return min(self.passes(probe), 16 * PRODUCT)
+
     def within(self, passes: float, probe: Probe) -> Measure:
         """At most so many products as fit, and at least eight."""
         return self.with_settings(max_matvecs=max(8, int(passes / PRODUCT)))
