@@ -316,7 +316,9 @@ def test_feature_normalisation_of_convolutions_and_constant_features() -> None:
     std[1] = 1.0
     sigma = std[:, None].expand(3, 9).reshape(1, 27).expand(4, 27)
     measure = RelativeFlatness(layer="0", normalise=True, max_probes=5000)
-    assert close(measure(probe), normalised_by_hand(probe, "0", sigma))
+    estimate = measure(probe)
+    assert close(estimate, normalised_by_hand(probe, "0", sigma))
+    assert estimate.details["constant_features"] == 1
     seen: list[Tensor] = []
     handle = net[3].register_forward_hook(lambda m, args, out: seen.append(args[0].detach()))
     net.eval()(x)

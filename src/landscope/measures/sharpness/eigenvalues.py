@@ -16,7 +16,7 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.probe import Probe
 from landscope.measures.base import Measure, register
 from landscope.measures.sharpness.directional import eigenvalue_data_error
-from landscope.measures.sharpness.matrices import eigenpairs, extreme_ritz_value, known_spectrum
+from landscope.measures.sharpness.matrices import eigenpairs, eigenpairs_known, extreme_ritz_value, known_spectrum
 from landscope.spectra import Eigenpairs
 
 __all__ = [
@@ -50,7 +50,8 @@ class _Eigenvalue(Measure):
 
     def passes(self, probe: Probe) -> float:
         """About 25 products for the first eigenvalue, five more for each other one; none where the spectrum is known."""
-        if self._from_spectrum(probe) is not None:
+        known = eigenpairs_known(probe, self.matrix, self.k, self.which, self.tol, self.seed)
+        if known or self._from_spectrum(probe) is not None:
             return 0.0
         return PRODUCT * min(self.max_matvecs or math.inf, USUAL_PRODUCTS + 5 * (self.k - 1), probe.n_params)
 

@@ -14,7 +14,16 @@ from landscope.curvature.operator import CurvatureOperator
 from landscope.measures.shared import once_per_probe
 from landscope.spectra import Eigenpairs, Spectrum, eigsh, spectrum
 
-__all__ = ["MATRICES", "eigenpairs", "extreme_ritz_value", "is_fisher", "known_spectrum", "matrix", "shared_spectrum"]
+__all__ = [
+    "MATRICES",
+    "eigenpairs",
+    "eigenpairs_known",
+    "extreme_ritz_value",
+    "is_fisher",
+    "known_spectrum",
+    "matrix",
+    "shared_spectrum",
+]
 
 MATRICES: Mapping[str, type[CurvatureOperator]] = {"hessian": Hessian, "ggn": GGN, "fisher": Fisher}
 
@@ -60,20 +69,31 @@ def known_spectrum(probe: Probe, name: str) -> Spectrum | None:
 
 
 @once_per_probe
-def _eigenpairs(
-    probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int
-) -> Eigenpairs:
-    op = matrix(probe, name)
-    if k > op.shape[0]:
-        raise NotApplicableError(f"k = {k} eigenvalues were asked for; the matrix has {op.shape[0]}")
-    return eigsh(op, k=k, which=which, tol=tol, max_matvecs=max_matvecs, seed=seed)
+def _pairs(_: Probe, __: str) -> dict[tuple[int, str, float, int], tuple[int | None, Eigenpairs]]:
+    """What has been computed so far for a probe and a matrix, by (k, which, tol, seed), and the budget it had."""
+    return {}
 
 
 def eigenpairs(
     probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int
 ) -> Eigenpairs:
-    """Extreme eigenpairs of the named matrix, computed once."""
-    return _eigenpairs(probe, _canonical(probe, name), k, which, tol, max_matvecs, seed)
+    """Extreme eigenpairs of the named matrix; what has converged, or had as large a budget, is not computed again."""
+    known = _pairs(probe, _canonical(probe, name))
+    budget, pairs = known.get((k, which, tol, seed), (0, None))
+    enough = pairs is not None and (pairs.converged or budget == max_matvecs)
+    if pairs is None or not enough:
+        op = matrix(probe, name)
+        if k > op.shape[0]:
+            raise NotApplicableError(f"k = {k} eigenvalues were asked for; the matrix has {op.shape[0]}")
+        pairs = eigsh(op, k=k, which=which, tol=tol, max_matvecs=max_matvecs, seed=seed)
+        known[k, which, tol, seed] = (max_matvecs, pairs)
+    return pairs
+
+
+def eigenpairs_known(probe: Probe, name: str, k: int, which: str, tol: float, seed: int) -> bool:
+    """Whether converged pairs are there already."""
+    _, pairs = _pairs(probe, _canonical(probe, name)).get((k, which, tol, seed), (0, None))
+    return pairs is not None and pairs.converged
 
 
 def extreme_ritz_value(found: Spectrum, largest: bool) -> tuple[float, float]:

@@ -13,7 +13,7 @@ and s'; biases are left out. `details["form"]` says which of the equivalent form
 
 `normalise=True` measures with features (channels of a convolution) divided by their standard deviation over the data,
 positions included, and weights times it: the same function, no weight is edited. Features that never vary are left as
-they are.
+they are (`details["constant_features"]` counts them); without any, the value is also invariant to neuron rescaling.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from landscope.core.batches import Batch
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate, Plain, Status
 from landscope.core.ledger import FORWARD
@@ -32,6 +31,7 @@ from landscope.core.probe import Probe
 from landscope.measures.base import Measure, register
 from landscope.measures.sharpness.behind_layer import share_behind
 from landscope.measures.sharpness.conv_layer import ConvGeometry
+from landscope.measures.sharpness.feature_scale import feature_scale
 from landscope.measures.sharpness.layer_forms import (
     Geometry,
     directions,
@@ -45,12 +45,11 @@ from landscope.measures.sharpness.layer_sites import (
     Layer,
     default_layer,
     layer_sites,
-    replaced_output,
     used_once,
     weight_name,
 )
 from landscope.measures.sharpness.linear_layer import LinearGeometry
-from landscope.measures.sharpness.per_sample import FORWARD_LOAD, mean_and_error
+from landscope.measures.sharpness.per_sample import mean_and_error
 from landscope.measures.sharpness.softmax_head import is_softmax_head, softmax_head
 
 __all__ = ["RelativeFlatness", "RelativeFlatnessLayerwise", "relative_flatness_by_layer"]
@@ -79,11 +78,13 @@ class _LayerMeasure(Measure):
 
     def _measure(self, probe: Probe) -> Estimate:
         name, layer = _chosen(probe, self.layer)
-        scale = _feature_scale(probe, name, layer) if self._normalises else None
+        scale, constant = feature_scale(probe, name, _geometry(layer, None)) if self._normalises else (None, 0)
         geometry = _geometry(layer, scale)
         factor = self._factor(geometry.matrix())
         form, _ = self._form(probe, name)
-        details: dict[str, Plain] = {"layer": name, "form": form, "normalised": self._normalises}
+        details: dict[str, Plain] = {"layer": name, "form": form}
+        if self._normalises:
+            details["constant_features"] = constant
         if form == "layer Hessian":
             return self._by_hessian(probe, name, geometry, factor, details)
         try:
@@ -238,31 +239,3 @@ def _chosen(probe: Probe, layer: str | None) -> tuple[str, Layer]:
 
 def _geometry(layer: Layer, scale: Tensor | None) -> Geometry:
     return LinearGeometry(layer, scale) if isinstance(layer, nn.Linear) else ConvGeometry(layer, scale)
-
-
-def _feature_scale(probe: Probe, name: str, layer: Layer) -> Tensor:
-    """Standard deviation of every input feature (channel of a convolution) over all samples and positions; 1 where it is 0."""
-    if layer_sites(probe)[name].calls == 0:
-        raise NotApplicableError(
-            f"the weight of {name!r} is used without calling the layer: its features cannot be seen"
-        )
-    geometry = _geometry(layer, None)
-    parts: list[Tensor] = []
-
-    def note(x: Tensor, out: Tensor) -> Tensor:
-        features = geometry.channels(x.detach()).double().flatten(0, -2)
-        count = torch.full_like(features[:1], len(features))
-        parts.append(torch.cat((features.sum(0, keepdim=True), features.square().sum(0, keepdim=True), count)))
-        return out
-
-    def piece(batch: Batch) -> tuple[Tensor, ...]:
-        parts.clear()
-        probe.outputs(probe.params, batch)
-        return (torch.stack(parts).sum(0),)
-
-    with replaced_output(layer, note):
-        ((total, squares, count),) = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
-    mean, second = total / count, squares / count
-    variance = second - mean.square()
-    varies = variance > 64 * torch.finfo(torch.float64).eps * second
-    return torch.where(varies, variance.clamp(min=0), torch.ones_like(variance)).sqrt()

@@ -37,16 +37,22 @@ class _Spectrum(Measure):
 
     def passes(self, probe: Probe) -> float:
         """One product for each step of each probe; none where it is known."""
-        if known_spectrum(probe, self.matrix) is not None:
+        known = known_spectrum(probe, self.matrix)
+        if known is not None and (known.steps, known.probes, known.seed) == (self.steps, self.probes, self.seed):
             return 0.0
         return PRODUCT * min(self.steps, probe.n_params) * self.probes
 
     def least(self, probe: Probe) -> float:
-        """One probe of twenty steps."""
+        """One probe of twenty steps; nothing where a spectrum of the same matrix is known."""
+        if known_spectrum(probe, self.matrix) is not None:
+            return 0.0
         return min(self.passes(probe), 20 * PRODUCT)
 
     def within(self, passes: float, probe: Probe) -> Measure:
-        """Fewer probes first, then fewer steps."""
+        """One that is known already, or fewer probes first, then fewer steps."""
+        known = known_spectrum(probe, self.matrix)
+        if known is not None:
+            return self.with_settings(steps=known.steps, probes=known.probes, seed=known.seed)
         products = max(2, int(passes / PRODUCT))
         probes = max(1, min(self.probes, products // self.steps))
         return self.with_settings(probes=probes, steps=max(2, min(self.steps, products // probes)))
