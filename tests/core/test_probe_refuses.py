@@ -172,7 +172,7 @@ def test_dropout_left_on() -> None:
         def train(self, mode: bool = True) -> nn.Module:
             return super().train(True)
 
-    for model in (Forgot(), nn.Sequential(net(), nn.ReLU(), Stubborn(0.01), nn.Linear(3, 3))):
+    for model in (Forgot(), nn.Sequential(net(), nn.ReLU(), Stubborn(0.05), nn.Linear(3, 3))):
         with pytest.raises(errors.StochasticModelError, match="training=self.training"):
             Probe(model, (X, Y))
     with pytest.raises(errors.StochasticModelError, match="left on in 2"):

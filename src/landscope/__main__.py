@@ -1,0 +1,5 @@
+"""`python -m landscope` is the command `landscope`."""
+
+from landscope.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""The command line: thin commands over the library. Nothing imports it; it may import everything.
+
+A file per command. What a command needs is imported when it runs, so that help stays quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from landscope.cli import data, doctor, measure, measures, models, robustness
+from landscope.cli.failures import EXIT_CODES, Commands
+from landscope.cli.text import examples
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="landscope",
+    cls=Commands,
+    help="What kind of minimum does your trained network sit in? Measure its sharpness, calibration and robustness, "
+    "each with an error bar.",
+    epilog=examples(
+        "landscope doctor                                     # is everything there?",
+        "landscope data list                                  # which data sets are there?",
+        "landscope measure net.safetensors --model resnet20 --data cifar10 --samples 1000",
+        "landscope robustness net.safetensors --model resnet20 --data cifar10",
+        "landscope measure --help                             # every command has examples",
+    )
+    + "\n\n\b\nExit codes:\n"
+    + "\n".join(f"  {code:<4}{meaning}" for code, meaning in EXIT_CODES.items()),
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+app.add_typer(data.app, name="data")
+app.command("models", epilog=models.EXAMPLES)(models.models)
+app.command("measures", epilog=measures.EXAMPLES)(measures.measures)
+app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
+app.command("robustness", epilog=robustness.EXAMPLES)(robustness.robustness)
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+
+
+@app.callback(invoke_without_command=True)
+def landscope(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; works after a command, too.")] = False,
+) -> None:
+    """Show the version or the help where no command is given."""
+    del debug  # taken from the arguments before they are parsed, see `Commands`
+    if version:
+        from landscope import __version__
+
+        typer.echo(f"landscope {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command that the process was started with."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without λ and ± shows ? instead of failing
+    app(prog_name="landscope")

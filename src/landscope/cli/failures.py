@@ -1,0 +1,88 @@
+"""How commands fail: one line that names the remedy, an exit code that a script can rely on, tracebacks on demand."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+from typer.core import TyperGroup
+
+from landscope.core.errors import DataFileError, LandscopeError, MissingExtraError
+
+__all__ = ["EXIT_CODES", "CommandError", "Commands", "exit_code", "one_line"]
+
+EXIT_CODES = {
+    0: "done (a measure that does not apply or fails says so in its row)",
+    1: "something unforeseen; --debug shows where",
+    2: "what was given cannot be used: a name, an option, a checkpoint",
+    3: "something is missing: data files, the network, an optional package",
+    130: "stopped by Ctrl-C",
+}
+
+_DETAILS = 4
+# Typer brings its own copy of click in some versions and depends on click in others; this finds the class in both.
+_UsageError: type = typer.BadParameter.__bases__[0]
+
+
+class CommandError(LandscopeError, ValueError):
+    """What was given on the command line cannot be used."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code for an error.
+
+    >>> exit_code(CommandError("no such file")), exit_code(MissingExtraError("no sklearn")), exit_code(ZeroDivisionError())
+    (2, 3, 1)
+    """
+    if isinstance(error, DataFileError | MissingExtraError):
+        return 3
+    return 2 if isinstance(error, LandscopeError | _UsageError) else 1
+
+
+def one_line(error: Exception) -> str:
+    r"""What went wrong and what to do, in one line; long lists are cut.
+
+    >>> one_line(CommandError("three files are missing:\n  a\n  b\n  b\n  c"))
+    'three files are missing: a; b; c'
+    """
+    if isinstance(error, _UsageError):
+        context = getattr(error, "ctx", None)
+        text = " ".join(getattr(error, "format_message", error.__str__)().split())
+        return f"{text.rstrip('.')}. See: {context.command_path if context else 'landscope'} --help"
+    lines = list(dict.fromkeys(line.strip() for line in str(error).splitlines() if line.strip()))
+    if len(lines) > _DETAILS + 1:
+        lines[_DETAILS:] = [f"… and {len(lines) - _DETAILS} more (--debug shows all)"]
+    text = ""
+    for line in lines:
+        text += (" " if text.endswith((".", ":")) else "; " if text else "") + line
+    if isinstance(error, LandscopeError):
+        return text
+    return f"{type(error).__name__}: {text or 'no message'} (unforeseen; --debug shows where)"
+
+
+class Commands(TyperGroup):
+    """The commands, with the failures above and `--debug` anywhere on the line."""
+
+    def main(  # type: ignore[override]  # Typer passes what click knows, and nothing else is needed
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: object
+    ) -> None:
+        """Run the command and leave the process with its exit code."""
+        given = list(sys.argv[1:] if args is None else args)
+        end = given.index("--") if "--" in given else len(given)
+        debug = "--debug" in given[:end]
+        given = [word for word in given[:end] if word != "--debug"] + given[end:]
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(given, prog_name, **extra)
+        except (KeyboardInterrupt, typer.Abort):
+            code = 130
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            sys.stderr.write(f"landscope: error: {one_line(error)}\n")
+            code = exit_code(error)
+        if code == 130:
+            sys.stderr.write("\nlandscope: stopped. Nothing half-done was left; run it again to go on.\n")
+        sys.exit(code or 0)

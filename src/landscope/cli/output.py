@@ -1,0 +1,90 @@
+"""What commands print: a table for people, or one JSON value for programs; notes and progress go to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from landscope.cli.failures import CommandError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["console", "note", "print_json", "progress", "table", "target", "write_text"]
+
+Tick = Callable[[str, int, int | None], None]
+"""Told (what, how much of it is done, of how much)."""
+
+_PLAIN_WIDTH = 160
+
+
+def console() -> Console:
+    """Standard output as it is now: as wide as the terminal, or wide enough for a file; nothing is taken for markup."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", _PLAIN_WIDTH))
+    return Console(width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_json(value: object) -> None:
+    """One JSON value on standard output; what JSON does not know becomes text."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def note(text: str) -> None:
+    """A line for people that is no result."""
+    sys.stderr.write(text + "\n")
+
+
+def table(*columns: str, right: Sequence[str] = (), title: str = "") -> Table:
+    """An empty table with these columns, those named in `right` flush right."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def target(path: Path | None) -> Path | None:
+    """A file that will be written at the end: refused now if its folder is not there, not after an hour of work."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise CommandError(f"{path} cannot be written: it is a folder, or its folder is not there. Make it first")
+    return path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    aside = path.with_name(path.name + ".part")
+    aside.write_text(text)
+    aside.replace(path)
+
+
+@contextmanager
+def progress() -> Iterator[Tick]:
+    """How far the work is: a bar on a terminal; elsewhere a line for each tenth of each thing."""
+    if not sys.stderr.isatty():
+        shown: set[tuple[str, int]] = set()
+
+        def line(what: str, done: int, total: int | None) -> None:
+            tenth = 10 * done // total if total else 0
+            if (what, tenth) not in shown:
+                shown.add((what, tenth))
+                note(f"{what}: {done:,} of {total:,}" if total else f"{what}: {done:,}")
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:28s}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

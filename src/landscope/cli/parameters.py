@@ -1,0 +1,67 @@
+"""Options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from landscope.data import Pixels
+
+__all__ = ["Checkpoint", "DataOptions", "Device", "Json", "Model", "ModelOptions", "PixelScale", "Root", "Samples"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of a table.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets.  [default: $LANDSCOPE_DATA, then the user's cache]", show_default=False),
+]
+Checkpoint = Annotated[
+    Path,
+    typer.Argument(
+        help="Weights: a safetensors file, or a state dict written by torch.save, also under the key "
+        "'state_dict', 'model_state_dict' or 'model'.",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|MODULE:FUNCTION",
+        help="A name from `landscope models`, or package.module:function, which is called with the options and returns "
+        "an nn.Module; the present folder is searched, too.",
+        show_default=False,
+    ),
+]
+ModelOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        "-o",
+        metavar="KEY=VALUE",
+        help="An option of the model, such as num_classes=100 or widths=[64,64]; may be repeated.",
+        show_default=False,
+    ),
+]
+DataOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An option of landscope.data.load, such as label_noise=0.1, seed=3 or function=beale; may be repeated.",
+        show_default=False,
+    ),
+]
+PixelScale = Annotated[
+    Pixels,
+    typer.Option(
+        help="How the model wants its inputs: images in [0, 1] (unit), in [−1, 1] (symmetric), with the training set's mean 0 "
+        "and deviation 1 (standard), or bytes (raw). It must be what the model was trained with."
+    ),
+]
+Samples = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="The first N rows only.  [default: all]", show_default=False)
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Where to compute: cpu, cuda, cuda:1, …  [default: cuda where there is one]", show_default=False),
+]
