@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import pytest
 import torch
 from networks import BY_NAME, Net
 from torch import nn
 
-from landscope import MEASURES, Estimate, Probe
+from landscope import MEASURES, Estimate, Loss, Probe
 from landscope.measures import invariance
 
 ALL = list(MEASURES)
@@ -59,6 +60,37 @@ def test_a_value_or_a_reason_the_same_again_and_the_model_untouched(key: str, na
     assert model.training
     assert not any(m._forward_hooks for m in probe.modules.values())
     assert torch.equal(rng, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "failure", [KeyboardInterrupt(), ZeroDivisionError("in the user's loss")], ids=["Ctrl-C", "error"]
+)
+@pytest.mark.parametrize("key", ALL)
+def test_the_model_is_untouched_when_the_loss_raises_half_way(key: str, failure: BaseException) -> None:
+    net = BY_NAME["residual_batchnorm"]
+    model, armed = net.model().train(), []
+
+    def loss(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if armed:
+            armed.append(1)
+            if len(armed) > 3:
+                raise failure
+        return nn.functional.cross_entropy(z, y, reduction="none")
+
+    probe = Probe(model, net.data(24), Loss(loss, "per_sample", likelihood="categorical"))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    inner = {k: v.clone() for k, v in probe.module("").state_dict().items()}
+    rng = torch.get_rng_state()
+    armed.append(1)
+    with suppress(KeyboardInterrupt, ZeroDivisionError):
+        make(key)(probe)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(torch.equal(v, inner[k]) for k, v in probe.module("").state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in probe.modules.values())
+    assert torch.equal(rng, torch.get_rng_state())
+    assert torch.backends.mha.get_fastpath_enabled()
+    armed.clear()
+    assert_sound(make(key)(probe), key)  # and the probe still works
 
 
 @pytest.mark.parametrize("key", ALL)
@@ -139,3 +171,31 @@ def test_every_transformation_has_a_place_in_the_test_networks() -> None:
     }
     assert residual["batchnorm_scaling"] is not None
     assert invariance.check(make("l2_norm"), probe_of(BY_NAME["gelu_mlp"]))["layer_rescaling"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet18", "transformer"])
+def test_everything_on_a_larger_network_within_its_budget(name: str) -> None:
+    import time
+
+    from landscope import Status, measure
+    from landscope.models import build
+
+    torch.manual_seed(0)
+    if name == "resnet18":
+        model, x = build("resnet18"), torch.randn(64, 3, 32, 32)
+    else:
+        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+        model = nn.Sequential(
+            nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(64 * 16, 10)
+        )
+        x = torch.randint(0, 100, (64, 16))
+    start = time.monotonic()
+    report = measure(model, (x, torch.arange(64) % 10), seconds=60)
+    assert time.monotonic() - start < 75
+    assert len(report) == len(ALL)
+    assert report["relative_flatness"].status is Status.EXACT
+    assert all(
+        e.reason for e in report.values() if e.status in (Status.FAILED, Status.BUDGET_SPENT, Status.NOT_APPLICABLE)
+    )
+    assert sum(e.status.has_value for e in report.values()) > len(ALL) // 2
