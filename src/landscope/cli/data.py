@@ -37,7 +37,10 @@ def list_sets(
     verify: Annotated[bool, typer.Option(help="Read every file and compare checksums.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Show every data set: present, missing or damaged, where it is, and what to do."""
+    """Show which data sets are there.
+
+    Present, missing or damaged, version, size, folder, and what to do.
+    """
     from landscope.data import list_status
 
     found = list_status(root=root, verify=verify)
@@ -67,7 +70,7 @@ def list_sets(
     ),
 )
 def get_set(
-    name: Annotated[str, typer.Argument(help="A name from `landscope data list`.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `landscope data list`.", show_default=False)],
     root: Root = None,
     version: Annotated[
         str | None, typer.Option(help="Which form of the files, where there are several.", show_default=False)

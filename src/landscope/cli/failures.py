@@ -65,17 +65,23 @@ def one_line(error: Exception) -> str:
 class Commands(TyperGroup):
     """The commands, with the failures above and `--debug` anywhere on the line."""
 
-    def main(  # type: ignore[override]  # Typer passes what click knows, and nothing else is needed
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: object
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: object,
     ) -> None:
         """Run the command and leave the process with its exit code."""
         given = list(sys.argv[1:] if args is None else args)
         end = given.index("--") if "--" in given else len(given)
         debug = "--debug" in given[:end]
         given = [word for word in given[:end] if word != "--debug"] + given[end:]
-        extra["standalone_mode"] = False
+        del standalone_mode  # failures are dealt with here
         try:
-            code = super().main(given, prog_name, **extra)
+            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
         except (KeyboardInterrupt, typer.Abort):
             code = 130
         except Exception as error:

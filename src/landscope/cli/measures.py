@@ -25,11 +25,15 @@ EXAMPLES = examples(
 
 def measures(
     name: Annotated[
-        str | None, typer.Argument(help="One measure, with its settings; all without it.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One measure, with its settings; all without it.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the measures and what leaves them unchanged, or one of them with its settings and formula."""
+    """List the measures, or one with its settings.
+
+    With a name: formula, source, settings with defaults, and what leaves it unchanged.
+    """
     from landscope.measures import MEASURES
     from landscope.measures.invariance import TRANSFORMATIONS
 

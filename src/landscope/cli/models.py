@@ -20,11 +20,15 @@ EXAMPLES = examples("landscope models", "landscope models vgg19", "landscope mod
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(help="One network, with its options; all without it.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One network, with its options; all without it.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the networks of the papers, or one of them with its options and parameter counts."""
+    """List the networks, or one with its options.
+
+    With a name: options, what they accept, their defaults, and parameter counts with who says so.
+    """
     from landscope.models import MODELS
 
     entries = [MODELS[key] for key in ([name] if name else MODELS)]
@@ -71,7 +75,5 @@ def _plain(entry: ModelEntry) -> dict[str, object]:
         "papers": list(entry.recipes),
         "extra": entry.extra,
         "options": {o.name: {"default": o.default, "accepts": o.accepts} for o in entry.options.values()},
-        "counts": [
-            {"parameters": c.parameters, "options": dict(c.options), "source": c.source} for c in entry.counts
-        ],
+        "counts": [{"parameters": c.parameters, "options": dict(c.options), "source": c.source} for c in entry.counts],
     }

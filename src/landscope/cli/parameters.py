@@ -14,11 +14,14 @@ __all__ = ["Checkpoint", "DataOptions", "Device", "Json", "Model", "ModelOptions
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of a table.")]
 Root = Annotated[
     Path | None,
-    typer.Option(help="Folder of the data sets.  [default: $LANDSCOPE_DATA, then the user's cache]", show_default=False),
+    typer.Option(
+        help="Folder of the data sets.  [default: $LANDSCOPE_DATA, then the user's cache]", show_default=False
+    ),
 ]
 Checkpoint = Annotated[
     Path,
     typer.Argument(
+        metavar="CHECKPOINT",
         help="Weights: a safetensors file, or a state dict written by torch.save, also under the key "
         "'state_dict', 'model_state_dict' or 'model'.",
         show_default=False,

@@ -27,6 +27,10 @@ Wanted = None | str | Measure | Iterable[str | Measure] | Mapping[str, Mapping[s
 """All (`None`), names, measures, or names with settings."""
 
 
+FEW_PASSES = 20.0
+"""Passes up to which a measure counts as cheap."""
+
+
 def resolve_measures(wanted: Wanted, seed: int = 0) -> dict[str, Measure]:
     """Measures by the name under which they are reported.
 
@@ -104,7 +108,7 @@ def measure(
     start = time.monotonic()
     probe = _probe(model, data, loss, params, mode, temperature, batch_size, device, dtype, seed)
     chosen = resolve_measures(measures, probe.seed)
-    order = sorted(chosen, key=lambda name: (*_rank(chosen[name]), _predicted(chosen[name], probe), name))
+    order = sorted(chosen, key=lambda name: (*_rank(chosen[name], probe), _predicted(chosen[name], probe), name))
     budget = Budget(probe, start, seconds, passes)
     estimates: dict[str, Estimate] = {}
     with progress_display(progress, order) as show:
@@ -148,18 +152,19 @@ def _probe(
     )
 
 
-def _rank(measure: Measure) -> tuple[int, int]:
-    """What comes first when a budget is short: single passes, the Hessian, the Gauss–Newton, the Fisher matrix.
+def _rank(measure: Measure, probe: Probe) -> tuple[int, int]:
+    """What comes first when a budget is short.
 
-    Within a matrix the top eigenvalue comes first, then the spectrum, which the other numbers can be read from.
+    What takes a few passes; the Hessian; what takes many; the Gauss–Newton and the Fisher matrix; the volume. Within a
+    matrix the top eigenvalue comes first, then the spectrum, which the other numbers can be read from.
     """
     matrix, _, what = measure.key.partition("_")
-    matrices = ("hessian", "ggn", "fisher")
+    matrices = {"hessian": 1, "ggn": 3, "fisher": 4}
     if measure.key == "log_volume":
-        return 4, 0
-    if matrix not in matrices or what.startswith("rao"):
-        return 0, 0
-    return 1 + matrices.index(matrix), {"top_eigenvalue": 0, "spectrum": 1}.get(what, 2)
+        return 5, 0
+    if matrix in matrices and not what.startswith("rao"):
+        return matrices[matrix], {"top_eigenvalue": 0, "spectrum": 1}.get(what, 2)
+    return (0 if _least(measure, probe) < FEW_PASSES else 2), 0
 
 
 def _predicted(measure: Measure, probe: Probe) -> float:

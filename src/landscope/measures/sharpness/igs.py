@@ -24,6 +24,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from landscope.core.distributed import sum_over_processes
 from landscope.core.errors import BudgetSpentError, OperandError
@@ -33,6 +34,7 @@ from landscope.core.probe import Probe
 from landscope.curvature.gram import GramMatrix, gram
 from landscope.measures.base import Measure, register
 from landscope.measures.minibatches import gather_values, m_batches
+from landscope.measures.shared import once_per_probe
 
 __all__ = ["InformationGeometricSharpness", "igs_curve", "saturated_igs"]
 
@@ -88,9 +90,18 @@ class InformationGeometricSharpness(Measure):
                 raise OperandError(f"igs: {name} must be a whole number of at least 1, got {value!r}")
 
     def passes(self, probe: Probe) -> float:
-        """C + 4 forward or backward passes over the samples of the batches."""
-        share = min(self.batch_size, probe.n_samples) / probe.n_samples
-        return self._count(probe) * share * (_outputs_per_sample(probe) + 4) * FORWARD
+        """C + 4 forward or backward passes over the samples of the batches, and the products of the Gram matrix."""
+        return self._count(probe) * self._batch_passes(probe)
+
+    def least(self, probe: Probe) -> float:
+        """One batch."""
+        return self._batch_passes(probe)
+
+    def _batch_passes(self, probe: Probe) -> float:
+        m = min(self.batch_size, probe.n_samples)
+        outputs, forward = _outputs_per_sample(probe), _forward_operations(probe)
+        products = 2 * (m * outputs) ** 2 * probe.n_params
+        return (m * (outputs + 4) + products / forward) * FORWARD / probe.n_samples
 
     def within(self, passes: float, probe: Probe) -> InformationGeometricSharpness:
         """Fewer batches."""
@@ -103,7 +114,7 @@ class InformationGeometricSharpness(Measure):
         return cut if self.batches is None else min(cut, self.batches)
 
     def _measure(self, probe: Probe) -> Estimate:
-        outputs = _outputs_per_sample(probe)
+        outputs, per_batch = _outputs_per_sample(probe), self._batch_passes(probe)
         ranks = shown_ranks(min(self.batch_size, probe.n_samples) * outputs, self.rank)
         sums = torch.zeros(2, len(ranks), dtype=torch.float64, device=probe.device)
         rows: list[tuple[float, float, float, float]] = []
@@ -117,7 +128,7 @@ class InformationGeometricSharpness(Measure):
                 spent = str(error)
                 continue  # other processes may still wait for the samples of later batches
             matrix = gram(probe, batch)
-            probe.ledger.add((outputs + 4) * FORWARD * batch.size / probe.n_samples)
+            probe.ledger.add(per_batch)
             curve = torch.cat([sums.new_zeros(1), igs_curve(matrix)])
             shown = curve[torch.tensor(ranks, device=curve.device).clamp(max=len(curve) - 1)]
             sums += torch.stack([shown, shown.log()])
@@ -168,6 +179,16 @@ class InformationGeometricSharpness(Measure):
         return Estimate(value, data_stderr=error, status=status, reason=reason, details=details)
 
 
+@once_per_probe
+def _forward_operations(probe: Probe) -> float:
+    """Floating-point operations of a forward pass of one sample, at least those of touching every parameter once."""
+    sample = next(next(probe.batches()).pieces(1))
+    with probe.measuring(), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        probe.outputs(probe.params, replace(sample, raw=probe.ready(sample.raw)))
+    return max(counter.get_total_flops() / sample.size, 2.0 * probe.n_params / max(sample.size, 1), 1.0)
+
+
+@once_per_probe
 def _outputs_per_sample(probe: Probe) -> int:
     """C, from one sample; 1 where the model returns something else than a tensor."""
     sample = next(next(probe.batches()).pieces(1))

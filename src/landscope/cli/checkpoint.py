@@ -1,0 +1,106 @@
+"""Weights from a file into a model: safetensors, or a state dict that torch wrote. No code in a file is ever run."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from landscope.cli.failures import CommandError
+from landscope.cli.text import shape
+
+__all__ = ["load_weights", "read_weights"]
+
+_NESTED = ("state_dict", "model_state_dict", "model")
+_WRAPPERS = ("module.", "_orig_mod.")
+_LISTED = 5
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The state dict in a file, on the CPU, without the prefixes that DataParallel and torch.compile add."""
+    if not path.is_file():
+        raise CommandError(f"{path}: no such file; a checkpoint was expected (safetensors or torch.save)")
+    with path.open("rb") as file:
+        head = file.read(9)
+    content = _safetensors(path) if head[8:] == b"{" else _torch(path)
+    for key in _NESTED:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+            break
+    if isinstance(content, nn.Module) or not isinstance(content, Mapping) or not content:
+        raise CommandError(f"{path}: holds {_words(content)} where a state dict was expected: save model.state_dict()")
+    weights = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    if len(weights) < len(content):
+        others = [str(name) for name in content if str(name) not in weights]
+        raise CommandError(
+            f"{path}: {_listed(others)} are no tensors. Save model.state_dict(), alone or under 'state_dict'"
+        )
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in weights):
+            weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    return weights
+
+
+def _safetensors(path: Path) -> object:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise CommandError(f"{path}: is damaged or no safetensors file ({error})") from error
+
+
+def _torch(path: Path) -> object:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch says the same of a whole pickled model and of a file that is no pickle at all.
+        if zipfile.is_zipfile(path):
+            raise CommandError(
+                f"{path}: holds more than tensors, such as a whole pickled model; that is code, which is not run. "
+                "Save model.state_dict() instead"
+            ) from error
+        raise CommandError(f"{path}: is neither a safetensors file nor one that torch.save wrote") from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise CommandError(
+            f"{path}: is damaged, or neither a safetensors file nor one that torch.save wrote"
+        ) from error
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, remedy: str) -> None:
+    """Put weights into a model; every name and shape must match. `remedy` says what the reader may have got wrong.
+
+    >>> load_weights(nn.Linear(2, 1), {"weight": torch.ones(1, 3)}, remedy="Look at --model")
+    Traceback (most recent call last):
+    landscope.cli.failures.CommandError: the checkpoint does not fit the model: missing: bias; other shapes: weight (1×3
+    in the checkpoint, 1×2 in the model). Look at --model
+    """
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    # A tensor that two layers share is stored once by safetensors.
+    given = {own[name].data_ptr() for name in weights if name in own and own[name].numel()}
+    missing = [name for name in own if name not in weights and own[name].data_ptr() not in given]
+    unexpected = [name for name in weights if name not in own]
+    reshaped = [
+        f"{name} ({shape(value.shape)} in the checkpoint, {shape(own[name].shape)} in the model)"
+        for name, value in weights.items()
+        if name in own and own[name].shape != value.shape
+    ]
+    wrong = {"missing": missing, "unexpected": unexpected, "other shapes": reshaped}
+    if any(wrong.values()):
+        found = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
+        raise CommandError(f"the checkpoint does not fit the model: {found}. {remedy}")
+    model.load_state_dict(dict(weights), strict=False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _words(content: object) -> str:
+    return "nothing" if isinstance(content, Mapping) else f"a {type(content).__name__}"

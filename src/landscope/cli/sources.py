@@ -1,0 +1,127 @@
+"""From words on the command line to a model with its weights, rows of data, and a device."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from landscope.cli.checkpoint import load_weights, read_weights
+from landscope.cli.failures import CommandError
+from landscope.cli.text import shape
+from landscope.core.errors import LandscopeError
+from landscope.data import DataSplits, load
+from landscope.models import MODELS, build
+
+__all__ = ["check_fits", "loaded_data", "loaded_model", "parsed_options", "takes_vectors", "usable_device"]
+
+
+def parsed_options(pairs: Sequence[str] | None) -> dict[str, object]:
+    """Options from `key=value` words, the values read as YAML.
+
+    >>> parsed_options(["num_classes=100", "widths=[64,64]", "dropout=1e-1", "init=kaiming"])
+    {'num_classes': 100, 'widths': [64, 64], 'dropout': 0.1, 'init': 'kaiming'}
+    """
+    options: dict[str, object] = {}
+    for pair in pairs or ():
+        key, equals, text = pair.partition("=")
+        if not equals or not key.isidentifier():
+            raise CommandError(f"an option is written key=value, such as num_classes=100; {pair!r} came")
+        try:
+            value = yaml.safe_load(text)
+            options[key] = float(value) if isinstance(value, str) and value[:1] in "+-.0123456789" else value
+        except (yaml.YAMLError, ValueError):
+            options[key] = text
+    return options
+
+
+def loaded_model(checkpoint: Path, source: str, pairs: Sequence[str] | None) -> nn.Module:
+    """The model called or imported as `source`, with the weights of the checkpoint."""
+    options = parsed_options(pairs)
+    # The weights are read first: a wrong path is cheaper to find than a large network to build.
+    if ":" in source:
+        weights, model = read_weights(checkpoint), _imported(source, options)
+        remedy = f"Look at --option, or at what {source} builds"
+    else:
+        entry = MODELS[source]
+        weights, model = read_weights(checkpoint), build(source, **options)  # type: ignore[arg-type]
+        remedy = f"Look at --option: {source} has {', '.join(entry.options)} (landscope models {source})"
+    load_weights(model, weights, remedy=remedy)
+    return model
+
+
+def _imported(source: str, options: Mapping[str, object]) -> nn.Module:
+    module_name, _, function_name = source.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"--model {source}: {error}. It is looked for in this folder and where packages are"
+        ) from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise CommandError(f"--model {source}: {module_name} has no function {function_name!r}")
+    try:
+        model = cast(Callable[..., object], function)(**options)
+    except TypeError as error:
+        raise CommandError(f"--model {source} cannot be called with the options {dict(options)}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise CommandError(f"--model {source}: returned a {type(model).__name__} where an nn.Module was expected")
+    return model
+
+
+def loaded_data(name: str, root: Path | None, **options: object) -> DataSplits:
+    """The data set `name`; refused where a model needs more than one row at a time."""
+    data = load(name, root=root, **options)  # type: ignore[arg-type]
+    if data.card.task == "node classification":
+        raise CommandError(f"{name} is one graph, whose rows are not samples of their own; measure it from Python")
+    return data
+
+
+def takes_vectors(model: nn.Module, source: str) -> bool:
+    """Whether the model declares vectors as inputs: in `landscope models`, or by an attribute `input_shape` of its own."""
+    declared = getattr(model, "input_shape", None) if ":" in source else MODELS[source].input_shape
+    return isinstance(declared, Sequence) and len(declared) == 1
+
+
+def check_fits(model: nn.Module, x: Tensor, classes: int, data: str) -> None:
+    """Try two rows, so that a model that was built for other data is told so in words."""
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(x[:2])
+    except LandscopeError:
+        raise
+    except Exception as error:
+        found = f"{shape(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CommandError(
+            f"the model does not take the rows of {data}, {found}: {reason}. "
+            "Look at --data and at --option (in_features, in_channels, …)"
+        ) from error
+    finally:
+        model.train(was_training)
+    if classes and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] < classes:
+        raise CommandError(
+            f"the model has {outputs.shape[1]} outputs and {data} has {classes} classes: it was trained on other data"
+        )
+
+
+def usable_device(name: str | None) -> torch.device:
+    """The device called `name`; by default CUDA's where there is one."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise CommandError(
+            f"--device {name} cannot be used: {str(error).splitlines()[0]}. See: landscope doctor"
+        ) from error
+    return device
