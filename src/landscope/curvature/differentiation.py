@@ -42,24 +42,27 @@ class Method:
     compilable: bool
 
 
+def _hessian_product(loss: ScalarFunction, params: Params, space: ParameterSpace) -> Callable[[Tensor], Tensor]:
+    gradient = grad(loss)
+    return lambda vector: space.flatten(jvp(gradient, (params,), (space.unflatten(vector),))[1])
+
+
+def _one_by_one(product: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return torch.stack([product(row) for row in rows])
+
+
+def _together(product: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    return vmap(product)(rows) if len(rows) > 1 else product(rows[0])[None]
+
+
 def hessian_forward_over_reverse(loss: ScalarFunction, params: Params, space: ParameterSpace, rows: Tensor) -> Tensor:
     """Rows H v, one forward-mode derivative of the gradient each."""
-    gradient = grad(loss)
-
-    def product(vector: Tensor) -> Tensor:
-        return space.flatten(jvp(gradient, (params,), (space.unflatten(vector),))[1])
-
-    return torch.stack([product(row) for row in rows])
+    return _one_by_one(_hessian_product(loss, params, space), rows)
 
 
 def hessian_batched(loss: ScalarFunction, params: Params, space: ParameterSpace, rows: Tensor) -> Tensor:
     """Rows H v, all tangents through one primal computation."""
-    gradient = grad(loss)
-
-    def product(vector: Tensor) -> Tensor:
-        return space.flatten(jvp(gradient, (params,), (space.unflatten(vector),))[1])
-
-    return vmap(product)(rows) if len(rows) > 1 else product(rows[0])[None]
+    return _together(_hessian_product(loss, params, space), rows)
 
 
 def hessian_reverse_over_reverse(loss: ScalarFunction, params: Params, space: ParameterSpace, rows: Tensor) -> Tensor:
@@ -69,30 +72,30 @@ def hessian_reverse_over_reverse(loss: ScalarFunction, params: Params, space: Pa
     return _pull_back(gradient, leaves, space, rows)
 
 
-def gauss_newton_forward_then_reverse(
-    outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace, rows: Tensor
-) -> Tensor:
-    """Rows Jᵀ B J v: forward mode to the outputs, through B, reverse mode back."""
+def _gauss_newton_product(
+    outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace
+) -> Callable[[Tensor], Tensor]:
     z, pull = vjp(outputs, params)  # type: ignore[misc]  # a third value comes with has_aux only
 
     def product(vector: Tensor) -> Tensor:
         tangent = jvp(outputs, (params,), (space.unflatten(vector),))[1]
         return space.flatten(pull(curve(z, tangent))[0])
 
-    return torch.stack([product(row) for row in rows])
+    return product
+
+
+def gauss_newton_forward_then_reverse(
+    outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace, rows: Tensor
+) -> Tensor:
+    """Rows Jᵀ B J v: forward mode to the outputs, through B, reverse mode back."""
+    return _one_by_one(_gauss_newton_product(outputs, curve, params, space), rows)
 
 
 def gauss_newton_batched(
     outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace, rows: Tensor
 ) -> Tensor:
     """Rows Jᵀ B J v, all tangents through one primal computation."""
-    z, pull = vjp(outputs, params)  # type: ignore[misc]  # a third value comes with has_aux only
-
-    def product(vector: Tensor) -> Tensor:
-        tangent = jvp(outputs, (params,), (space.unflatten(vector),))[1]
-        return space.flatten(pull(curve(z, tangent))[0])
-
-    return vmap(product)(rows) if len(rows) > 1 else product(rows[0])[None]
+    return _together(_gauss_newton_product(outputs, curve, params, space), rows)
 
 
 def gauss_newton_reverse_over_reverse(
