@@ -31,7 +31,6 @@ def measuring(device: torch.device, precision: Precision = "highest", recurrent:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*There is a performance drop because we have not yet implemented")
-        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast(device.type, enabled=False))
@@ -41,9 +40,20 @@ def measuring(device: torch.device, precision: Precision = "highest", recurrent:
         if device.type == "cuda":
             stack.enter_context(_float32_products(precision))
         if recurrent:
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+            stack.enter_context(_switched_off(torch.backends.mkldnn))
+            stack.enter_context(_switched_off(torch.backends.cudnn))
         yield
+
+
+@contextmanager
+def _switched_off(backend: Any) -> Iterator[None]:
+    """A backend off; its own `flags` context would touch the TF32 settings too."""
+    before = backend.enabled
+    backend.enabled = False
+    try:
+        yield
+    finally:
+        backend.enabled = before
 
 
 @contextmanager

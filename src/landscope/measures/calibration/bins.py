@@ -15,6 +15,10 @@ from landscope.measures.calibration.resampling import AddUp
 __all__ = ["binned_sums", "check_bins", "equal_mass_edges", "equal_width_edges", "find_bins", "mean_gap"]
 
 
+TIE = 1e-6
+"""Confidences that differ by less are the same: equal samples differ by rounding in other batches or on other devices."""
+
+
 def check_bins(n_bins: int) -> int:
     """A whole number of bins, at least one."""
     if isinstance(n_bins, bool) or not isinstance(n_bins, int) or n_bins < 1:
@@ -39,7 +43,7 @@ def equal_mass_edges(values: Tensor, n_bins: int) -> Tensor:
     """
     n = len(values)
     last = (torch.arange(1, check_bins(n_bins)) * n + n_bins - 1) // n_bins - 1
-    inner = values.sort().values[last.clamp(min=0)]
+    inner = (values.sort().values[last.clamp(min=0)] + TIE).clamp(max=1)
     return torch.cat([values.new_zeros(1), inner, values.new_ones(1)])
 
 
