@@ -19,9 +19,15 @@ __all__ = ["app"]
 app = typer.Typer(
     help="List the data sets, and download those that are missing.",
     rich_markup_mode=None,
-    no_args_is_help=True,
     epilog=examples("landscope data list", "landscope data get cifar10"),
 )
+
+
+@app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """Show the help where no command is given."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 @app.command(

@@ -50,7 +50,8 @@ def one_line(error: Exception) -> str:
     if isinstance(error, _UsageError):
         context = getattr(error, "ctx", None)
         text = " ".join(getattr(error, "format_message", error.__str__)().split())
-        return f"{text.rstrip('.')}. See: {context.command_path if context else 'landscope'} --help"
+        stop = "" if text.endswith((".", "?")) else "."
+        return f"{text}{stop} See: {context.command_path if context else 'landscope'} --help"
     lines = list(dict.fromkeys(line.strip() for line in str(error).splitlines() if line.strip()))
     if len(lines) > _DETAILS + 1:
         lines[_DETAILS:] = [f"… and {len(lines) - _DETAILS} more (--debug shows all)"]

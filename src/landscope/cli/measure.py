@@ -94,7 +94,8 @@ def measure(
 ) -> None:
     """Measure a saved model on a data set.
 
-    The report has value, error bar, status and cost of every measure. Cheap measures come first; with --seconds or --passes the costly ones get a fair share of what is left.
+    The report has value, error bar, status and cost of every measure. Cheap measures come first; with --seconds or
+    --passes the costly ones get a fair share of what is left.
     """
     from dataclasses import replace
 
@@ -111,7 +112,7 @@ def measure(
     chosen = resolve_measures(_wanted(measures, settings), seed)
     place = sources.usable_device(device)
     net = sources.loaded_model(checkpoint, model, option)
-    splits = sources.loaded_data(data, root, pixels=pixels, **sources.parsed_options(data_option))
+    splits = sources.loaded_data(data, root, pixels, **sources.parsed_options(data_option))
     x, y = (rows[:samples] for rows in getattr(splits, split))
     if not len(x):
         raise CommandError(f"{data} has no {split} rows")

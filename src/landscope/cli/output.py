@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ def console() -> Console:
     """Standard output as it is now: as wide as the terminal, or wide enough for a file; nothing is taken for markup."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", _PLAIN_WIDTH))
+    width = None if sys.stdout.isatty() else _PLAIN_WIDTH
     return Console(width=width, markup=False, highlight=False, emoji=False)
 
 

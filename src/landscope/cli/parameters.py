@@ -50,7 +50,8 @@ DataOptions = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="An option of landscope.data.load, such as label_noise=0.1, seed=3 or function=beale; may be repeated.",
+        help="An option of landscope.data.load, such as label_noise=0.1, seed=3, or verify=false for files of your own; "
+        "may be repeated.",
         show_default=False,
     ),
 ]

@@ -10,7 +10,17 @@ import typer
 
 from landscope.cli.failures import CommandError
 from landscope.cli.output import console, note, print_json, progress, table, target, write_text
-from landscope.cli.parameters import Checkpoint, Device, Json, Model, ModelOptions, PixelScale, Root, Samples
+from landscope.cli.parameters import (
+    Checkpoint,
+    DataOptions,
+    Device,
+    Json,
+    Model,
+    ModelOptions,
+    PixelScale,
+    Root,
+    Samples,
+)
 from landscope.cli.text import examples, shape
 
 if TYPE_CHECKING:
@@ -34,6 +44,7 @@ def robustness(
     model: Model,
     data: Annotated[str, typer.Option(help="A set of images from `landscope data list`.", show_default=False)],
     option: ModelOptions = None,
+    data_option: DataOptions = None,
     severities: Annotated[str, typer.Option(metavar="1,2,…", help="How strong, from 1 to 5.")] = "1,2,3,4,5",
     corruptions: Annotated[
         str, typer.Option(metavar="all|main|A,B,…", help="All 19, the 15 of CIFAR-C's table, or some by name.")
@@ -56,8 +67,8 @@ def robustness(
 ) -> None:
     """Score a saved classifier on corrupted images.
 
-    All 19 corruptions of CIFAR-C at severities 1 to 5, on the whole test set. The corrupted images are made where the model is, in batches, and never stored. With --pixels standard they are
-    normalised by the training set's mean and deviation after corruption.
+    All 19 corruptions of CIFAR-C at severities 1 to 5, on the whole test set. The corrupted images are made where the
+    model is, in batches, and never stored; they are normalised as --pixels says after corruption.
     """
     from landscope.cli import sources
     from landscope.data import corrupt
@@ -69,7 +80,7 @@ def robustness(
     names, levels = _names(corruptions), _levels(severities)
     place = sources.usable_device(device)
     net = sources.loaded_model(checkpoint, model, option)
-    splits = sources.loaded_data(data, root, pixels="raw", validation=0)
+    splits = sources.loaded_data(data, root, "raw", **{"validation": 0, **sources.parsed_options(data_option)})
     x, y = (rows[:samples] for rows in splits.test)
     if x.dim() != 4 or not splits.card.classes:
         raise CommandError(f"{data} holds no images with classes ({splits.card.task}, inputs {tuple(x.shape[1:])})")
@@ -100,6 +111,8 @@ def robustness(
         print_json({**about, "pixels": pixels, "seed": seed, **_plain(scores)})
     else:
         console().print(_table(scores, f"{model} on {data}: {scores.samples:,} images"))
+        if scores.mean_stderr is not None:
+            typer.echo(f"Other images would change the mean by ± {100 * scores.mean_stderr:.2g}.")
 
 
 def _preparation(pixels: Pixels, card: DataCard, flat: bool) -> Callable[[Tensor], Tensor]:
@@ -145,11 +158,6 @@ def _table(scores: CorruptionAccuracy, title: str) -> Table:
     shown.add_section()
     shown.add_row("mean", *(f"{100 * mean:.1f}" for mean in means), style="bold")
     shown.add_row("clean", *[""] * len(scores.severities), f"{100 * scores.clean:.1f}")
-    error = scores.mean_stderr
-    shown.caption = (
-        "" if error is None else f"The mean is known to ± {100 * error:.2g} (other images would change it so)."
-    )
-    shown.caption_justify = "left"
     return shown
 
 

@@ -16,7 +16,7 @@ from landscope.cli.checkpoint import load_weights, read_weights
 from landscope.cli.failures import CommandError
 from landscope.cli.text import shape
 from landscope.core.errors import LandscopeError
-from landscope.data import DataSplits, load
+from landscope.data import DataSplits, Pixels, load
 from landscope.models import MODELS, build
 
 __all__ = ["check_fits", "loaded_data", "loaded_model", "parsed_options", "takes_vectors", "usable_device"]
@@ -78,11 +78,18 @@ def _imported(source: str, options: Mapping[str, object]) -> nn.Module:
     return model
 
 
-def loaded_data(name: str, root: Path | None, **options: object) -> DataSplits:
-    """The data set `name`; refused where a model needs more than one row at a time."""
-    data = load(name, root=root, **options)  # type: ignore[arg-type]
+def loaded_data(set_name: str, folder: Path | None, scale: Pixels, **options: object) -> DataSplits:
+    """The data set `set_name`; refused where a model needs more than one row at a time."""
+    for taken in {"name", "root", "pixels"} & options.keys():
+        raise CommandError(f"--data-option {taken}: write --{'data' if taken == 'name' else taken} instead")
+    try:
+        data = load(set_name, root=folder, pixels=scale, **options)  # type: ignore[arg-type]
+    except TypeError as error:
+        if isinstance(error, LandscopeError) or not options:
+            raise
+        raise CommandError(f"{set_name} cannot be loaded with the options {options}: {error}") from error
     if data.card.task == "node classification":
-        raise CommandError(f"{name} is one graph, whose rows are not samples of their own; measure it from Python")
+        raise CommandError(f"{set_name} is one graph, whose rows are not samples of their own; measure it from Python")
     return data
 
 

@@ -1,0 +1,166 @@
+"""Every mistake gets one line with the remedy and a documented exit code; tracebacks come on demand only."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from landscope.models import build
+
+Call = Callable[..., tuple[int, str, str]]
+SOURCE = Path(__file__).parent.parent.parent / "src"
+NET = ["--model", "mlp", "-o", "in_features=64", "-o", "widths=[4]"]
+DIGITS = [*NET, "--data", "digits"]
+
+MISTAKES = {
+    "no such command": (["mesure"], 2, "Did you mean 'measure'"),
+    "no model": (["measure", "NET", "--data", "digits"], 2, "Missing option '--model'. See: landscope measure --help"),
+    "model": (["measure", "NET", "--model", "mlpp", "--data", "digits"], 2, "did you mean 'mlp'?"),
+    "data": (["measure", "NET", *NET, "--data", "digit"], 2, "did you mean 'digits'?"),
+    "measure": (["measure", "NET", *DIGITS, "--measures", "los"], 2, "did you mean 'loss'?"),
+    "loss": (["measure", "NET", *DIGITS, "--loss", "cross"], 2, "did you mean 'cross_entropy'?"),
+    "device": (["measure", "NET", *DIGITS, "--device", "quantum"], 2, "See: landscope doctor"),
+    "split": (["measure", "NET", *DIGITS, "--split", "tset"], 2, "'train', 'validation', 'test'"),
+    "samples": (["measure", "NET", *DIGITS, "--samples", "0"], 2, "--samples"),
+    "option": (["measure", "NET", *DIGITS, "-o", "in_feature=3"], 2, "did you mean 'in_features'?"),
+    "option's value": (["measure", "NET", *DIGITS, "-o", "bias=3"], 2, "must be true or false, but is 3"),
+    "no value": (["measure", "NET", *DIGITS, "-o", "bias"], 2, "an option is written key=value"),
+    "data option": (["measure", "NET", *DIGITS, "--data-option", "noise=3"], 2, "unknown option of digits"),
+    "its value": (
+        ["measure", "NET", *DIGITS, "--data-option", "label_noise=x"],
+        2,
+        "cannot be loaded with the options",
+    ),
+    "clash": (["measure", "NET", *DIGITS, "--data-option", "pixels=raw"], 2, "write --pixels instead"),
+    "other data": (["measure", "NET", *NET, "--data", "circles"], 2, "does not take the rows of circles, 2 of float32"),
+    "a graph": (["measure", "NET", *NET, "--data", "cora"], 2, "measure it from Python"),
+    "module": (["measure", "NET", "--model", "no_such:net", "--data", "digits"], 2, "No module named 'no_such'"),
+    "function": (["measure", "NET", "--model", "torch:net", "--data", "digits"], 2, "torch has no function 'net'"),
+    "no module": (["measure", "NET", "--model", "torch:get_num_threads", "--data", "digits"], 2, "returned a int"),
+    "folder": (["measure", "NET", *DIGITS, "--output", "no/such/folder.json"], 2, "its folder is not there"),
+    "missing data": (["measure", "NET", *NET, "--data", "svhn", "--root", "."], 3, "Run `landscope data get svhn`"),
+    "corruption": (["robustness", "NET", *DIGITS, "--corruptions", "fogg"], 2, "did you mean 'fog'?"),
+    "severity": (["robustness", "NET", *DIGITS, "--severities", "0"], 2, "from 1 to 5"),
+    "small images": (["robustness", "NET", *DIGITS], 2, "at least 28"),
+    "no images": (["robustness", "NET", *NET, "--data", "abalone"], 2, "holds no images with classes"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "remedy"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(words: list[str], code: int, remedy: str, call: Call, digits_net: Path) -> None:
+    came, out, err = call(*(digits_net if word == "NET" else word for word in words))
+    assert (came, out) == (code, "")
+    assert remedy in err
+    assert "Traceback" not in err
+    assert [line for line in err.splitlines() if line.startswith("landscope: error: ")] == err.splitlines()[-1:]
+
+
+def test_checkpoints_that_do_not_fit(call: Call, tmp_path: Path) -> None:
+    weights = build("mlp", in_features=64, widths=(4,)).state_dict()
+    weights["extra"] = torch.zeros(1)
+    del weights["fc.bias"]
+    save_file(weights, tmp_path / "net.safetensors")
+    code, _, err = call("measure", tmp_path / "net.safetensors", *DIGITS, "-o", "in_features=32")
+    assert code == 2
+    assert "missing: fc.bias; unexpected: extra; other shapes: hidden.0.weight (4×64 in the checkpoint, 4×32" in err
+    assert "landscope models mlp" in err
+
+
+def test_files_that_are_no_checkpoint(call: Call, tmp_path: Path) -> None:
+    whole = build("mlp", in_features=64, widths=(4,))
+    torch.save(whole, tmp_path / "whole.pt")
+    torch.save({"epoch": 3}, tmp_path / "nothing.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({}, tmp_path / "empty.pt")
+    (tmp_path / "text.pt").write_text("hello, these are no weights")
+    (tmp_path / "short.pt").write_bytes(b"")
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "whole.pt").read_bytes()[:1500])
+    save_file(whole.state_dict(), tmp_path / "whole.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "whole.safetensors").read_bytes()[:100])
+    for name, reason in {
+        "none.pt": "no such file",
+        "whole.pt": "that is code, which is not run. Save model.state_dict()",
+        "nothing.pt": "epoch are no tensors",
+        "list.pt": "holds a list where a state dict was expected",
+        "empty.pt": "holds nothing where",
+        "text.pt": "neither a safetensors file nor one that torch.save wrote",
+        "short.pt": "neither a safetensors file nor one that torch.save wrote",
+        "cut.pt": "neither a safetensors file nor one that torch.save wrote",
+        "cut.safetensors": "is damaged or no safetensors file",
+    }.items():
+        code, out, err = call("measure", tmp_path / name, *DIGITS)
+        assert (code, out) == (2, ""), name
+        assert err.count("\n") == 1
+        assert str(tmp_path / name) in err
+        assert reason in err
+
+
+def test_settings_files(call: Call, digits_net: Path, tmp_path: Path) -> None:
+    file = tmp_path / "chosen.yaml"
+    for content, reason in {
+        "loss: [1": "is no YAML",
+        "3": "expected measures with settings",
+        "loss: 3": "must be written {key: value}",
+        "hessian_trace: {tool: 1}": "Its settings: ",
+        "los:": "did you mean 'loss'?",
+    }.items():
+        file.write_text(content)
+        code, _, err = call("measure", digits_net, *DIGITS, "--settings", file)
+        assert code == 2
+        assert reason in err
+        assert err.count("\n") == 1
+    assert "No such file" in call("measure", digits_net, *DIGITS, "--settings", tmp_path / "none.yaml")[2]
+    assert "give one of them" in call("measure", digits_net, *DIGITS, "--settings", file, "--measures", "loss")[2]
+
+
+@pytest.mark.parametrize("words", [["--debug", "models", "vgg20"], ["models", "vgg20", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(words: list[str], call: Call) -> None:
+    code, _, err = call(*words)
+    assert code == 2
+    assert err.startswith("Traceback (most recent call last)")
+    assert "did you mean 'vgg19'?" in err.splitlines()[-1]
+
+
+def test_what_was_not_foreseen(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("a\nlong\nstory")
+
+    monkeypatch.setattr("landscope.cli.doctor.examine", broken)
+    code, _, err = call("doctor")
+    assert code == 1
+    assert err == "landscope: error: ZeroDivisionError: a; long; story (unforeseen; --debug shows where)\n"
+
+
+def test_interrupted(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("landscope.cli.doctor.examine", interrupted)
+    code, out, err = call("doctor")
+    assert (code, out) == (130, "")
+    assert err.strip() == "landscope: stopped. Nothing half-done was left; run it again to go on."
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_in_the_middle_of_a_measurement(digits_net: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "landscope", "measure", str(digits_net), *DIGITS, "--output", "report.json"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("[1/"), "the first measure is done"
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []

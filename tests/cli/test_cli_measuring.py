@@ -1,0 +1,133 @@
+"""`landscope measure` and `landscope robustness`, from a checkpoint to their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import landscope
+from landscope.data import CORRUPTIONS, corrupt, load
+from landscope.measures.robustness import corruption_accuracy
+from landscope.models import build
+
+Call = Callable[..., tuple[int, str, str]]
+OWN_FILES = ["--data-option", "verify=false"]
+NET = ["--model", "mlp", "-o", "in_features=64", "-o", "widths=[4]", "--data", "digits"]
+
+
+def test_the_same_as_from_python(call: Call, digits_net: Path, tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    words = ["--measures", "loss,accuracy,hessian_trace", "--split", "test", "--samples", 100, "--seed", 3]
+    code, out, err = call("measure", digits_net, *NET, *words, "--json", "--output", target)
+    assert code == 0, err
+    assert "[3/3]" in err, "plain lines where there is no terminal"
+    x, y = load("digits").test
+    net = build("mlp", in_features=64, widths=(4,))
+    truth = landscope.measure(net, (x[:100], y[:100]), ["loss", "accuracy", "hessian_trace"], seed=3)
+    report = landscope.Report.from_json(out)
+    assert {name: e.value for name, e in report.items()} == pytest.approx({name: e.value for name, e in truth.items()})
+    assert landscope.Report.load(target) == report
+    assert report.about["checkpoint"] == str(digits_net)
+    assert (report.about["data"], report.about["split"]) == ("digits (computed)", "test")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_settings_options_and_a_table(call: Call, digits_net: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "chosen.yaml"
+    settings.write_text("loss:\nl2_norm: {squared: true}\n")
+    words = ["--settings", settings, "--dtype", "float64", "--temperature", 2, "--data-option", "label_noise=0.5"]
+    code, out, err = call("measure", digits_net, *NET, *words, "--pixels", "standard", "--loss", "cross_entropy")
+    assert code == 0, err
+    data = load("digits", pixels="standard", label_noise=0.5).train
+    net = build("mlp", in_features=64, widths=(4,)).double()
+    truth = landscope.measure(net, (data.x.double(), data.y), "loss", temperature=2.0)["loss"]
+    assert str(truth) in out
+    norm = sum(float(p.detach().square().sum()) for p in net.parameters())
+    assert f"{norm:.5g}"[:5] in out
+
+
+def test_regression_is_measured_with_squares(call: Call, tmp_path: Path) -> None:
+    net = build("mlp", in_features=10, widths=(4,), num_classes=1)
+    save_file(net.state_dict(), tmp_path / "net.safetensors")
+    words = ["--model", "mlp", "-o", "in_features=10", "-o", "widths=[4]", "-o", "num_classes=1", "--data", "abalone"]
+    code, out, err = call("measure", tmp_path / "net.safetensors", *words, "--measures", "loss", "--json")
+    assert code == 0, err
+    x, y = load("abalone").train
+    with torch.no_grad():
+        assert json.loads(out)["estimates"]["loss"]["value"] == pytest.approx(float((net(x) - y).square().mean()))
+
+
+OWN = """
+from torch import nn
+
+def build(width=3, declared=True):
+    net = nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 10))
+    if declared:
+        net.input_shape = (64,)
+    return net
+"""
+
+
+def test_a_model_of_ones_own(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the present folder; weights nested, with the prefix of DataParallel; flattened as it declares, or refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_nets.py").write_text(OWN)
+    net = torch.nn.Sequential(torch.nn.Linear(64, 5), torch.nn.Tanh(), torch.nn.Linear(5, 10))
+    wrapped = {f"module.{name}": value for name, value in net.state_dict().items()}
+    words = ["--model", "own_nets:build", "-o", "width=5", "--data", "digits", "--measures", "loss", "--json"]
+    for key in ("state_dict", "model_state_dict", "model"):
+        torch.save({key: wrapped, "epoch": 3}, tmp_path / "net.pt")
+        code, out, err = call("measure", "net.pt", *words)
+        assert code == 0, err
+        assert "own_nets:build declares vectors: inputs 1×8×8 are flattened" in err
+        x, y = load("digits").train
+        truth = float(torch.nn.functional.cross_entropy(net(x.flatten(1)), y))
+        assert json.loads(out)["estimates"]["loss"]["value"] == pytest.approx(truth)
+    code, _, err = call("measure", "net.pt", *words, "-o", "declared=false")
+    assert code == 2
+    assert "the model does not take the rows of digits, 1×8×8 of float32" in err
+
+
+@pytest.mark.parametrize("pixels", ["unit", "standard", "symmetric"])
+def test_robustness_is_that_of_the_library(pixels: str, call: Call, sample_mnist: Path, tmp_path: Path) -> None:
+    net = build("softmax_regression")
+    save_file(net.state_dict(), tmp_path / "net.safetensors")
+    words = ["--model", "softmax_regression", "--data", "mnist", "--root", sample_mnist, *OWN_FILES, "--pixels", pixels]
+    chosen = ["--corruptions", "gaussian_noise,brightness", "--severities", "1,5", "--batch-size", 7, "--seed", 2]
+    target = tmp_path / "table.csv"
+    code, out, err = call("robustness", tmp_path / "net.safetensors", *words, *chosen, "--json", "--output", target)
+    assert code == 0, err
+    raw = load("mnist", root=sample_mnist, verify=False, pixels="raw", validation=0)
+    clean = load("mnist", root=sample_mnist, verify=False, pixels=pixels, validation=0).test
+    assert json.loads(out)["clean"] == pytest.approx(float((net(clean.x).argmax(1) == clean.y).double().mean()))
+    mean, std = raw.card.mean[0], raw.card.std[0]
+    scale = {"unit": lambda u: u, "symmetric": lambda u: 2 * u - 1, "standard": lambda u: (u - mean) / std}[pixels]
+    truth = corruption_accuracy(
+        net, *raw.test, corrupt, ["gaussian_noise", "brightness"], [1, 5], seed=2, prepare=lambda x: scale(x / 255)
+    )
+    found = json.loads(out)
+    assert [found["accuracy"]["brightness"][s] for s in "15"] == truth.accuracy[1].tolist()
+    assert found["mean"] == pytest.approx(float(truth.accuracy.mean()))
+    assert found["samples"] == len(raw.test.y)
+    written = pd.read_csv(target)
+    assert written[written.severity > 0].accuracy.tolist() == pytest.approx(truth.accuracy.reshape(-1).tolist())
+
+
+def test_all_nineteen_in_one_command(call: Call, sample_mnist: Path, tmp_path: Path) -> None:
+    torch.save(build("softmax_regression").state_dict(), tmp_path / "net.pt")
+    words = ["--model", "softmax_regression", "--data", "mnist", "--root", sample_mnist, *OWN_FILES, "--severities", 1]
+    code, out, err = call("robustness", tmp_path / "net.pt", *words, "--samples", 3)
+    assert code == 0, err
+    rows = [line.split() for line in out.splitlines()]
+    assert {row[0] for row in rows if row} >= {*CORRUPTIONS, "mean", "clean"}
+    scores = [float(row[2]) for row in rows if row and row[0] in CORRUPTIONS]
+    mean = next(float(row[2]) for row in rows if row and row[0] == "mean")
+    assert mean == pytest.approx(np.mean(scores), abs=0.06)
