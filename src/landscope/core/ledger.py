@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from landscope.core.errors import BudgetSpentError
 from landscope.core.estimate import Cost
 
@@ -31,11 +33,23 @@ class Ledger:
 
     def __init__(self) -> None:
         self.passes = 0.0
+        self.seconds = 0.0
         self._limits: list[tuple[float, float, str]] = []
 
     def add(self, passes: float) -> None:
         """Note work done."""
         self.passes += passes
+
+    @contextmanager
+    def timed(self, device: torch.device) -> Iterator[None]:
+        """Note the time that work inside takes, until the device has done it."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            self.seconds += time.monotonic() - start
 
     def check(self) -> None:
         """Raise if a limit is reached."""

@@ -360,7 +360,8 @@ class Probe:
                 self.ledger.add(share * batch.size)
                 return part
 
-            sums = accumulate(self.batches(), metered, size, self.device, self.ready)
+            with self.ledger.timed(self.device):
+                sums = accumulate(self.batches(), metered, size, self.device, self.ready)
             assert sums is not None, "every process holds samples: checked at construction"
             return tuple(sum_over_processes(part) for part in sums)
 

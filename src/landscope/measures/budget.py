@@ -45,7 +45,6 @@ class Budget:
         self._ledger = probe.ledger
         self._deadline = None if seconds is None else start + seconds
         self._last_pass = None if passes is None else probe.ledger.passes + passes
-        self._began, self._first = time.monotonic(), probe.ledger.passes
 
     def left(self) -> tuple[float | None, float | None]:
         """(seconds, passes) that remain; `None` where there is no limit."""
@@ -57,9 +56,8 @@ class Budget:
         """Passes for the first of those that wait; `BudgetSpentError` if that is not worth beginning."""
         seconds, passes = self.left()
         available = float("inf") if passes is None else passes
-        done = self._ledger.passes - self._first
-        if seconds is not None and done > 0:
-            available = min(available, seconds * done / max(time.monotonic() - self._began, 1e-9))
+        if seconds is not None and self._ledger.seconds > 0:
+            available = min(available, seconds * self._ledger.passes / self._ledger.seconds)
         if seconds is not None and seconds <= 0:
             available = 0.0
         like, least = wishes[0]

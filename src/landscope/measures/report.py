@@ -71,7 +71,7 @@ class Report(Mapping[str, Estimate]):
             str(self.about[key]) for key in ("parameters", "samples", "loss", "mode") if key in self.about
         )
         table = Table(title=title, title_justify="left", caption=self._caption(), caption_justify="left")
-        table.add_column("measure")
+        table.add_column("measure", no_wrap=True)
         table.add_column("value ± error", justify="right")
         table.add_column("± data", justify="right")
         table.add_column("status")

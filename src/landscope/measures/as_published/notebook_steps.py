@@ -47,7 +47,7 @@ def batch_sums(probe: Probe, weights: Tensor, batch: Batch) -> tuple[Tensor, Ten
 def batch_gradient(probe: Probe, weights: Tensor, batch: Batch) -> Tensor:
     """The gradient of the mean loss over one batch."""
     probe.ledger.check()
-    with probe.measuring():
+    with probe.ledger.timed(probe.device), probe.measuring():
         gradient, _ = batch_sums(probe, weights, batch)
     probe.ledger.add(batch.size / probe.n_samples)
     return gradient / batch.size

@@ -122,7 +122,7 @@ class Binned(FromLogits):
 @register("accuracy")
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(FromLogits):
-    """See `landscope.measures.calibration.accuracy`."""
+    """The share of samples whose most likely class is their label."""
 
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return accuracy(logits, labels)
@@ -131,7 +131,7 @@ class Accuracy(FromLogits):
 @register("error")
 @dataclass(frozen=True, kw_only=True)
 class Error(FromLogits):
-    """See `landscope.measures.calibration.accuracy`."""
+    """The share of samples whose most likely class is not their label."""
 
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return error(logits, labels)
@@ -140,7 +140,7 @@ class Error(FromLogits):
 @register("nll")
 @dataclass(frozen=True, kw_only=True)
 class NLL(FromLogits):
-    """See `landscope.measures.calibration.nll`; the same as `loss` where that is plain cross-entropy."""
+    """−log p of the label, averaged; the same as `loss` where that is plain cross-entropy."""
 
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return nll(logits, labels)
@@ -149,7 +149,7 @@ class NLL(FromLogits):
 @register("brier")
 @dataclass(frozen=True, kw_only=True)
 class Brier(FromLogits):
-    """See `landscope.measures.calibration.brier`."""
+    """Σ_c (p_c − [c = y])², averaged; its reliability, resolution and uncertainty in the details."""
 
     n_bins: int = 15
 
@@ -163,7 +163,7 @@ class Brier(FromLogits):
 @register("ece")
 @dataclass(frozen=True, kw_only=True)
 class ECE(Binned):
-    """See `landscope.measures.calibration.ece`.
+    """Expected calibration error: |accuracy − confidence| over bins of equal width (Naeini et al. 2015).
 
     >>> probe = Probe(torch.nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
     >>> ECE()(probe).status.value
@@ -177,7 +177,7 @@ class ECE(Binned):
 @register("mce")
 @dataclass(frozen=True, kw_only=True)
 class MCE(Binned):
-    """See `landscope.measures.calibration.mce`."""
+    """The largest |accuracy − confidence| among bins of equal width; a rough guide."""
 
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return mce(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
@@ -186,7 +186,7 @@ class MCE(Binned):
 @register("ace")
 @dataclass(frozen=True, kw_only=True)
 class ACE(Binned):
-    """See `landscope.measures.calibration.ace`."""
+    """|accuracy − confidence| over bins of equal numbers of samples (Nixon et al. 2019 with `classwise`)."""
 
     classwise: bool = False
 
@@ -198,7 +198,7 @@ class ACE(Binned):
 @register("classwise_ece")
 @dataclass(frozen=True, kw_only=True)
 class ClasswiseECE(Binned):
-    """See `landscope.measures.calibration.classwise_ece`."""
+    """The calibration error of every class's own probability, averaged over classes."""
 
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return classwise_ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)

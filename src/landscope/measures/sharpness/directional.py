@@ -65,7 +65,8 @@ def trace_data_error(probe: Probe, directions: Tensor) -> float | None:
     """Standard error over the data of the trace, from random ±1 directions.
 
     The covariance of two independent directions' numbers over samples is the variance of tr H_i without the directions' own
-    noise; the mean over pairs is unbiased.
+    noise; the mean over pairs is unbiased. Where it comes out negative, because the directions' noise drowns it, their noise
+    is left in: an upper bound.
     """
     moments = second_derivative_moments(probe, directions)
     if moments is None or len(directions) < 2:
@@ -73,4 +74,5 @@ def trace_data_error(probe: Probe, directions: Tensor) -> float | None:
     covariance = moments[1]
     k = len(directions)
     between = float(covariance.sum() - covariance.diagonal().sum()) / (k * (k - 1))
-    return math.sqrt(max(between, 0.0) / probe.n_samples)
+    with_noise = float(covariance.sum()) / k**2
+    return math.sqrt((between if between > 0 else with_noise) / probe.n_samples)

@@ -127,9 +127,10 @@ class InformationGeometricSharpness(Measure):
                     raise
                 spent = str(error)
                 continue  # other processes may still wait for the samples of later batches
-            matrix = gram(probe, batch)
+            with probe.ledger.timed(probe.device):
+                matrix = gram(probe, batch)
+                curve = torch.cat([sums.new_zeros(1), igs_curve(matrix)])
             probe.ledger.add(per_batch)
-            curve = torch.cat([sums.new_zeros(1), igs_curve(matrix)])
             shown = curve[torch.tensor(ranks, device=curve.device).clamp(max=len(curve) - 1)]
             sums += torch.stack([shown, shown.log()])
             at_rank = float(curve[min(self.rank, len(curve) - 1)])

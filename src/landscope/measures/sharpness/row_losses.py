@@ -69,7 +69,7 @@ def losses_on_batches(probe: Probe, batches: Sequence[Batch], at_once: bool) -> 
 
     def losses(rows: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
         probe.ledger.check()
-        with probe.measuring(), torch.set_grad_enabled(slopes):
+        with probe.ledger.timed(probe.device), probe.measuring(), torch.set_grad_enabled(slopes):
             if ways[0]:
                 try:
                     values, gradients = _sums(probe, rows, batches, slopes, True)
