@@ -23,10 +23,12 @@ imports: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
 tests: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules -m "not slow" src tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --doctest-modules src
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" tests
 
 test-all: lint types imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules src tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --doctest-modules src
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
 
 # torch first and by itself: another package's open-ended wish for it must find it there
 $(INSTALLED): pyproject.toml constraints.txt

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -31,7 +31,7 @@ log = logging.getLogger("landscope")
 
 
 class Compiler:
-    """Chooses, call by call, between the eager and the compiled product."""
+    """Chooses, product by product, between the fastest way as it is and the fastest compiled one."""
 
     def __init__(self, wish: Compile, device: torch.device) -> None:
         if wish not in ("auto", True, False):
@@ -39,22 +39,33 @@ class Compiler:
         self.wish = wish
         self.device = device
         self.spent = 0.0
-        self._eager: dict[tuple[str, int, int], float] = {}
-        self._compiled: dict[tuple[str, int, int], Piece | None] = {}
+        self._eager: dict[tuple[int, int], float] = {}
+        self._compiled: dict[tuple[str, int, int], Piece] = {}
+        self._declined: set[int] = set()
+
+    def choose(self, methods: Sequence[Method], vectors: int) -> Method:
+        """The first method, or the first that compiles once compiling is due."""
+        if not self._due(vectors):
+            return methods[0]
+        return next((method for method in methods if method.compilable), methods[0])
+
+    def _due(self, vectors: int) -> bool:
+        if self.wish is False or vectors in self._declined:
+            return False
+        return self.wish is True or self.spent >= COMPILE_SECONDS
 
     def __call__(self, method: Method, piece: Piece, batch: Batch, vectors: int) -> Piece:
         """The function to call for this method, batch size and number of vectors."""
-        if self.wish is False or not method.compilable:
+        if self.wish is False:
             return piece
-        key = (method.name, batch.size, vectors)
-        known = self._compiled.get(key)
+        known = self._compiled.get((method.name, batch.size, vectors))
         if known is not None:
             return known
-        if key in self._compiled or (self.wish == "auto" and self.spent < COMPILE_SECONDS):
-            return self._timed(piece, key)
-        return self._compile(piece, key)
+        if method.compilable and self._due(vectors):
+            return self._compile(piece, method, batch.size, vectors)
+        return self._timed(piece, (batch.size, vectors))
 
-    def _timed(self, piece: Piece, key: tuple[str, int, int]) -> Piece:
+    def _timed(self, piece: Piece, key: tuple[int, int]) -> Piece:
         def call(*args: object) -> Tensor:
             seconds, result = self._clock(piece, args)
             self.spent += seconds
@@ -63,18 +74,20 @@ class Compiler:
 
         return call
 
-    def _compile(self, piece: Piece, key: tuple[str, int, int]) -> Piece:
+    def _compile(self, piece: Piece, method: Method, size: int, vectors: int) -> Piece:
         def call(*args: object) -> Tensor:
-            compiled = torch.compile(piece, fullgraph=True, dynamic=False)
             try:
+                compiled = torch.compile(piece, fullgraph=True, dynamic=False)
                 compiled(*args)
                 seconds, result = self._clock(compiled, args)
             except Exception as error:
                 log.info("the product could not be compiled and runs as it is: %s", error)
-                self._compiled[key] = None
+                self._declined.add(vectors)
                 return piece(*args)
-            slower = self.wish == "auto" and seconds > self._eager.get(key, float("inf"))
-            self._compiled[key] = None if slower else compiled
+            if self.wish == "auto" and seconds > self._eager.get((size, vectors), float("inf")):
+                self._declined.add(vectors)
+            else:
+                self._compiled[method.name, size, vectors] = compiled
             return result
 
         return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 from landscope.core.batches import Batch
 from landscope.core.parameters import ParameterSpace
@@ -31,7 +32,8 @@ class Hessian(CurvatureOperator):
         return super().__matmul__(other)
 
     def _ways(self, block: bool) -> tuple[Method, ...]:
-        return hessian_methods(block, self.device)
+        convolutional = any(isinstance(m, _ConvNd) for m in self.probe.modules.values())
+        return hessian_methods(block, self.device, convolutional)
 
     def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
         return method.product(lambda at: self.probe.loss_sum(at, batch), params, space, rows)

@@ -167,7 +167,7 @@ class CurvatureOperator(ABC):
         probe, methods = self.probe, self._methods[len(rows) > 1]
         refused: list[str] = []
         while methods:
-            method = methods[0]
+            method = self._compiler.choose(methods, len(rows))
 
             def piece(batch: Batch, method: Method = method) -> tuple[Tensor, ...]:
                 call = self._compiler(method, self._piece, batch, len(rows))
@@ -185,7 +185,7 @@ class CurvatureOperator(ABC):
                     raise DifferentiationError(
                         f"the model or the loss cannot be differentiated twice. {'; '.join(refused)}"
                     ) from error
-                methods.pop(0)
+                methods.remove(method)
                 continue
             self.products += len(rows)
             product = total / probe.n_samples
