@@ -100,7 +100,9 @@ class InformationGeometricSharpness(Measure):
     def _batch_passes(self, probe: Probe) -> float:
         m = min(self.batch_size, probe.n_samples)
         outputs, forward = _outputs_per_sample(probe), _forward_operations(probe)
-        products = 2 * (m * outputs) ** 2 * probe.n_params
+        # a matrix goes by Gram matrices of its inputs and slopes, anything else by its gradients
+        widths = sum(min(p.numel(), sum(p.shape)) if p.dim() == 2 else p.numel() for p in probe.params.values())
+        products = 2 * (m * outputs) ** 2 * widths
         return (m * (outputs + 4) + products / forward) * FORWARD / probe.n_samples
 
     def within(self, passes: float, probe: Probe) -> InformationGeometricSharpness:
