@@ -46,7 +46,7 @@ def test_functions_accept_every_kind(kind):
     assert spectra.trace(op, tol=1e-6).value == pytest.approx(np.trace(A), rel=1e-9, abs=1e-9)
     assert spectra.frobenius(op, tol=1e-6).value == pytest.approx(np.linalg.norm(A), rel=1e-9)
     assert np.allclose(spectra.diagonal(op).values, np.diag(A))
-    assert spectra.spectrum(op, steps=20, probes=2).nodes[0] == pytest.approx(np.linalg.eigvalsh(A), abs=1e-8)
+    assert spectra.spectrum(op, steps=20, probes=2).quadrature[0][0] == pytest.approx(np.linalg.eigvalsh(A), abs=1e-8)
 
 
 def test_integer_and_single_precision_arrays():

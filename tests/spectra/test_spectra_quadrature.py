@@ -30,10 +30,11 @@ def replace_probes(s, part):
 
 def test_weights_are_a_measure(matrix_with, eigenvalues_of):
     s = spectrum(matrix_with(eigenvalues_of("outliers", 120)), steps=15, probes=3)
-    assert s.nodes.shape == s.weights.shape == (3, 15)
-    assert (s.weights >= 0).all()
-    assert s.weights.sum(1) == pytest.approx(np.ones(3))
-    nodes, weights = s.pooled()
+    each, own = s.quadrature
+    assert each.shape == own.shape == (3, 15)
+    assert (own >= 0).all()
+    assert own.sum(1) == pytest.approx(np.ones(3))
+    nodes, weights = s.nodes, s.weights
     assert weights.sum() == pytest.approx(1)
     assert (np.diff(nodes) >= 0).all()
     assert s.matvecs == 45
@@ -44,9 +45,9 @@ def test_moments_of_the_start_vectors_are_exact(matrix_with, eigenvalues_of):
     A = matrix_with(eigenvalues_of("indefinite", 50))
     shallow, deep = spectrum(A, steps=5, probes=3), spectrum(A, steps=50, probes=3)
     for degree in range(10):
-        a, b = ((s.weights * s.nodes**degree).sum(1) for s in (shallow, deep))
+        a, b = ((w * n**degree).sum(1) for n, w in (shallow.quadrature, deep.quadrature))
         assert a == pytest.approx(b, rel=1e-9, abs=1e-9)
-    assert deep.nodes[0] == pytest.approx(np.linalg.eigvalsh(A.numpy()), abs=1e-12)
+    assert deep.quadrature[0][0] == pytest.approx(np.linalg.eigvalsh(A.numpy()), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", ["flat", "power1", "outliers", "indefinite", "wishart"])
@@ -173,7 +174,7 @@ def test_plots_take_computed_data(matrix_with, eigenvalues_of, tmp_path):
 def test_single_precision(matrix_with, eigenvalues_of):
     values = eigenvalues_of("wishart", 100)
     s = spectrum(matrix_with(values, dtype=torch.float32), steps=100, probes=2)
-    assert s.nodes[0] == pytest.approx(np.sort(values), abs=1e-4)
+    assert s.quadrature[0][0] == pytest.approx(np.sort(values), abs=1e-4)
     assert s.rounding > 1e-7
 
 

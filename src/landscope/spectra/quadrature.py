@@ -70,20 +70,21 @@ class Spectrum:
         """Nodes (ascending) and weights of every probe, both (probes, m); the weights of a probe sum to 1."""
         return gauss(self.diagonal, self.offdiagonal)
 
+    @cached_property
+    def _pooled(self) -> tuple[Array, Array]:
+        nodes, weights = self.quadrature
+        order = np.argsort(nodes, axis=None, kind="stable")
+        return nodes.ravel()[order], weights.ravel()[order] / self.probes
+
     @property
     def nodes(self) -> Array:
-        """Ritz values (probes, m)."""
-        return self.quadrature[0]
+        """The Ritz values of all probes in ascending order (probes · m,)."""
+        return self._pooled[0]
 
     @property
     def weights(self) -> Array:
-        """Their weights (probes, m)."""
-        return self.quadrature[1]
-
-    def pooled(self) -> tuple[Array, Array]:
-        """All nodes in ascending order, and weights that sum to 1."""
-        order = np.argsort(self.nodes, axis=None, kind="stable")
-        return self.nodes.ravel()[order], self.weights.ravel()[order] / self.probes
+        """Their weights, which sum to 1 (probes · m,)."""
+        return self._pooled[1]
 
     def functional(self, f: Callable[[Array], Array], per_parameter: bool = False) -> Estimate:
         """Estimate tr f(A), or tr f(A) / P, for a vectorised `f`.
@@ -154,13 +155,13 @@ class Spectrum:
         >>> round(float(np.trapezoid(density, grid)), 2), bool((band > 0).all())
         (1.0, True)
         """
-        return smoothed(self.nodes, self.weights, self.size, grid, sigma)
+        return smoothed(*self.quadrature, self.size, grid, sigma)
 
     def plot(self, ax: Axes | None = None, sigma: float | None = None) -> Figure:
         """Draw the density with its band above the Ritz values and weights; on a given `ax` the density alone."""
         from landscope.spectra.spectrum_plot import plot_spectrum
 
-        return plot_spectrum(self.density(sigma=sigma), self.pooled(), ax)
+        return plot_spectrum(self.density(sigma=sigma), (self.nodes, self.weights), ax)
 
     def to_dict(self) -> dict[str, Plain]:
         """Plain values only.
