@@ -183,19 +183,21 @@ def test_everything_on_a_larger_network_within_its_budget(name: str) -> None:
 
     torch.manual_seed(0)
     if name == "resnet18":
-        model, x = build("resnet18"), torch.randn(64, 3, 32, 32)
+        model, x = build("resnet18"), torch.randn(8, 3, 32, 32)
     else:
         layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
         model = nn.Sequential(
             nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(64 * 16, 10)
         )
-        x = torch.randint(0, 100, (64, 16))
+        x = torch.randint(0, 100, (8, 16))
     start = time.monotonic()
-    report = measure(model, (x, torch.arange(64) % 10), seconds=60)
+    report = measure(model, (x, torch.arange(8) % 10), seconds=60)
     assert time.monotonic() - start < 75
     assert len(report) == len(ALL)
     assert report["relative_flatness"].status is Status.EXACT
     assert all(
         e.reason for e in report.values() if e.status in (Status.FAILED, Status.BUDGET_SPENT, Status.NOT_APPLICABLE)
     )
-    assert sum(e.status.has_value for e in report.values()) > len(ALL) // 2
+    assert report["hessian_top_eigenvalue"].status.has_value
+    if name == "transformer":  # where the budget is ample, all that applies has a value
+        assert all(e.status.has_value or e.status is Status.NOT_APPLICABLE for e in report.values())

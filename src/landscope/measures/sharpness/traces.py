@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from landscope.core.estimate import Estimate, Plain
+from landscope.core.estimate import Estimate, Plain, Status
 from landscope.core.probe import Probe
 from landscope.core.seeding import generator, rademacher
 from landscope.measures.base import Measure, register
@@ -44,6 +44,10 @@ class _Sum(Measure):
         """About a hundred products, or as many as there are parameters."""
         return PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
 
+    def _reason(self, estimate: Estimate) -> str:
+        spent = estimate.status is Status.BUDGET_SPENT and not estimate.reason
+        return f"the error bar has not come down to tol={self.tol:g}" if spent else estimate.reason
+
     def least(self, probe: Probe) -> float:
         """Sixteen products."""
         return min(self.passes(probe), 16 * PRODUCT)
@@ -73,7 +77,7 @@ class _Trace(_Sum):
             )
             error = trace_data_error(probe, rows)
         details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
-        return replace(estimate, data_stderr=error, details=details)
+        return replace(estimate, data_stderr=error, details=details, reason=self._reason(estimate))
 
 
 @register("hessian_trace")
@@ -114,7 +118,8 @@ class _Frobenius(_Sum):
                     value, error, status=square.status, details={"from": "spectrum", "per_parameter": per_parameter}
                 )
         estimate = frobenius(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
-        return replace(estimate, details={**estimate.details, "per_parameter": estimate.value / probe.n_params})
+        details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
+        return replace(estimate, details=details, reason=self._reason(estimate))
 
 
 @register("hessian_frobenius")
