@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import run_together
 from torch import nn
 
 import landscope as ls
@@ -133,21 +131,15 @@ def test_the_model_stays_as_it_was() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
-def measure_part(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def measure_part(rank: int, folder: Path) -> None:
     x, y = data()
     part = slice(0, 13) if rank == 0 else slice(13, 50)
     report = ls.measure(network().double(), (x[part], y[part]), [*KEYS, "loss"])
-    torch.save({key: [e.value, e.data_stderr] for key, e in report.items()}, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    torch.save({key: [e.value, e.data_stderr] for key, e in report.items()}, folder / f"{rank}.pt")
 
 
 def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = int(s.getsockname()[1])
-    mp.spawn(measure_part, args=(port, str(tmp_path)), nprocs=2)
+    run_together(measure_part, tmp_path)
     whole = ls.measure(network().double(), data(), [*KEYS, "loss"])
     for rank in range(2):
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from networks import BY_NAME, relative
+from processes import run_together
 
 from landscope import GGN, EmpiricalFisher, Fisher, Hessian, Probe, eigsh, errors, trace
 
@@ -17,15 +15,7 @@ KINDS = (Hessian, GGN, Fisher, EmpiricalFisher)
 SHARDS = {0: slice(0, 11), 1: slice(11, 14)}
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def measure(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def measure(rank: int, folder: Path) -> None:
     net = BY_NAME["residual_batchnorm"]
     x, y = net.data()
     probe = Probe(net.model(), (x[SHARDS[rank]], y[SHARDS[rank]]))
@@ -34,24 +24,21 @@ def measure(rank: int, port: int, folder: str) -> None:
         results[kind.__name__] = kind(probe).dense()
     results["top"] = eigsh(Hessian(probe), k=2).values
     results["trace"] = trace(Hessian(probe), max_matvecs=40).value
-    torch.save(results, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    torch.save(results, folder / f"{rank}.pt")
 
 
-def refuse(rank: int, port: int, folder: str) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def refuse(rank: int, folder: Path) -> None:
     x, y = BY_NAME["relu_mlp"].data()
     try:
         Probe(BY_NAME["relu_mlp"].model(), (x, y + (3 if rank == 1 else 0)))
     except errors.LandscopeError as error:
-        (Path(folder) / f"{rank}.txt").write_text(f"{type(error).__name__}: {error}")
-    dist.destroy_process_group()
+        (folder / f"{rank}.txt").write_text(f"{type(error).__name__}: {error}")
 
 
 @pytest.fixture(scope="module")
 def shared_results(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(measure, args=(free_port(), str(folder)), nprocs=2)
+    run_together(measure, folder)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
@@ -74,6 +61,6 @@ def test_every_process_gets_the_same_bits(shared_results: list[dict]) -> None:
 
 
 def test_one_process_that_refuses_does_not_leave_the_other_waiting(tmp_path: Path) -> None:
-    mp.spawn(refuse, args=(free_port(), str(tmp_path)), nprocs=2)
+    run_together(refuse, tmp_path)
     assert (tmp_path / "1.txt").read_text().startswith("LabelRangeError")
     assert "another process" in (tmp_path / "0.txt").read_text()

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from networks import BY_NAME
+from processes import run_together
 
 from landscope import MEASURES, Estimate, Probe, measure
 
@@ -35,21 +32,15 @@ def everything(name: str, shard: slice) -> dict[str, object]:
     return {key: estimate.to_dict() for key, estimate in report.items()}
 
 
-def work(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def work(rank: int, folder: Path) -> None:
     found = {name: everything(name, SHARDS[rank]) for name in NETS}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    (folder / f"{rank}.json").write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = int(s.getsockname()[1])
-    mp.spawn(work, args=(port, str(folder)), nprocs=2)
+    run_together(work, folder)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
