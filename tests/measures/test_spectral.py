@@ -127,3 +127,23 @@ def test_a_small_budget_is_said_to_be_spent() -> None:
     truth = torch.linalg.eigvalsh(dense.hessian(probe))
     assert float((truth - estimate.value).abs().min()) <= estimate.stderr
     assert math.isfinite(estimate.value)
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("samples", [3, 9])
+def test_few_samples_give_the_fisher_matrix_exactly(name: str, samples: int) -> None:
+    """Through the Gram matrix where samples are few: against the eigenvalues of the dense matrix."""
+    net = BY_NAME[name]
+    x, y = net.data(samples)
+    probe = Probe(net.model(), (x, y))
+    truth = torch.linalg.eigvalsh(dense.fisher(probe)).flip(0)
+    report = measure(
+        probe, measures=[f"fisher_{what}" for what in ("top_eigenvalue", "bottom_eigenvalue", "frobenius", "trace")]
+    )
+    assert report["fisher_top_eigenvalue"].details["from"] == "gram matrix"
+    assert report["fisher_top_eigenvalue"].value == pytest.approx(float(truth[0]), rel=1e-9)
+    assert report["fisher_bottom_eigenvalue"].value == pytest.approx(float(truth[-1]), abs=1e-9 * float(truth[0]))
+    assert report["fisher_frobenius"].value == pytest.approx(float(truth.square().sum().sqrt()), rel=1e-9)
+    assert report["fisher_trace"].value == pytest.approx(float(truth.sum()), rel=1e-9)
+    five = MEASURES["fisher_top_eigenvalue"](k=5)(probe)
+    assert five.details["values"] == pytest.approx(truth[:5].tolist(), rel=1e-7, abs=1e-12)

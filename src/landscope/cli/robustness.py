@@ -117,16 +117,11 @@ def robustness(
 
 def _preparation(pixels: Pixels, card: DataCard, flat: bool) -> Callable[[Tensor], Tensor]:
     """From corrupted bytes to what `landscope.data.load(pixels=…)` would have given."""
-    import torch
+    from landscope.data import scaled
 
     def prepare(images: Tensor) -> Tensor:
-        unit = images.float() / 255 if images.dtype == torch.uint8 else images
-        if pixels == "symmetric":
-            unit = unit * 2 - 1
-        if pixels == "standard":
-            mean, std = (torch.tensor(m, device=unit.device).reshape(1, -1, 1, 1) for m in (card.mean, card.std))
-            unit = (unit - mean) / std.where(std > 0, 1.0)
-        return unit.flatten(1) if flat else unit
+        x = scaled(images, pixels, card.mean, card.std)
+        return x.flatten(1) if flat else x
 
     return prepare
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
 import yaml
@@ -15,9 +12,11 @@ from torch import Tensor, nn
 from landscope.cli.checkpoint import load_weights, read_weights
 from landscope.cli.failures import CommandError
 from landscope.cli.text import shape
-from landscope.core.errors import LandscopeError
+from landscope.core.errors import LandscopeError, SpecError
+from landscope.core.importing import call_imported, is_import
 from landscope.data import DataSplits, Pixels, load
 from landscope.models import MODELS, build
+from landscope.models.inputs import takes_vectors
 
 __all__ = ["check_fits", "loaded_data", "loaded_model", "parsed_options", "takes_vectors", "usable_device"]
 
@@ -45,7 +44,7 @@ def loaded_model(checkpoint: Path, source: str, pairs: Sequence[str] | None) -> 
     """The model called or imported as `source`, with the weights of the checkpoint."""
     options = parsed_options(pairs)
     # The weights are read first: a wrong path is cheaper to find than a large network to build.
-    if ":" in source:
+    if is_import(source):
         weights, model = read_weights(checkpoint), _imported(source, options)
         remedy = f"Look at --option, or at what {source} builds"
     else:
@@ -57,22 +56,10 @@ def loaded_model(checkpoint: Path, source: str, pairs: Sequence[str] | None) -> 
 
 
 def _imported(source: str, options: Mapping[str, object]) -> nn.Module:
-    module_name, _, function_name = source.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"--model {source}: {error}. It is looked for in this folder and where packages are"
-        ) from error
-    function = getattr(module, function_name, None)
-    if not callable(function):
-        raise CommandError(f"--model {source}: {module_name} has no function {function_name!r}")
-    try:
-        model = cast(Callable[..., object], function)(**options)
-    except TypeError as error:
-        raise CommandError(f"--model {source} cannot be called with the options {dict(options)}: {error}") from error
+        model = call_imported(source, options)
+    except SpecError as error:
+        raise CommandError(f"--model {error}") from error
     if not isinstance(model, nn.Module):
         raise CommandError(f"--model {source}: returned a {type(model).__name__} where an nn.Module was expected")
     return model
@@ -91,12 +78,6 @@ def loaded_data(set_name: str, folder: Path | None, scale: Pixels, **options: ob
     if data.card.task == "node classification":
         raise CommandError(f"{set_name} is one graph, whose rows are not samples of their own; measure it from Python")
     return data
-
-
-def takes_vectors(model: nn.Module, source: str) -> bool:
-    """Whether the model declares vectors as inputs: in `landscope models`, or by an attribute `input_shape` of its own."""
-    declared = getattr(model, "input_shape", None) if ":" in source else MODELS[source].input_shape
-    return isinstance(declared, Sequence) and len(declared) == 1
 
 
 def check_fits(model: nn.Module, x: Tensor, classes: int, data: str) -> None:

@@ -26,6 +26,13 @@
     ├── NonFiniteProductError       an operator's product holds NaN or infinity
     ├── BudgetSpentError            the seconds or passes that were allowed are used up
     ├── OutOfMemoryError            not even one sample fits
+    ├── SpecError                   a spec or setting of the wrong type, out of range, or at odds with another
+    ├── StudyError                  a study cannot go on
+    │   ├── StoreError                  a file of the store cannot be written, or is not what was written
+    │   │   └── StoreFullError              no room is left where the store lies
+    │   ├── ClaimError                  another process works on the run
+    │   ├── RunFailedError              a run raised an error, or its process died
+    │   └── RunStoppedError             a run was asked to stop; it can be resumed
     ├── UnknownNameError            a name that no registry entry, parameter or layer has
     └── MissingExtraError           an optional package is not installed
 
@@ -41,6 +48,7 @@ from collections.abc import Iterable
 __all__ = [
     "BudgetSpentError",
     "ChangingDataError",
+    "ClaimError",
     "DamagedFileError",
     "DataError",
     "DataFileError",
@@ -64,7 +72,13 @@ __all__ = [
     "OperandError",
     "OutOfMemoryError",
     "ProbeError",
+    "RunFailedError",
+    "RunStoppedError",
+    "SpecError",
     "StochasticModelError",
+    "StoreError",
+    "StoreFullError",
+    "StudyError",
     "UnknownNameError",
     "UnsafeFileError",
 ]
@@ -172,6 +186,34 @@ class BudgetSpentError(LandscopeError, TimeoutError):
 
 class OutOfMemoryError(LandscopeError, MemoryError):
     """Not even the smallest piece of work fits into memory."""
+
+
+class SpecError(LandscopeError, ValueError):
+    """A spec or a setting of the wrong type, outside its range, or at odds with another."""
+
+
+class StudyError(LandscopeError, RuntimeError):
+    """A study cannot go on."""
+
+
+class StoreError(StudyError, OSError):
+    """A file of the store cannot be written, or is not what was written."""
+
+
+class StoreFullError(StoreError):
+    """No room is left where the store lies."""
+
+
+class ClaimError(StudyError):
+    """Another process works on the run, or has taken it over."""
+
+
+class RunFailedError(StudyError):
+    """A run raised an error, or its process died."""
+
+
+class RunStoppedError(StudyError):
+    """A run was asked to stop and did; it can be resumed."""
 
 
 class UnknownNameError(LandscopeError, KeyError):

@@ -13,7 +13,8 @@ from landscope.data.catalogue import SetStatus, get, list_status, status
 from landscope.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, corrupt
 from landscope.data.dataset import DATASETS
 from landscope.data.download import Progress
-from landscope.data.loading import Pixels, load
+from landscope.data.loading import load
+from landscope.data.scaling import Pixels, scaled
 from landscope.data.sets.functions import TEST_FUNCTIONS
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "get",
     "list_status",
     "load",
+    "scaled",
     "status",
 ]
 

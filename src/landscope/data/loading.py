@@ -13,12 +13,11 @@ from landscope.core.errors import NotApplicableError, OperandError, UnknownNameE
 from landscope.data.card import DataCard, DataSplits, Split
 from landscope.data.dataset import DATASETS, DataSet, Raw
 from landscope.data.labels import noisy_labels, uniform_labels
+from landscope.data.scaling import Pixels, scaled
 from landscope.data.source import Files, locate
 from landscope.data.splits import draw
 
-__all__ = ["Pixels", "load"]
-
-Pixels = Literal["unit", "raw", "standard", "symmetric"]
+__all__ = ["load"]
 
 
 def load(
@@ -71,7 +70,7 @@ def load(
     if train_size is not None:
         kept, _ = draw(targets[indices["train"]], train_size, seed, "train size")
         indices["train"] = indices["train"][kept]
-    splits = {key: Split(_scaled(rows[index], pixels, moments), targets[index]) for key, index in indices.items()}
+    splits = {key: Split(scaled(rows[index], pixels, *moments), targets[index]) for key, index in indices.items()}
     splits["train"] = splits["train"]._replace(y=_worse(splits["train"].y, raw, label_noise, random_labels, seed))
 
     settings: dict[str, str | int | float | bool] = {
@@ -141,22 +140,6 @@ def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
         return torch.empty(0), torch.empty(0)
     flat = x.double().transpose(0, 1).reshape(x.shape[1], -1)
     return flat.mean(1), flat.std(1, correction=0)
-
-
-def _scaled(x: Tensor, pixels: Pixels, moments: tuple[Tensor, Tensor]) -> Tensor:
-    if pixels == "raw" or not (x.dtype == torch.uint8 or x.is_floating_point()):
-        return x
-    unit = x.float().div_(255) if x.dtype == torch.uint8 else x
-    if pixels == "symmetric":
-        if x.ndim != 4:
-            raise NotApplicableError(f'pixels="symmetric" is for images; these inputs have shape {tuple(x.shape[1:])}')
-        return unit * 2 - 1
-    if pixels == "standard":
-        shape = (1, -1) + (1,) * (x.ndim - 2)
-        mean, std = (m.float().reshape(shape) for m in moments)
-        # A channel or column that never changes is left at 0 instead of being divided by 0.
-        return (unit - mean) / torch.where(std > 0, std, torch.ones_like(std))
-    return unit
 
 
 def _worse(labels: Tensor, raw: Raw, noise: float, random: bool, seed: int) -> Tensor:

@@ -16,7 +16,14 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.probe import Probe
 from landscope.measures.base import Measure, register
 from landscope.measures.sharpness.directional import eigenvalue_data_error
-from landscope.measures.sharpness.matrices import eigenpairs, eigenpairs_known, extreme_ritz_value, known_spectrum
+from landscope.measures.sharpness.matrices import (
+    eigenpairs,
+    eigenpairs_known,
+    extreme_ritz_value,
+    is_fisher,
+    known_spectrum,
+)
+from landscope.measures.sharpness.small_fisher import small_fisher, small_fisher_passes
 from landscope.spectra import Eigenpairs
 
 __all__ = [
@@ -53,7 +60,9 @@ class _Eigenvalue(Measure):
         known = eigenpairs_known(probe, self.matrix, self.k, self.which, self.tol, self.seed)
         if known or self._from_spectrum(probe) is not None:
             return 0.0
-        return PRODUCT * min(self.max_matvecs or math.inf, USUAL_PRODUCTS + 5 * (self.k - 1), probe.n_params)
+        products = PRODUCT * min(self.max_matvecs or math.inf, USUAL_PRODUCTS + 5 * (self.k - 1), probe.n_params)
+        few = small_fisher_passes(probe) if is_fisher(probe, self.matrix) else None
+        return products if few is None else min(products, few)
 
     def least(self, probe: Probe) -> float:
         """Eight products and two for each further eigenvalue: the bound then says something."""
@@ -65,6 +74,15 @@ class _Eigenvalue(Measure):
 
     def _pairs(self, probe: Probe) -> Eigenpairs:
         return eigenpairs(probe, self.matrix, self.k, self.which, self.tol, self.max_matvecs, self.seed)
+
+    def _from_few_samples(self, probe: Probe) -> Estimate | None:
+        """All eigenvalues of the Fisher matrix at once, where there are few samples."""
+        found = small_fisher(probe, self.passes(probe)) if is_fisher(probe, self.matrix) else None
+        if found is None or self.k > probe.n_params:
+            return None
+        everything = [*found.tolist(), *[0.0] * min(self.k, probe.n_params - len(found))]
+        values = everything[: self.k] if self.which == "LA" else everything[::-1][: self.k]
+        return Estimate(values[0], details={"values": values, "from": "gram matrix"})
 
     def _from_spectrum(self, probe: Probe) -> Estimate | None:
         """The smallest eigenvalue, where the shared spectrum holds it; the top one's vector is worth its own products."""
@@ -78,7 +96,7 @@ class _Eigenvalue(Measure):
         return Estimate(value, bound, status=Status.CONVERGED, details={"from": f"{self.matrix}_spectrum"})
 
     def _measure(self, probe: Probe) -> Estimate:
-        shared = self._from_spectrum(probe)
+        shared = self._from_few_samples(probe) or self._from_spectrum(probe)
         if shared is not None:
             return shared
         pairs = self._pairs(probe)

@@ -24,17 +24,15 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from landscope.core.distributed import sum_over_processes
 from landscope.core.errors import BudgetSpentError, OperandError
 from landscope.core.estimate import Estimate, Plain, Status
-from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.curvature.gram import GramMatrix, gram
 from landscope.measures.base import Measure, register
 from landscope.measures.minibatches import gather_values, m_batches
-from landscope.measures.shared import once_per_probe
+from landscope.measures.sharpness.small_fisher import gram_passes, outputs_per_sample
 
 __all__ = ["InformationGeometricSharpness", "igs_curve", "saturated_igs"]
 
@@ -98,12 +96,7 @@ class InformationGeometricSharpness(Measure):
         return self._batch_passes(probe)
 
     def _batch_passes(self, probe: Probe) -> float:
-        m = min(self.batch_size, probe.n_samples)
-        outputs, forward = _outputs_per_sample(probe), _forward_operations(probe)
-        # a matrix goes by Gram matrices of its inputs and slopes, anything else by its gradients
-        widths = sum(min(p.numel(), sum(p.shape)) if p.dim() == 2 else p.numel() for p in probe.params.values())
-        products = 2 * (m * outputs) ** 2 * widths
-        return (m * (outputs + 4) + products / forward) * FORWARD / probe.n_samples
+        return gram_passes(probe, min(self.batch_size, probe.n_samples))
 
     def within(self, passes: float, probe: Probe) -> InformationGeometricSharpness:
         """Fewer batches."""
@@ -116,7 +109,7 @@ class InformationGeometricSharpness(Measure):
         return cut if self.batches is None else min(cut, self.batches)
 
     def _measure(self, probe: Probe) -> Estimate:
-        outputs, per_batch = _outputs_per_sample(probe), self._batch_passes(probe)
+        outputs, per_batch = outputs_per_sample(probe), self._batch_passes(probe)
         ranks = shown_ranks(min(self.batch_size, probe.n_samples) * outputs, self.rank)
         sums = torch.zeros(2, len(ranks), dtype=torch.float64, device=probe.device)
         rows: list[tuple[float, float, float, float]] = []
@@ -180,24 +173,6 @@ class InformationGeometricSharpness(Measure):
                 f"{_mean(formula)[0]:.4g}. Ask for a smaller rank or larger batches."
             )
         return Estimate(value, data_stderr=error, status=status, reason=reason, details=details)
-
-
-@once_per_probe
-def _forward_operations(probe: Probe) -> float:
-    """Floating-point operations of a forward pass of one sample, at least those of touching every parameter once."""
-    sample = next(next(probe.batches()).pieces(1))
-    with probe.measuring(), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        probe.outputs(probe.params, replace(sample, raw=probe.ready(sample.raw)))
-    return max(counter.get_total_flops() / sample.size, 2.0 * probe.n_params / max(sample.size, 1), 1.0)
-
-
-@once_per_probe
-def _outputs_per_sample(probe: Probe) -> int:
-    """C, from one sample; 1 where the model returns something else than a tensor."""
-    sample = next(next(probe.batches()).pieces(1))
-    with probe.measuring(), torch.no_grad():
-        z = probe.outputs(probe.params, replace(sample, raw=probe.ready(sample.raw)))
-    return z[0].numel() if isinstance(z, Tensor) else 1
 
 
 def shown_ranks(largest: int, asked: int) -> list[int]:

@@ -17,6 +17,7 @@ from landscope.measures.base import Measure, register
 from landscope.measures.sharpness.directional import trace_data_error
 from landscope.measures.sharpness.fisher_trace import fisher_trace
 from landscope.measures.sharpness.matrices import is_fisher, known_spectrum, matrix
+from landscope.measures.sharpness.small_fisher import small_fisher, small_fisher_passes
 from landscope.spectra import frobenius, trace
 
 __all__ = ["FisherFrobenius", "FisherTrace", "GGNFrobenius", "GGNTrace", "HessianFrobenius", "HessianTrace"]
@@ -41,8 +42,10 @@ class _Sum(Measure):
             raise ValueError(f"tol must be positive, got {self.tol}")
 
     def passes(self, probe: Probe) -> float:
-        """About a hundred products, or as many as there are parameters."""
-        return PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
+        """About a hundred products, or as many as there are parameters; less where there are few samples."""
+        products = PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
+        few = small_fisher_passes(probe) if is_fisher(probe, self.matrix) else None
+        return products if few is None else min(products, few)
 
     def _reason(self, estimate: Estimate) -> str:
         spent = estimate.status is Status.BUDGET_SPENT and not estimate.reason
@@ -61,7 +64,8 @@ class _Sum(Measure):
 class _Trace(_Sum):
     def _measure(self, probe: Probe) -> Estimate:
         if self.matrix != "hessian":
-            exact = fisher_trace(probe, self.passes(probe)) if is_fisher(probe, self.matrix) else None
+            affordable = PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
+            exact = fisher_trace(probe, affordable) if is_fisher(probe, self.matrix) else None
             if exact is not None:
                 value, data_stderr = exact
                 details: dict[str, Plain] = {"per_parameter": value / probe.n_params}
@@ -107,6 +111,10 @@ class FisherTrace(_Trace):
 @dataclass(frozen=True, kw_only=True)
 class _Frobenius(_Sum):
     def _measure(self, probe: Probe) -> Estimate:
+        exact = small_fisher(probe, self.passes(probe)) if is_fisher(probe, self.matrix) else None
+        if exact is not None:
+            value = float(exact.square().sum().sqrt())
+            return Estimate(value, details={"from": "gram matrix", "per_parameter": value / probe.n_params})
         known = known_spectrum(probe, self.matrix)
         if known is not None:
             square = known.functional(lambda x: x**2)

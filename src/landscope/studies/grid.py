@@ -1,0 +1,177 @@
+"""From a study to its runs: every combination of the axes' levels, for every seed, each checked before anything starts."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+
+from landscope.core.errors import LandscopeError, SpecError
+from landscope.core.schema import MismatchError, Path, Plain, conform, located, to_plain
+from landscope.studies.spec import StudySpec
+from landscope.training.spec import TrainingSpec
+
+__all__ = ["Level", "RunSpec", "levels", "runs_of"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """One setting of an axis: its name, the changes it makes ({"optimizer.lr": 0.1}), and where it was written."""
+
+    name: str
+    changes: Mapping[str, object]
+    path: Path
+    value: Plain = None
+    """For a grid, the number or word itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One run: a training with a seed or a checkpoint, its place on the axes, and what is measured."""
+
+    condition: str
+    axes: Mapping[str, Plain]
+    seed: int
+    plain: Mapping[str, Plain]
+    """What its key is made of: everything that decides the numbers, and nothing else."""
+    training: TrainingSpec | None = None
+
+
+def levels(axis: str, written: Mapping[str, object]) -> list[Level]:
+    """The levels of an axis: named conditions, or a grid over one key.
+
+    >>> [level.name for level in levels("rate", {"optimizer.lr": [0.1, 0.2]})]
+    ['optimizer.lr=0.1', 'optimizer.lr=0.2']
+    >>> levels("regulariser", {"none": {}, "decay": {"optimizer.weight_decay": 1e-3}})[1].changes
+    {'optimizer.weight_decay': 0.001}
+    """
+    at: Path = ("axes", axis)
+    if len(written) == 1:
+        (key, values) = next(iter(written.items()))
+        if isinstance(values, list | tuple):
+            short = key.rsplit(".", 1)[-1] if axis == key.rsplit(".", 1)[-1] else key
+            return [
+                Level(f"{short}={_word(value)}", {key: value}, (*at, key, i), to_plain(value))
+                for i, value in enumerate(values)
+            ]
+    found = []
+    for name, changes in written.items():
+        if changes is not None and not isinstance(changes, Mapping):
+            raise MismatchError(
+                (
+                    (*at, name),
+                    f"a condition is a mapping of changes such as {{optimizer.weight_decay: 1e-3}}, and a grid one key with a "
+                    f"list of values; {changes!r} came",
+                )
+            )
+        found.append(Level(str(name), dict(changes or {}), (*at, name)))
+    if not found:
+        raise MismatchError((at, "an axis needs at least one level"))
+    return found
+
+
+def _word(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def runs_of(
+    study: StudySpec, place: Mapping[Path, str] | None = None, versions: Mapping[str, Plain] | None = None
+) -> list[RunSpec]:
+    """Every run of the study, checked; one error names every mistake with its place in the file.
+
+    `versions` (of the code and of the data) become part of every run's key.
+    """
+    common: dict[str, Plain] = {"measuring": to_plain(study.measuring), "versions": dict(versions or {})}
+    if study.checkpoints is not None:
+        return list(_checkpoint_runs(study, common))
+    try:
+        axes = {axis: levels(axis, written) for axis, written in study.axes.items()}
+    except MismatchError as error:
+        raise SpecError("\n".join(located(path, text, place) for path, text in error.problems)) from None
+    runs: list[RunSpec] = []
+    problems: dict[str, None] = {}
+    for chosen in itertools.product(*axes.values()):
+        for seed in study.seed_numbers:
+            try:
+                runs.append(_training_run(study, dict(zip(axes, chosen, strict=True)), seed, common))
+            except MismatchError as error:
+                for path, text in error.problems:
+                    problems.setdefault(located(path, text, place), None)
+    if problems:
+        raise SpecError("\n".join(problems))
+    return runs
+
+
+def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, common: Mapping[str, Plain]) -> RunSpec:
+    written = copy.deepcopy(dict(study.training or {}))
+    changed: dict[str, Level] = {}
+    for level in chosen.values():
+        for key, value in level.changes.items():
+            if key in changed and changed[key] is not level:
+                raise MismatchError((level.path, f"{key} is changed by two axes"))
+            changed[key] = level
+            _set(written, key, value, level.path)
+    if "seed" in written:
+        raise MismatchError((("training", "seed"), "the seeds of a study stand under `seeds`"))
+    written["seed"] = seed
+    try:
+        training = conform(written, TrainingSpec, ("training",))
+    except MismatchError as error:
+        raise MismatchError(*(_blame(path, text, changed) for path, text in error.problems)) from None
+    except LandscopeError as error:
+        raise MismatchError((("training",), str(error))) from None
+    assert isinstance(training, TrainingSpec)
+    _check_checkpoints(study, training)
+    return RunSpec(
+        condition=" · ".join(level.name for level in chosen.values()) or "all",
+        axes={axis: level.name if level.value is None else level.value for axis, level in chosen.items()},
+        seed=seed,
+        plain={"training": to_plain(training), **common},
+        training=training,
+    )
+
+
+def _set(written: dict[str, object], key: str, value: object, path: Path) -> None:
+    """Set a dotted key; a name in short (`model: mlp`) is opened up first."""
+    *folders, last = key.split(".")
+    inside = written
+    for folder in folders:
+        below = inside.get(folder)
+        opened: object = {} if below is None else {"name": below} if isinstance(below, str) else below
+        if not isinstance(opened, dict):
+            raise MismatchError((path, f"{key}: {folder} is {below!r}, which has no keys"))
+        inside[folder] = opened
+        inside = opened
+    inside[last] = value
+
+
+def _blame(path: Path, text: str, changed: Mapping[str, Level]) -> tuple[Path, str]:
+    """A mistake that an axis made is reported where the axis stands."""
+    dotted = ".".join(str(key) for key in path[1:])
+    for key, level in changed.items():
+        if dotted == key or dotted.startswith(f"{key}.") or (dotted and key.startswith(f"{dotted}.")):
+            return level.path, f"{key}: {text}"
+    return path, text
+
+
+def _check_checkpoints(study: StudySpec, training: TrainingSpec) -> None:
+    at: Path = ("measuring", "checkpoints")
+    for checkpoint in study.measuring.checkpoints:
+        if checkpoint == "best" and training.early_stopping is None:
+            raise MismatchError((at, '"best" needs early_stopping in the training'))
+        if checkpoint == "average" and training.averaging is None:
+            raise MismatchError((at, '"average" needs averaging in the training'))
+        if checkpoint.startswith("step ") and int(checkpoint[5:]) not in training.snapshots:
+            raise MismatchError((at, f'"{checkpoint}" needs snapshots: [{checkpoint[5:]}] in the training'))
+
+
+def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain]) -> Iterator[RunSpec]:
+    taken = study.checkpoints
+    assert taken is not None
+    names = [FilePath(file).stem for file in taken.files]
+    for file, name in zip(taken.files, names, strict=True):
+        label = name if names.count(name) == 1 else file
+        source = to_plain(replace(taken, files=(file,)))
+        yield RunSpec(condition=label, axes={"model": label}, seed=0, plain={"checkpoint": source, **common})

@@ -1,0 +1,101 @@
+"""What a run leaves behind: its spec, the models it made and every number measured on each of them.
+
+Record              one run: spec, axes, seed, history, environment, cost
+└── Subject         one set of weights of that run at one temperature: "final", "best", "average", "step 100"
+    ├── reports     split → Report: every Estimate with its error bars, status and cost
+    └── extras      plain data for figures: reliability tables, a landscape, layers, invariances
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from landscope.core.errors import SpecError
+from landscope.core.schema import Plain
+from landscope.measures import Report
+
+__all__ = ["FORMAT", "Record", "Subject"]
+
+FORMAT = 1
+"""Of record.json; a reader refuses one that it does not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One model that was measured."""
+
+    checkpoint: str
+    temperature: float = 1.0
+    reports: Mapping[str, Report] = field(default_factory=dict)
+    extras: Mapping[str, Plain] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Plain]:
+        """Plain values only."""
+        return {
+            "checkpoint": self.checkpoint,
+            "temperature": self.temperature,
+            "reports": {split: report.to_dict() for split, report in self.reports.items()},
+            "extras": dict(self.extras),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One finished run."""
+
+    run: str
+    """The key of its directory: the hash of its canonical spec."""
+    condition: str
+    """A name that people read: "weight decay", "sam · batch 256"."""
+    axes: Mapping[str, Plain]
+    """Axis → level, for every axis of the study."""
+    seed: int
+    spec: Mapping[str, Plain]
+    subjects: tuple[Subject, ...]
+    history: tuple[Mapping[str, Plain], ...] = ()
+    """One row per epoch."""
+    environment: Mapping[str, Plain] = field(default_factory=dict)
+    """Versions, hardware, git commit."""
+    seconds: float = 0.0
+    peak_memory: int = 0
+    """Bytes."""
+
+    def to_dict(self) -> dict[str, Plain]:
+        """Plain values only."""
+        return {
+            "format": FORMAT,
+            "run": self.run,
+            "condition": self.condition,
+            "axes": dict(self.axes),
+            "seed": self.seed,
+            "spec": dict(self.spec),
+            "subjects": [subject.to_dict() for subject in self.subjects],
+            "history": [dict(row) for row in self.history],
+            "environment": dict(self.environment),
+            "seconds": self.seconds,
+            "peak_memory": self.peak_memory,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Plain]) -> Record:
+        """The inverse of `to_dict`."""
+        if plain.get("format") != FORMAT:
+            raise SpecError(f"a record of format {FORMAT} was expected; {plain.get('format')!r} came")
+        values = {key: value for key, value in plain.items() if key not in ("format", "subjects", "history")}
+        subjects = tuple(
+            Subject(
+                checkpoint=str(subject["checkpoint"]),
+                temperature=float(cast(float, subject["temperature"])),
+                reports={
+                    split: Report.from_json(json.dumps(report))
+                    for split, report in cast(dict[str, Plain], subject["reports"]).items()
+                },
+                extras=cast(dict[str, Plain], subject["extras"]),
+            )
+            for subject in cast(list[dict[str, Plain]], plain["subjects"])
+        )
+        history = tuple(cast(list[dict[str, Plain]], plain["history"]))
+        return cls(**values, subjects=subjects, history=history)  # type: ignore[arg-type]

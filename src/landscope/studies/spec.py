@@ -1,0 +1,210 @@
+"""What a study is: models to train or to take, what to measure on them, and which questions to ask of the table.
+
+    name: regularisers
+    question: Do flatter minima generalise better?
+    training: {data: digits, model: {name: mlp, widths: [64]}, epochs: 20}
+    axes:
+      regulariser:                       # conditions by name, each a change of the training
+        none: {}
+        weight decay: {optimizer.weight_decay: 1e-3}
+        SAM: {sam.rho: 0.05}
+      rate: {optimizer.lr: [0.01, 0.1]}  # or a grid over one key
+    seeds: 5
+    measuring:
+      splits:
+        train: {measures: all, samples: 1000}
+        test: {measures: [loss, error, ece]}
+    analysis: {outcomes: [test.error, gap.loss]}
+
+A study without training lists `checkpoints` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from landscope.core.errors import SpecError
+from landscope.core.losses import LOSSES
+from landscope.core.schema import Natural, Positive, Range
+from landscope.data import CORRUPTIONS
+from landscope.measures import AS_PUBLISHED
+from landscope.measures.measuring import Wanted, resolve_measures
+from landscope.training.spec import DataSpec, ModelSpec
+
+__all__ = [
+    "AnalysisSpec",
+    "CheckpointsSpec",
+    "CorruptionsSpec",
+    "LandscapeSpec",
+    "MeasuringSpec",
+    "SplitSpec",
+    "StudySpec",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSpec:
+    """What is measured on one split: `all`, names, or names with settings; `samples` takes the first so many rows.
+
+    `as_published` adds the measures of a paper as its code computed them (under "published.NAME") and corrected (under
+    "corrected.NAME").
+    """
+
+    SHORTHAND: ClassVar[str] = "measures"
+
+    measures: Literal["all"] | tuple[str, ...] | dict[str, dict[str, object] | None] = ()
+    samples: Natural | None = None
+    as_published: str | None = None
+
+    def __post_init__(self) -> None:
+        resolve_measures(self.wanted)
+        if self.as_published is not None:
+            AS_PUBLISHED[self.as_published]
+
+    @property
+    def wanted(self) -> Wanted:
+        """In the form that `landscope.measure` takes."""
+        if self.measures == "all":
+            return None
+        return dict(self.measures) if isinstance(self.measures, Mapping) else list(self.measures)
+
+
+def _default_splits() -> dict[str, SplitSpec]:
+    return {
+        "train": SplitSpec(measures="all"),
+        "test": SplitSpec(measures=("loss", "error", "accuracy", "ece", "brier")),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandscapeSpec:
+    """A filter-normalised plane through the final weights of the first seed of every condition."""
+
+    SHORTHAND: ClassVar[str] = "resolution"
+
+    resolution: Annotated[int, Range(3, 201)] = 21
+    span: Positive = 1.0
+    samples: Natural = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorruptionsSpec:
+    """Accuracy on corrupted test images: all nineteen corruptions at all severities where nothing else is said."""
+
+    names: tuple[str, ...] = tuple(CORRUPTIONS)
+    severities: tuple[Annotated[int, Range(1, 5)], ...] = (1, 2, 3, 4, 5)
+    samples: Natural | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            CORRUPTIONS[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuringSpec:
+    """What is measured on every model of the study."""
+
+    checkpoints: tuple[str, ...] = ("final",)
+    """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots)."""
+    temperature: Literal["none", "fitted", "both"] = "none"
+    """Measure at T = 1, at the temperature fitted on the validation rows, or at both."""
+    splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
+    mode: Literal["eval", "batch_statistics"] = "eval"
+    batch_size: Natural | None = None
+    dtype: Literal["float32", "float64"] | None = None
+    seconds: Positive | None = None
+    """A budget for each model and split."""
+    reliability: bool = True
+    layers: bool = False
+    invariance: bool = False
+    landscape: LandscapeSpec | None = None
+    corruptions: CorruptionsSpec | None = None
+    consistency: bool = True
+    """Keep the test outputs, so that models of one condition can be compared with each other."""
+    seed: Annotated[int, Range(0)] = 0
+
+    def __post_init__(self) -> None:
+        for split in self.splits:
+            if split not in ("train", "validation", "test"):
+                raise SpecError(f"splits are train, validation and test; {split!r} came")
+        for checkpoint in self.checkpoints:
+            if checkpoint not in ("final", "best", "average") and not checkpoint.removeprefix("step ").isdecimal():
+                raise SpecError(f'checkpoints are "final", "best", "average" and "step N"; {checkpoint!r} came')
+        if not self.checkpoints or not self.splits:
+            raise SpecError("at least one checkpoint and one split are needed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalysisSpec:
+    """Which columns are set against which, and how.
+
+    Columns are named split.measure, such as test.error; gap.loss and gap.error are test less train;
+    consistency.disagreement is a model's mean disagreement with the others of its condition. Where `measures` is left out, every
+    sharpness measure on the training rows is taken.
+    """
+
+    outcomes: tuple[str, ...] = ("test.error", "gap.loss", "gap.error", "test.ece")
+    measures: tuple[str, ...] | None = None
+    method: Literal["kendall", "spearman", "pearson"] = "kendall"
+    given: str | None = "train.loss"
+    baseline: str | None = None
+    """A condition that the others are tested against."""
+    checkpoint: str | None = None
+    """Only models of this kind; the first one of `measuring.checkpoints` where it is left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointsSpec:
+    """Models that exist already: files of one network, safetensors or state dicts of torch."""
+
+    files: tuple[str, ...]
+    model: ModelSpec
+    data: DataSpec = field(default_factory=DataSpec)
+    loss: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is not None:
+            LOSSES[self.loss]
+        if not self.files:
+            raise SpecError("no files were given")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec:
+    """A whole study: `training` with axes and seeds, or `checkpoints`.
+
+    >>> from landscope.core.schema import build
+    >>> study = build(StudySpec, {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}})
+    >>> study.seeds, list(study.axes)
+    (3, ['rate'])
+    """
+
+    name: str
+    question: str = ""
+    training: dict[str, object] | None = None
+    """A `TrainingSpec` as it is written; axes change it before it is checked."""
+    axes: dict[str, dict[str, object]] = field(default_factory=dict)
+    seeds: Natural | tuple[Annotated[int, Range(0)], ...] = 3
+    """How many (0, 1, …), or which."""
+    checkpoints: CheckpointsSpec | None = None
+    measuring: MeasuringSpec = field(default_factory=MeasuringSpec)
+    analysis: AnalysisSpec = field(default_factory=AnalysisSpec)
+    figures: tuple[Literal["png", "svg", "pdf"], ...] = ()
+    """Static figures beside the report."""
+    notes: dict[str, object] = field(default_factory=dict)
+    """Kept with the study, not read."""
+
+    def __post_init__(self) -> None:
+        if (self.training is None) == (self.checkpoints is None):
+            raise SpecError("a study has either training (models to train) or checkpoints (models that exist)")
+        if self.checkpoints is not None and self.axes:
+            raise SpecError("axes change a training; a study of checkpoints has none")
+        if isinstance(self.seeds, tuple) and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
+            raise SpecError(f"seeds must be different numbers; {list(self.seeds)} came")
+
+    @property
+    def seed_numbers(self) -> tuple[int, ...]:
+        """The seeds one by one."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds

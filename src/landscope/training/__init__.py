@@ -1,0 +1,1 @@
+"""Training: optimizers and objectives that look for flat minima, the loop, and pools of models trained at once."""

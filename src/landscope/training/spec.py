@@ -1,0 +1,233 @@
+"""What a training run is: data, model, optimizer, schedule, regularisers, seed. Nothing else decides its result.
+
+Every field has a default but the model; a spec is written as keyword arguments, or in YAML or TOML under the same names:
+
+    data: {name: cifar10, pixels: standard}
+    model: {name: resnet18}
+    epochs: 30
+    optimizer: {name: sgd, lr: 0.1, momentum: 0.9, weight_decay: 5e-4}
+    schedule: cosine
+    sam: {rho: 0.05}
+    seed: 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from landscope.core.errors import SpecError
+from landscope.core.losses import LOSSES
+from landscope.core.schema import Fraction, Natural, NotNegative, Positive, Probability, Range
+from landscope.data import Augmentation
+
+__all__ = [
+    "AveragingSpec",
+    "ConvergenceSpec",
+    "DataSpec",
+    "EarlyStoppingSpec",
+    "FAMSpec",
+    "ModelSpec",
+    "OptimizerSpec",
+    "SAMSpec",
+    "ScheduleSpec",
+    "TrainingSpec",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """A data set: a name from `landscope data list` or `package.module:function`, and options for `data.load` or the function.
+
+    A function returns a `DataSplits`, or a mapping from "train", "validation", "test" to (x, y) or to a Dataset.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    REST: ClassVar[str] = "options"
+
+    name: str = "digits"
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A network: a name from `landscope models` or `package.module:function`, and its options.
+
+    Options that the data decides (`num_classes`, `in_channels`, `in_features`, …) are filled in where they are left out.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+    REST: ClassVar[str] = "options"
+
+    name: str
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """SGD, Adam or AdamW from torch.
+
+    `weight_decay` is added to the gradient (coupled, L2) unless `decoupled`: then weights shrink by lr·weight_decay apart
+    from the step (Loshchilov and Hutter 2019). AdamW is Adam with `decoupled`.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: NotNegative = 0.05
+    momentum: Annotated[float, Range(0, 1)] = 0.9
+    nesterov: bool = False
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: Positive = 1e-8
+    weight_decay: NotNegative = 0.0
+    decoupled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nesterov and (self.name != "sgd" or self.momentum == 0):
+            raise SpecError("nesterov is for sgd with momentum")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec:
+    """How the learning rate moves, step by optimizer step (never by epoch or by batch).
+
+    `cosine` falls to `final` × lr; `multistep` multiplies by `gamma` at `milestones` (shares of the run); `flat_linear_flat`
+    stays until `flat` of the run, falls linearly to `final` × lr at `end`, and stays (the third paper: 0.5, 0.01, 0.9).
+    `warmup` is the share of the run over which the rate first rises linearly from 0.
+    """
+
+    SHORTHAND: ClassVar[str] = "name"
+
+    name: Literal["constant", "cosine", "multistep", "flat_linear_flat"] = "constant"
+    warmup: Annotated[float, Range(0, 0.99)] = 0.0
+    final: Annotated[float, Range(0, 1)] = 0.0
+    milestones: tuple[Fraction, ...] = ()
+    gamma: Fraction = 0.1
+    flat: Fraction = 0.5
+    end: Fraction = 0.9
+
+    def __post_init__(self) -> None:
+        if (self.name == "multistep") != bool(self.milestones):
+            raise SpecError("milestones (shares of the run, such as [0.3, 0.6, 0.8]) belong to the multistep schedule")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise SpecError(f"milestones must rise; {list(self.milestones)} came")
+        if self.name == "flat_linear_flat" and not self.flat < self.end:
+            raise SpecError(f"flat ({self.flat:g}) must come before end ({self.end:g})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAMSpec:
+    """Sharpness-aware minimisation (Foret et al. 2021); `adaptive` is ASAM (Kwon et al. 2021).
+
+    `micro_batch` perturbs for each part of so many samples by itself (m-SAM).
+    """
+
+    SHORTHAND: ClassVar[str] = "rho"
+
+    rho: NotNegative = 0.05
+    adaptive: bool = False
+    eta: NotNegative = 0.01
+    micro_batch: Natural | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FAMSpec:
+    """Relative flatness aware minimisation: λκ of one layer is added to the loss; the classifier by default."""
+
+    SHORTHAND: ClassVar[str] = "strength"
+
+    strength: NotNegative = 0.1
+    layer: str | None = None
+    form: Literal["neuronwise", "layerwise"] = "neuronwise"
+    probes: Natural | None = None
+    gradient: Literal["whole", "weights_only"] = "whole"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragingSpec:
+    """An average of the iterates: `swa` (equal weights, once per epoch) or `ema` (decay per optimizer step).
+
+    Averaging begins after the share `start` of the epochs. `lr` replaces the schedule from then on, as a share of the
+    base rate (Gadam halves it: `{start: 0.54, lr: 0.5}` with Adam and decoupled decay). BatchNorm statistics of the
+    average are computed afresh on the un-augmented training data.
+    """
+
+    SHORTHAND: ClassVar[str] = "kind"
+
+    kind: Literal["swa", "ema"] = "swa"
+    start: Annotated[float, Range(0, 1)] = 0.5
+    decay: Annotated[float, Range(0, 1)] = 0.999
+    lr: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStoppingSpec:
+    """Keep the weights that were best on the validation data; with `patience`, stop after so many epochs without a better one."""
+
+    SHORTHAND: ClassVar[str] = "patience"
+
+    patience: Natural | None = None
+    metric: Literal["loss", "error"] = "loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvergenceSpec:
+    """Stop where the training loss has settled.
+
+    `relative_change`: it changed by less than this share from one epoch to the next (the fifth paper: 0.05).
+    `below`: it is smaller than this.
+    """
+
+    relative_change: Positive | None = None
+    below: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if self.relative_change is None and self.below is None:
+            raise SpecError("say relative_change, below, or both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSpec:
+    """One training run.
+
+    >>> TrainingSpec(model=ModelSpec(name="mlp"), epochs=5).optimizer.lr
+    0.05
+    """
+
+    model: ModelSpec
+    data: DataSpec = field(default_factory=DataSpec)
+    loss: str | None = None
+    """`cross_entropy` for classes and `mse` for numbers where it is left out; `dice` for shapes."""
+    epochs: Natural = 10
+    batch_size: Natural | Literal["full"] = 128
+    drop_last: bool = False
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    sam: SAMSpec | None = None
+    fam: FAMSpec | None = None
+    averaging: AveragingSpec | None = None
+    augmentation: Augmentation | None = None
+    label_smoothing: Probability = 0.0
+    clip_norm: Positive | None = None
+    accumulate: Natural = 1
+    """Each batch is worked off in so many parts; the step is that of the whole batch."""
+    early_stopping: EarlyStoppingSpec | None = None
+    convergence: ConvergenceSpec | None = None
+    snapshots: tuple[Annotated[int, Range(0)], ...] = ()
+    """Optimizer steps after which the weights are kept."""
+    precision: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    """The lower two are autocast; weights stay in float32."""
+    channels_last: bool = False
+    seed: Annotated[int, Range(0)] = 0
+    """Of the initial weights, the order of the data, augmentation and dropout."""
+
+    def __post_init__(self) -> None:
+        if self.loss is not None:
+            LOSSES[self.loss]
+        if self.label_smoothing and self.loss not in (None, "cross_entropy"):
+            raise SpecError(f"label_smoothing is for cross_entropy, not for {self.loss}")
+        if self.batch_size != "full" and self.accumulate > self.batch_size:
+            raise SpecError(f"a batch of {self.batch_size} has no {self.accumulate} parts")
+        if self.sam and self.sam.micro_batch and self.accumulate > 1:
+            raise SpecError("sam.micro_batch and accumulate both cut the batch: set one of them")
