@@ -147,7 +147,7 @@ def test_interrupted(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("landscope.cli.doctor.examine", interrupted)
     code, out, err = call("doctor")
     assert (code, out) == (130, "")
-    assert err.strip() == "landscope: stopped. Nothing half-done was left; run it again to go on."
+    assert err.strip() == "landscope: stopped. What is done is kept; run it again to go on."
 
 
 @pytest.mark.slow

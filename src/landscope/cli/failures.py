@@ -11,13 +11,14 @@ from typer.core import TyperGroup
 
 from landscope.core.errors import DataFileError, LandscopeError, MissingExtraError
 
-__all__ = ["EXIT_CODES", "CommandError", "Commands", "exit_code", "one_line"]
+__all__ = ["EXIT_CODES", "CommandError", "Commands", "StoppedError", "exit_code", "one_line"]
 
 EXIT_CODES = {
     0: "done (a measure that does not apply or fails says so in its row)",
     1: "something unforeseen; --debug shows where",
     2: "what was given cannot be used: a name, an option, a checkpoint",
     3: "something is missing: data files, the network, an optional package",
+    4: "a time limit was reached; the same command goes on",
     130: "stopped by Ctrl-C",
 }
 
@@ -30,6 +31,10 @@ class CommandError(LandscopeError, ValueError):
     """What was given on the command line cannot be used."""
 
 
+class StoppedError(LandscopeError):
+    """A limit was reached before all was done."""
+
+
 def exit_code(error: BaseException) -> int:
     """The exit code for an error.
 
@@ -38,6 +43,8 @@ def exit_code(error: BaseException) -> int:
     """
     if isinstance(error, DataFileError | MissingExtraError):
         return 3
+    if isinstance(error, StoppedError):
+        return 4
     return 2 if isinstance(error, LandscopeError | _UsageError) else 1
 
 
@@ -91,5 +98,5 @@ class Commands(TyperGroup):
             sys.stderr.write(f"landscope: error: {one_line(error)}\n")
             code = exit_code(error)
         if code == 130:
-            sys.stderr.write("\nlandscope: stopped. Nothing half-done was left; run it again to go on.\n")
+            sys.stderr.write("\nlandscope: stopped. What is done is kept; run it again to go on.\n")
         sys.exit(code or 0)

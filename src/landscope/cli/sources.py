@@ -9,9 +9,9 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from landscope.cli.checkpoint import load_weights, read_weights
 from landscope.cli.failures import CommandError
 from landscope.cli.text import shape
+from landscope.core.checkpoints import load_weights, read_weights
 from landscope.core.errors import LandscopeError, SpecError
 from landscope.core.importing import call_imported, is_import
 from landscope.data import DataSplits, Pixels, load

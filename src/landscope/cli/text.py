@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["examples", "shape", "size"]
+__all__ = ["duration", "examples", "shape", "size"]
 
 
 def examples(*lines: str) -> str:
@@ -37,3 +37,20 @@ def shape(dimensions: Sequence[int]) -> str:
     '3×32×32'
     """
     return "×".join(map(str, dimensions)) or "a number"
+
+
+def duration(seconds: float) -> str:
+    """A length of time, in the units that suit it.
+
+    >>> duration(0.25), duration(75), duration(3700), duration(200_000)
+    ('0.25 s', '1 min 15 s', '1 h 2 min', '2 d 8 h')
+    """
+    if seconds < 59.5:
+        return f"{seconds:.2g} s" if seconds < 9.5 else f"{seconds:.0f} s"
+    for limit, unit, smaller in ((3_570, "min", "s"), (86_370, "h", "min"), (float("inf"), "d", "h")):
+        if seconds < limit:
+            per = {"s": 1, "min": 60, "h": 3600}[smaller]
+            most = {"min": 60, "h": 60, "d": 24}[unit]
+            count = round(seconds / per)
+            return f"{count // most} {unit} {count % most} {smaller}"
+    raise AssertionError("days take anything")

@@ -26,7 +26,10 @@
     ├── NonFiniteProductError       an operator's product holds NaN or infinity
     ├── BudgetSpentError            the seconds or passes that were allowed are used up
     ├── OutOfMemoryError            not even one sample fits
+    ├── CheckpointError             weights that cannot be read, or do not fit the model
     ├── SpecError                   a spec or setting of the wrong type, out of range, or at odds with another
+    ├── TrainingError               a training run cannot start or go on
+    │   └── NonFiniteTrainingError      the loss or the weights became NaN or infinite
     ├── StudyError                  a study cannot go on
     │   ├── StoreError                  a file of the store cannot be written, or is not what was written
     │   │   └── StoreFullError              no room is left where the store lies
@@ -48,6 +51,7 @@ from collections.abc import Iterable
 __all__ = [
     "BudgetSpentError",
     "ChangingDataError",
+    "CheckpointError",
     "ClaimError",
     "DamagedFileError",
     "DataError",
@@ -66,6 +70,7 @@ __all__ = [
     "NoParametersError",
     "NonFiniteLossError",
     "NonFiniteProductError",
+    "NonFiniteTrainingError",
     "NonFiniteWeightsError",
     "NotApplicableError",
     "OneShotDataError",
@@ -79,6 +84,7 @@ __all__ = [
     "StoreError",
     "StoreFullError",
     "StudyError",
+    "TrainingError",
     "UnknownNameError",
     "UnsafeFileError",
 ]
@@ -188,8 +194,20 @@ class OutOfMemoryError(LandscopeError, MemoryError):
     """Not even the smallest piece of work fits into memory."""
 
 
+class CheckpointError(LandscopeError, ValueError):
+    """Weights that cannot be read, or do not fit the model."""
+
+
 class SpecError(LandscopeError, ValueError):
     """A spec or a setting of the wrong type, outside its range, or at odds with another."""
+
+
+class TrainingError(LandscopeError, RuntimeError):
+    """A training run cannot start or go on."""
+
+
+class NonFiniteTrainingError(TrainingError, FloatingPointError):
+    """The loss or the weights became NaN or infinite while training."""
 
 
 class StudyError(LandscopeError, RuntimeError):

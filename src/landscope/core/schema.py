@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from landscope.core.errors import SpecError, UnknownNameError
+from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 
 __all__ = [
     "Fraction",
@@ -200,7 +200,7 @@ def _instance(value: object, cls: type, path: Path) -> object:
         given[cast(str, rest)] = {**cast(dict[str, object], given.get(cast(str, rest), {})), **others}
     try:
         return cls(**given)
-    except SpecError as error:
+    except (LandscopeError, ValueError) as error:  # what its fields say together, or what they name
         raise MismatchError((path, str(error))) from error
 
 

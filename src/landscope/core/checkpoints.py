@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from landscope.cli.failures import CommandError
-from landscope.cli.text import shape
+from landscope.core.errors import CheckpointError
 
 __all__ = ["load_weights", "read_weights"]
 
@@ -23,7 +22,7 @@ _LISTED = 5
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The state dict in a file, on the CPU, without the prefixes that DataParallel and torch.compile add."""
     if not path.is_file():
-        raise CommandError(f"{path}: no such file; a checkpoint was expected (safetensors or torch.save)")
+        raise CheckpointError(f"{path}: no such file; a checkpoint was expected (safetensors or torch.save)")
     with path.open("rb") as file:
         head = file.read(9)
     content = _safetensors(path) if head[8:] == b"{" else _torch(path)
@@ -32,11 +31,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = content[key]
             break
     if isinstance(content, nn.Module) or not isinstance(content, Mapping) or not content:
-        raise CommandError(f"{path}: holds {_words(content)} where a state dict was expected: save model.state_dict()")
+        raise CheckpointError(
+            f"{path}: holds {_words(content)} where a state dict was expected: save model.state_dict()"
+        )
     weights = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if len(weights) < len(content):
         others = [str(name) for name in content if str(name) not in weights]
-        raise CommandError(
+        raise CheckpointError(
             f"{path}: {_listed(others)} are no tensors. Save model.state_dict(), alone or under 'state_dict'"
         )
     for prefix in _WRAPPERS:
@@ -52,7 +53,7 @@ def _safetensors(path: Path) -> object:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise CommandError(f"{path}: is damaged or no safetensors file ({error})") from error
+        raise CheckpointError(f"{path}: is damaged or no safetensors file ({error})") from error
 
 
 def _torch(path: Path) -> object:
@@ -61,13 +62,13 @@ def _torch(path: Path) -> object:
     except pickle.UnpicklingError as error:
         # torch says the same of a whole pickled model and of a file that is no pickle at all.
         if zipfile.is_zipfile(path):
-            raise CommandError(
+            raise CheckpointError(
                 f"{path}: holds more than tensors, such as a whole pickled model; that is code, which is not run. "
                 "Save model.state_dict() instead"
             ) from error
-        raise CommandError(f"{path}: is neither a safetensors file nor one that torch.save wrote") from error
+        raise CheckpointError(f"{path}: is neither a safetensors file nor one that torch.save wrote") from error
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise CommandError(
+        raise CheckpointError(
             f"{path}: is damaged, or neither a safetensors file nor one that torch.save wrote"
         ) from error
 
@@ -77,7 +78,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, remedy: str
 
     >>> load_weights(nn.Linear(2, 1), {"weight": torch.ones(1, 3)}, remedy="Look at --model")
     Traceback (most recent call last):
-    landscope.cli.failures.CommandError: the checkpoint does not fit the model: missing: bias; other shapes: weight (1×3
+    landscope.core.errors.CheckpointError: the checkpoint does not fit the model: missing: bias; other shapes: weight (1×3
     in the checkpoint, 1×2 in the model). Look at --model
     """
     own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
@@ -86,15 +87,19 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, remedy: str
     missing = [name for name in own if name not in weights and own[name].data_ptr() not in given]
     unexpected = [name for name in weights if name not in own]
     reshaped = [
-        f"{name} ({shape(value.shape)} in the checkpoint, {shape(own[name].shape)} in the model)"
+        f"{name} ({_shape(value)} in the checkpoint, {_shape(own[name])} in the model)"
         for name, value in weights.items()
         if name in own and own[name].shape != value.shape
     ]
     wrong = {"missing": missing, "unexpected": unexpected, "other shapes": reshaped}
     if any(wrong.values()):
         found = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
-        raise CommandError(f"the checkpoint does not fit the model: {found}. {remedy}")
+        raise CheckpointError(f"the checkpoint does not fit the model: {found}. {remedy}")
     model.load_state_dict(dict(weights), strict=False)
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "a number"
 
 
 def _listed(names: Sequence[str]) -> str:

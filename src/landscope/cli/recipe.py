@@ -1,0 +1,158 @@
+"""`landscope recipe`: the papers' experiments, run for real, beside the papers' own numbers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from landscope.cli.failures import CommandError, StoppedError
+from landscope.cli.output import console, note, print_json, table
+from landscope.cli.parameters import Json
+from landscope.cli.study import ExecutorOption, RetryFailed, TimeLimit, Workers, execute
+from landscope.cli.text import duration, examples
+
+if TYPE_CHECKING:
+    from landscope.recipes import Recipe
+
+__all__ = ["app"]
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name from `landscope recipe list`.", show_default=False)
+]
+SizeOption = Annotated[
+    Literal["tiny", "small", "paper"],
+    typer.Option(help="tiny: seconds; small: minutes on two cores; paper: what the paper did, on a GPU."),
+]
+
+app = typer.Typer(
+    help="Run the papers' experiments, and set their numbers beside ours.",
+    rich_markup_mode=None,
+    epilog=examples(
+        "landscope recipe list",
+        "landscope recipe run adaptive-sharpness --size small",
+        "landscope recipe run explicit-regularisation --size paper --time-limit 1500",
+        "landscope recipe results results/",
+    ),
+)
+
+
+@app.callback(invoke_without_command=True)
+def recipe(context: typer.Context) -> None:
+    """Show the help where no command is given."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command("list", epilog=examples("landscope recipe list", "landscope recipe list --json"))
+def list_recipes(as_json: Json = False) -> None:
+    """Show the recipes, their parts and how many models each size trains."""
+    from landscope.recipes import RECIPES
+
+    if as_json:
+        print_json([_plain(RECIPES[name]) for name in RECIPES])
+        return
+    shown = table("recipe", "paper", "parts", "tiny", "small", "paper", right=["tiny", "small"])
+    for name in RECIPES:
+        one = RECIPES[name]
+        counts = [str(sum(_models(one, size).values())) for size in ("tiny", "small", "paper")]
+        shown.add_row(name, one.title, ", ".join(one.parts("paper")), *counts)
+    console().print(shown)
+
+
+def _models(one: Recipe, size: Literal["tiny", "small", "paper"]) -> dict[str, int]:
+    from landscope.studies.grid import runs_of
+
+    return {part: len(runs_of(entry.study)) for part, entry in one.parts(size).items()}
+
+
+def _plain(one: Recipe) -> dict[str, object]:
+    sizes: tuple[Literal["tiny", "small", "paper"], ...] = ("tiny", "small", "paper")
+    return {
+        "name": one.name,
+        "title": one.title,
+        "paper": one.paper,
+        "differences": one.differences,
+        "models": {size: _models(one, size) for size in sizes},
+    }
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "landscope recipe run adaptive-sharpness --size tiny",
+        "landscope recipe run false-friend --size small --part softmax-regression",
+        "landscope recipe run explicit-regularisation --size paper --time-limit 1500   # again: it goes on",
+    ),
+)
+def run(
+    name: RecipeName,
+    size: SizeOption = "small",
+    part: Annotated[
+        list[str] | None, typer.Option(help="Only this part; may be repeated.  [default: all]", show_default=False)
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where it goes.  [default: recipes/NAME-SIZE]", show_default=False),
+    ] = None,
+    executor: ExecutorOption = "local",
+    workers: Workers = None,
+    retry_failed: RetryFailed = False,
+    time_limit: TimeLimit = None,
+    as_json: Json = False,
+) -> None:
+    """Run a recipe, part by part: what is done is skipped, what is half done goes on.
+
+    Each part is a study with a report of its own; its records are kept in one small file beside it.
+    """
+    from landscope.core.errors import UnknownNameError
+    from landscope.recipes import RECIPES, finish_part
+    from landscope.studies.study import Study
+
+    chosen = RECIPES[name]
+    parts = chosen.parts(size)
+    for wanted in part or ():
+        if wanted not in parts:
+            raise UnknownNameError.among(f"part of {name}", wanted, parts)
+    folder = into or Path("recipes") / f"{name}-{size}"
+    start = time.monotonic()
+    made = []
+    for label, entry in parts.items():
+        if part and label not in part:
+            continue
+        left = None if time_limit is None else time_limit - (time.monotonic() - start)
+        if left is not None and left <= 0:
+            raise StoppedError(f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on")
+        note(f"{name}, {label}: {entry.note or entry.study.name}")
+        study = Study(entry.study, folder / label)
+        execute(study, folder / label, executor, workers, retry_failed, left, with_report=False, as_json=False)
+        made += finish_part(chosen, label, size, study, folder)
+    if as_json:
+        print_json([str(path) for path in made])
+    else:
+        for path in made:
+            typer.echo(f"written: {path}")
+
+
+@app.command("results", epilog=examples("landscope recipe results results/ --page RESULTS.md"))
+def results(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Records, as RECIPE/PART.json.gz.", show_default=False)
+    ],
+    page: Annotated[Path, typer.Option(metavar="FILE.md", help="Where the page goes.")] = Path("RESULTS.md"),
+    reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Write the HTML reports, too.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the page of results, and the reports, again from kept records."""
+    from landscope.recipes import write_results
+
+    if not folder.is_dir():
+        raise CommandError(f"{folder}: no such folder; records were expected there as RECIPE/PART.json.gz")
+    made = write_results(folder, page, reports=reports)
+    if as_json:
+        print_json([str(path) for path in made])
+    else:
+        for path in made:
+            typer.echo(f"written: {path}")

@@ -1,0 +1,87 @@
+"""Records of a recipe's part in one small file, from which its tables, figures and report are made again."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from landscope.core.errors import DamagedFileError
+from landscope.core.estimate import Estimate
+from landscope.core.schema import Plain, build, to_plain
+from landscope.measures import Report
+from landscope.studies.record import Record, Subject
+from landscope.studies.spec import StudySpec
+
+__all__ = ["Bundle", "load_bundle", "save_bundle"]
+
+LONG = 64
+"""Entries of a list in an estimate's details that are kept; longer ones only for the models that figures show."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A study and the records it left."""
+
+    recipe: str
+    part: str
+    size: str
+    spec: StudySpec
+    records: tuple[Record, ...]
+
+
+def save_bundle(bundle: Bundle, path: Path) -> Path:
+    """Write a bundle: gzipped JSON, the same bytes for the same records."""
+    plain = {
+        "recipe": bundle.recipe,
+        "part": bundle.part,
+        "size": bundle.size,
+        "spec": to_plain(bundle.spec),
+        "records": [_trimmed(record).to_dict() for record in bundle.records],
+    }
+    text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".part")
+    aside.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
+    return aside.replace(path)
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Read what `save_bundle` wrote."""
+    try:
+        plain = json.loads(gzip.decompress(path.read_bytes()))
+        records = tuple(map(Record.from_dict, plain["records"]))
+        return Bundle(plain["recipe"], plain["part"], plain["size"], build(StudySpec, plain["spec"]), records)
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise DamagedFileError(f"{path} is no bundle of records: {error}") from error
+
+
+def _trimmed(record: Record) -> Record:
+    """Without the long lists (spectra, curves) of models that no figure shows: those of the first seed are kept."""
+    if record.spec.get("figures"):
+        return record
+    return replace(record, subjects=tuple(_short(subject) for subject in record.subjects))
+
+
+def _short(subject: Subject) -> Subject:
+    reports = {
+        split: Report({name: _shortened(e) for name, e in report.items()}, report.about)
+        for split, report in subject.reports.items()
+    }
+    return replace(subject, reports=reports)
+
+
+def _shortened(estimate: Estimate) -> Estimate:
+    kept = {key: value for key, value in estimate.details.items() if not _is_long(value)}
+    return replace(estimate, details=kept)
+
+
+def _is_long(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_is_long, value.values()))
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    return len(value) > LONG or any(_is_long(item) for item in cast(Sequence[Plain], value))

@@ -1,0 +1,129 @@
+"""One run, from its spec to its record: train or take a model, measure it, note what it took.
+
+Whatever is finished is kept at once: the training keeps its checkpoints, every measured model a file of its own, so that a run
+that is stopped at any moment goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from landscope.core.checkpoints import load_weights, read_weights
+from landscope.core.errors import SpecError
+from landscope.core.estimate import Estimate
+from landscope.core.schema import Plain, build
+from landscope.studies import stopping
+from landscope.studies.consistency import outputs_file
+from landscope.studies.environment import environment, forget_peak_memory, peak_memory
+from landscope.studies.record import Record, Subject
+from landscope.studies.run_folder import RunFolder
+from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
+from landscope.studies.subjects import Gauge, fitted_temperature, measure_subject
+from landscope.training.loop import train
+from landscope.training.result import Trained
+from landscope.training.sources import Task, make_task
+from landscope.training.spec import TrainingSpec
+
+__all__ = ["work"]
+
+Weights = Mapping[str, Tensor]
+
+
+def work(spec: Mapping[str, Plain], folder: str) -> None:
+    """Do the run in `folder`; a worker of an executor calls this, holding the run's claim."""
+    run = RunFolder(folder)
+    started = time.monotonic()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    forget_peak_memory(device)
+    measuring = build(MeasuringSpec, spec["measuring"])
+    if "training" in spec:
+        task, models, history = _trained(run, build(TrainingSpec, spec["training"]), measuring, device)
+    else:
+        task, models = _taken(build(CheckpointsSpec, spec["checkpoint"]))
+        history = []
+    gauge = Gauge(task.to(device), measuring, device)
+    subjects = tuple(_subjects(run, gauge, models, figures=bool(spec.get("figures"))))
+    record = Record(
+        run=run.key,
+        condition="",
+        axes={},
+        seed=task.spec.seed,
+        spec=spec,
+        subjects=subjects,
+        history=tuple(history),
+        environment=environment(device),
+        seconds=_seconds_before(run) + time.monotonic() - started,
+        peak_memory=peak_memory(device),
+    )
+    run.finish(record.to_dict())
+
+
+def _trained(
+    run: RunFolder, training: TrainingSpec, measuring: MeasuringSpec, device: torch.device
+) -> tuple[Task, dict[str, Weights], list[Mapping[str, Plain]]]:
+    started = time.monotonic()
+    trained = train(
+        training, folder=run.path("training"), device=device, progress=False, should_stop=stopping.requested
+    )
+    if not trained.finished:
+        _note_seconds(run, time.monotonic() - started)
+        stopping.request()  # a signal that the training took was meant for this whole process
+        stopping.check()
+    models = {name: _weights(trained, name) for name in measuring.checkpoints}
+    return make_task(training), models, [cast(dict[str, Plain], dict(row)) for row in trained.history]
+
+
+def _weights(trained: Trained, checkpoint: str) -> Weights:
+    if checkpoint.startswith("step "):
+        return trained.snapshots[int(checkpoint.removeprefix("step "))]
+    model = {"final": trained.model, "best": trained.best, "average": trained.average}[checkpoint]
+    if model is None:
+        raise SpecError(f"the training made no {checkpoint!r} model")
+    return model.state_dict()
+
+
+def _taken(taken: CheckpointsSpec) -> tuple[Task, dict[str, Weights]]:
+    """A model that exists: its task, and its weights under the name "final"."""
+    training = TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss)
+    task = make_task(training)
+    weights = read_weights(Path(taken.files[0]))
+    load_weights(task.model, weights, remedy=f"Look at the options of {taken.model.name}")
+    return task, {"final": {name: value.clone() for name, value in task.model.state_dict().items()}}
+
+
+def _subjects(run: RunFolder, gauge: Gauge, models: Mapping[str, Weights], figures: bool) -> Iterator[Subject]:
+    """Every model at every temperature; those that were measured before are read."""
+    spec = gauge.spec
+    for checkpoint, weights in models.items():
+        fitted: Estimate | None = None
+        if spec.temperature != "none":
+            fitted = fitted_temperature(gauge, gauge.model(weights))
+        if spec.consistency and len(gauge.rows("test").y):
+            with run.writing(outputs_file(checkpoint)) as path:
+                save_file({"test": gauge.outputs(gauge.model(weights), "test").contiguous()}, path)
+        temperatures: dict[str, list[Estimate | None]] = {"none": [None], "fitted": [fitted], "both": [None, fitted]}
+        for number, temperature in enumerate(temperatures[spec.temperature]):
+            name = f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json"
+            if not run.path(name).exists():
+                shown = figures and checkpoint == next(iter(models)) and number == 0
+                subject = measure_subject(gauge, weights, checkpoint, temperature, figures=shown, note=print)
+                run.write_json(name, subject.to_dict())
+                stopping.check()
+            yield Subject.from_dict(json.loads(run.path(name).read_text()))
+
+
+def _note_seconds(run: RunFolder, seconds: float) -> None:
+    run.write_json("state/seconds.json", _seconds_before(run) + seconds)
+
+
+def _seconds_before(run: RunFolder) -> float:
+    path = run.path("state/seconds.json")
+    return float(json.loads(path.read_text())) if path.exists() else 0.0

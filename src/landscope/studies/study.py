@@ -1,0 +1,163 @@
+"""A study at work: its runs in a store, the records they left, and the table that questions are asked of."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from statistics import median
+from typing import TYPE_CHECKING
+
+from landscope.core.documents import read_document
+from landscope.core.errors import DataFileError, SpecError
+from landscope.core.importing import is_import
+from landscope.core.schema import Path, Plain, build, to_plain
+from landscope.data import status as data_status
+from landscope.studies.canonical import run_key
+from landscope.studies.consistency import with_consistency
+from landscope.studies.durable import write_whole
+from landscope.studies.executors.base import Job, Resources
+from landscope.studies.grid import RunSpec, runs_of
+from landscope.studies.record import Record
+from landscope.studies.spec import StudySpec
+from landscope.studies.store import RunState, RunStatus, Store
+from landscope.studies.table import wide_table
+from landscope.training.spec import DataSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["WORK", "Progress", "Study"]
+
+WORK = "landscope.studies.running:work"
+"""What a worker calls for every run."""
+STUDY_FILE = "study.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a study stands."""
+
+    total: int
+    by_state: Mapping[RunState, int]
+    seconds_per_run: float | None
+    """The median of those that are done."""
+
+    @property
+    def done(self) -> int:
+        """Runs that have their record."""
+        return self.by_state.get(RunState.DONE, 0)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At one run at a time."""
+        return None if self.seconds_per_run is None else self.seconds_per_run * (self.total - self.done)
+
+
+class Study:
+    """A spec, its runs by key, and the store that holds them.
+
+    >>> import tempfile
+    >>> spec = {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}, "seeds": 2}
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     study = Study.of(spec, root)
+    ...     [(run.condition, run.seed) for run in study.runs.values()][:2], study.progress().done
+    ([('optimizer.lr=0.1', 0), ('optimizer.lr=0.1', 1)], 0)
+    """
+
+    def __init__(self, spec: StudySpec, root: str | os.PathLike[str], place: Mapping[Path, str] | None = None) -> None:
+        self.spec = spec
+        self.store = Store(FilePath(root))
+        self.runs = {run_key(run.plain): run for run in runs_of(spec, place, _versions(spec, place))}
+
+    @classmethod
+    def of(
+        cls, source: StudySpec | Mapping[str, object] | str | os.PathLike[str], root: str | os.PathLike[str]
+    ) -> Study:
+        """A study from a spec, from plain values or from a file, with its runs in the folder `root`."""
+        if isinstance(source, StudySpec):
+            return cls(source, root)
+        if isinstance(source, Mapping):
+            return cls(build(StudySpec, source), root)
+        document = read_document(source)
+        return cls(build(StudySpec, document.content, document.place), root, document.place)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Study:
+        """The study that `save` kept in a folder."""
+        place = FilePath(folder) / STUDY_FILE
+        try:
+            kept = json.loads(place.read_text(encoding="utf-8"))
+            spec, root = kept["spec"], (FilePath(folder) / kept["store"]).resolve()
+        except FileNotFoundError:
+            raise SpecError(
+                f"{folder} holds no study ({STUDY_FILE} is not there); `landscope study run` makes one"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SpecError(f"{place} cannot be read: {error}") from error
+        return cls(build(StudySpec, spec, {(): str(place)}), root)
+
+    def save(self, folder: str | os.PathLike[str]) -> FilePath:
+        """Keep the spec in a folder, so that `open` finds the study there."""
+        place = FilePath(folder) / STUDY_FILE
+        store = os.path.relpath(self.store.root, FilePath(folder).absolute())
+        kept = {"name": self.spec.name, "store": store, "spec": to_plain(self.spec)}
+        write_whole(place, json.dumps(kept, indent=2, ensure_ascii=False).encode())
+        return place
+
+    def jobs(self, resources: Resources) -> list[Job]:
+        """What an executor is given."""
+        return [Job(key, run.plain, resources) for key, run in self.runs.items()]
+
+    def statuses(self) -> dict[str, RunStatus]:
+        """Where each run of this study stands; those that the store does not know yet are waiting."""
+        known = set(self.store.keys())
+        found = {status.key: status for status in self.store.statuses(key for key in self.runs if key in known)}
+        return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in self.runs}
+
+    def progress(self) -> Progress:
+        """How many runs are where, and how long one takes."""
+        states = [status.state for status in self.statuses().values()]
+        seconds = [float(record["seconds"]) for _, record in self._stored()]  # type: ignore[arg-type]
+        counts = {state: states.count(state) for state in RunState if state in states}
+        return Progress(len(self.runs), counts, median(seconds) if seconds else None)
+
+    def _stored(self) -> list[tuple[str, dict[str, Plain]]]:
+        known = set(self.store.keys())
+        return list(self.store.records(key for key in self.runs if key in known))
+
+    def records(self) -> list[Record]:
+        """The records of the runs that are done, named as this study names them, in its order."""
+        records = [self._named(key, Record.from_dict(plain)) for key, plain in self._stored()]
+        return with_consistency(records, self.store)
+
+    def _named(self, key: str, record: Record) -> Record:
+        run: RunSpec = self.runs[key]
+        return replace(record, condition=run.condition, axes=run.axes)
+
+    def table(self) -> pd.DataFrame:
+        """One row per measured model."""
+        return wide_table(self.records())
+
+
+def _versions(spec: StudySpec, place: Mapping[Path, str] | None) -> dict[str, Plain]:
+    """Versions of code and data, which are part of every run's key; data that is missing is reported now."""
+    import landscope
+
+    named = (
+        spec.checkpoints.data
+        if spec.checkpoints is not None
+        else build(DataSpec, (spec.training or {}).get("data", {}))
+    )
+    if is_import(named.name):
+        return {"landscope": landscope.__version__, "data": named.name}
+    found = data_status(named.name, root=named.options.get("root"), verify=False)  # type: ignore[arg-type]
+    if found.state != "present":
+        where = (place or {}).get(("training", "data"), "")
+        problems = "; ".join(found.problems[:3])
+        raise DataFileError(
+            f"{where + ': ' if where else ''}{found.title} is {found.state}{': ' + problems if problems else ''}. {found.hint}"
+        )
+    return {"landscope": landscope.__version__, "data": found.version}

@@ -1,0 +1,258 @@
+"""Measure one model of a study: every split, calibration before and after temperature, and what the figures need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from landscope.core.errors import LandscopeError, NotApplicableError
+from landscope.core.estimate import Estimate
+from landscope.core.probe import Probe
+from landscope.core.schema import Plain
+from landscope.data import Split, corrupt, scaled
+from landscope.data.splits import draw
+from landscope.measures import AS_PUBLISHED, Report, by_layer, invariance, measure
+from landscope.measures.base import Measure
+from landscope.measures.calibration import fit_temperature, reliability
+from landscope.measures.measuring import resolve_measures
+from landscope.measures.robustness import corruption_accuracy
+from landscope.planes import landscape
+from landscope.studies.record import Subject
+from landscope.studies.spec import CorruptionsSpec, MeasuringSpec, SplitSpec
+from landscope.training.sources import Forward, Task
+
+__all__ = ["Gauge", "fitted_temperature", "measure_subject"]
+
+EVALUATION_ROWS = 512
+
+
+class _AsCalled(nn.Module):
+    """A model that takes rows the way its task gives them (a node's number, tokens with their mask)."""
+
+    def __init__(self, model: nn.Module, call: Forward) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs for some rows."""
+        return self.call(self.model, x)
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """How the models of one task are measured: what is called on what."""
+
+    task: Task
+    spec: MeasuringSpec
+    device: torch.device
+
+    def model(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The task's network with these weights, taking the rows that `rows` gives."""
+        net = self.task.model
+        net.load_state_dict(dict(weights))
+        return net if self._plain else _AsCalled(net, self.task.forward)
+
+    @property
+    def _plain(self) -> bool:
+        return self.task.rows.kind not in ("node classification", "text classification")
+
+    def rows(self, split: str, samples: int | None = None) -> Split:
+        """Rows of a split, never augmented; `samples` of them are drawn in proportion to the classes."""
+        x, y = getattr(self.task.rows, split)
+        if samples is not None and samples < len(y):
+            chosen, _ = draw(y, samples, self.spec.seed, f"measured {split}")
+            x, y = x[chosen], y[chosen]
+        return Split(self._shaped(x), y)
+
+    def _shaped(self, x: Tensor) -> Tensor:
+        """Vectors for networks that take them; tried on two rows, because a module may declare nothing."""
+        if not self._plain or x.dim() <= 2:
+            return x
+        with torch.no_grad():
+            flat = _accepts(self.task.model, x[:2].flatten(1).to(self.device))
+            whole = not flat or _accepts(self.task.model, x[:2].to(self.device))
+        return x if whole else x.flatten(1)
+
+    def probe(self, model: nn.Module, split: str, samples: int | None, temperature: float) -> Probe:
+        """The point at which a split is measured."""
+        return Probe(
+            model,
+            self.rows(split, samples),
+            self.task.loss,
+            mode=self.spec.mode,
+            temperature=temperature,
+            batch_size=self.spec.batch_size,
+            device=self.device,
+            dtype=getattr(torch, self.spec.dtype) if self.spec.dtype else None,
+            seed=self.spec.seed,
+        )
+
+    def outputs(self, model: nn.Module, split: str) -> Tensor:
+        """The model's outputs on a whole split, in eval mode, on the CPU."""
+        x, _ = self.rows(split)
+        model.eval().to(self.device)
+        with torch.no_grad():
+            return torch.cat([model(part.to(self.device)).float().cpu() for part in x.split(EVALUATION_ROWS)])
+
+
+def _accepts(model: nn.Module, x: Tensor) -> bool:
+    try:
+        model.eval()(x)
+    except Exception:  # whatever a module raises for inputs it was not made for
+        return False
+    return True
+
+
+def fitted_temperature(gauge: Gauge, model: nn.Module) -> Estimate:
+    """The temperature fitted on the validation rows to convergence."""
+    _, labels = gauge.rows("validation")
+    if not gauge.task.classes:
+        return Estimate.not_applicable("a temperature is fitted to class probabilities")
+    if not len(labels):
+        return Estimate.not_applicable("there are no validation rows to fit a temperature on")
+    return fit_temperature(gauge.outputs(model, "validation"), labels).estimate
+
+
+def measure_subject(
+    gauge: Gauge,
+    weights: Mapping[str, Tensor],
+    checkpoint: str,
+    temperature: Estimate | None = None,
+    *,
+    figures: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+) -> Subject:
+    """Everything that the spec asks for, at one set of weights and at temperature 1 or a fitted one.
+
+    `figures` adds what is shown for one model of each condition only: layers, invariances, a landscape.
+    """
+    spec, model = gauge.spec, gauge.model(weights)
+    T = 1.0 if temperature is None or not temperature.status.has_value else temperature.value
+    reports: dict[str, Report] = {}
+    extras: dict[str, Plain] = {}
+    for split, wanted in spec.splits.items():
+        if len(gauge.rows(split).y):
+            note(f"{checkpoint}: {split}")
+            reports[split] = _split_report(gauge, model, split, wanted, T)
+    if temperature is not None:
+        reports["calibration"] = Report({"temperature": temperature})
+    if gauge.task.classes and spec.reliability and len(gauge.rows("test").y):
+        extras["reliability"] = _reliability(gauge, model, temperature)
+    if spec.corruptions is not None:
+        note(f"{checkpoint}: corruptions")
+        reports["corrupted"], extras["corruptions"] = _corrupted(gauge, model, spec.corruptions, T)
+    if figures:
+        extras |= _figures(gauge, model, T, note)
+    return Subject(checkpoint=checkpoint, temperature=T, reports=reports, extras=extras)
+
+
+def _split_report(gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec, T: float) -> Report:
+    chosen: dict[str, Measure] = dict(resolve_measures(wanted.wanted, gauge.spec.seed))
+    if wanted.as_published is not None:
+        preset = AS_PUBLISHED[wanted.as_published]
+        chosen |= {f"published.{name}": one for name, one in preset.measures.items()}
+        chosen |= {f"corrected.{name}": one for name, one in preset.corrected.items()}
+    probe = gauge.probe(model, split, wanted.samples, T)
+    report = measure(probe, measures=chosen, seconds=gauge.spec.seconds, progress=False)
+    return Report(report.estimates, {**report.about, "split": split})
+
+
+def _reliability(gauge: Gauge, model: nn.Module, temperature: Estimate | None) -> Plain:
+    logits, labels = gauge.outputs(model, "test"), gauge.rows("test").y
+    shown: dict[str, Plain] = {"before": _table(logits, labels)}
+    if temperature is not None and temperature.status.has_value:
+        shown["after"] = _table(logits / temperature.value, labels)
+    return shown
+
+
+def _table(logits: Tensor, labels: Tensor) -> Plain:
+    found = reliability(logits, labels)
+    columns = {name: getattr(found, name).tolist() for name in ("edges", "counts", "confidence", "accuracy")}
+    return {
+        name: [None if isinstance(v, float) and math.isnan(v) else v for v in column]
+        for name, column in columns.items()
+    }
+
+
+def _corrupted(gauge: Gauge, model: nn.Module, wanted: CorruptionsSpec, T: float) -> tuple[Report, Plain]:
+    rows, data = gauge.task.rows, gauge.task.spec.data
+    pixels = str(data.options.get("pixels", "unit"))
+    x, y = gauge.task.rows.test
+    if x.dim() != 4 or not rows.classes or pixels == "raw":
+        raise NotApplicableError(f"corruptions are for images with classes, not for {rows.name}")
+    if wanted.samples is not None and wanted.samples < len(y):
+        chosen, _ = draw(y, wanted.samples, gauge.spec.seed, "corrupted")
+        x, y = x[chosen], y[chosen]
+    mean, std = _moments(gauge.task)
+    unit = {"unit": x, "symmetric": (x + 1) / 2, "standard": x * std + mean}[pixels].clamp(0, 1)
+    scores = corruption_accuracy(
+        model,
+        unit,
+        y,
+        corrupt,
+        wanted.names,
+        wanted.severities,
+        prepare=lambda images: gauge._shaped(scaled(images, pixels, mean.flatten(), std.flatten())),  # type: ignore[arg-type]
+        seed=gauge.spec.seed,
+        device=gauge.device,
+    )
+    table: dict[str, Plain] = {
+        "names": list(scores.names),
+        "severities": list(scores.severities),
+        "accuracy": scores.accuracy.tolist(),
+        "clean": scores.clean,
+        "temperature": T,
+    }
+    return Report({"accuracy": scores.mean}), table
+
+
+def _moments(task: Task) -> tuple[Tensor, Tensor]:
+    """Mean and deviation that `pixels: standard` used."""
+    from landscope.data import load
+
+    if task.spec.data.options.get("pixels") != "standard":
+        channels = task.rows.test.x.shape[1]
+        return torch.zeros(1, channels, 1, 1), torch.ones(1, channels, 1, 1)
+    card = load(task.spec.data.name, **task.spec.data.options).card  # type: ignore[arg-type]
+    shape = (1, -1, 1, 1)
+    return torch.tensor(card.mean).reshape(shape), torch.tensor(card.std).reshape(shape)
+
+
+def _figures(gauge: Gauge, model: nn.Module, T: float, note: Callable[[str], None]) -> dict[str, Plain]:
+    spec = gauge.spec
+    found: dict[str, Plain] = {}
+    train = spec.splits.get("train", SplitSpec())
+    if spec.layers:
+        note("layers")
+        layers = by_layer(gauge.probe(model, "train", train.samples, T))
+        found["layers"] = {
+            name: {layer: estimate.to_dict() for layer, estimate in values.items()}
+            for name, values in layers.estimates.items()
+        }
+    if spec.invariance:
+        note("invariances")
+        found["invariance"] = _invariances(gauge.probe(model, "train", train.samples, T), train)
+    if spec.landscape is not None:
+        note("landscape")
+        shown = spec.landscape
+        probe = gauge.probe(model, "train", shown.samples, T)
+        others = {"test": gauge.probe(model, "test", shown.samples, T)} if len(gauge.rows("test").y) else {}
+        plane = landscape(probe, resolution=shown.resolution, span=shown.span, others=others, seed=spec.seed)
+        found["landscape"] = plane.to_dict()
+    return found
+
+
+def _invariances(probe: Probe, split: SplitSpec) -> Plain:
+    """How far each measure of the split moves, relative to its value, while the function does not."""
+    table: dict[str, Plain] = {}
+    for name, one in resolve_measures(split.wanted, probe.seed).items():
+        try:
+            moved = invariance.check(one, probe)
+        except LandscopeError:
+            continue
+        table[name] = {what: None if movement is None else movement.change for what, movement in moved.items()}
+    return table

@@ -1,0 +1,291 @@
+"""Sharpness-aware minimisation (Foret et al. 2021; adaptive: Kwon et al. 2021) around any optimizer.
+
+    g = ∇L(w);   ε = ρ T² g / ‖T g‖;   g' = ∇L(w + ε);   back to w exactly;   one step of the base optimizer with g'
+
+Two gradients a step, and one copy of the weights while they are perturbed.
+
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9, rho=0.05)
+
+With a closure, as any optimizer of torch that looks twice; `model` keeps BatchNorm's running statistics to the first pass:
+
+    def closure():
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        return loss
+    loss = optimizer.step(closure, model=model, max_norm=1.0)
+
+By hand. Gradients may be accumulated over micro-batches, the same ones before each of the two steps; what must happen to the
+gradient that the base optimizer sees (clipping, noise) happens just before `second_step`:
+
+    for x, y in micro_batches:
+        (criterion(model(x), y) / len(micro_batches)).backward()
+    optimizer.first_step(zero_grad=True)
+    with frozen_statistics(model):
+        for x, y in micro_batches:
+            (criterion(model(x), y) / len(micro_batches)).backward()
+    optimizer.second_step(zero_grad=True)
+
+With a `GradScaler`, `scaled_step`; by hand, backward through `scaler.scale(loss)` both times, then `second_step(scaler=scaler)`
+and `scaler.update()`. ε does not depend on the scale, so the first gradients need no unscaling (`scaler.unscale_(optimizer)`
+before `first_step` does no harm); the second are unscaled once, under the base optimizer's name, by `scaler.step`.
+
+Under `DistributedDataParallel` gradients are averaged before each step, so ε is the same on every process. A perturbation of its
+own for each micro-batch or process (m-SAM) is `micro_batch_step`. Layers that draw random numbers draw anew in the second pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from landscope.core.errors import LandscopeError
+from landscope.training.optimizers.around import Around
+from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
+from landscope.training.optimizers.passes import accumulate_gradients, without_averaging
+from landscope.training.optimizers.statistics import frozen_statistics
+
+__all__ = ["SAM", "StepOrderError"]
+
+LossT = TypeVar("LossT", Tensor, float)
+
+
+class StepOrderError(LandscopeError, RuntimeError):
+    """The two halves of a sharpness-aware step came in the wrong order, or something came between them."""
+
+
+class SAM(Around):
+    """Sharpness-aware minimisation around `base_optimizer`, a class of torch optimizers or a function that makes one.
+
+    `base_options` go to the base optimizer. Parameter groups may have their own `rho`, `adaptive` and `eta` beside the base's
+    options; `adaptive` is explained in `ascent`. Groups, state and defaults are the base's own objects, so learning rate
+    schedulers attached here act on it, and `state_dict` holds its state; that of the base alone can be loaded too.
+
+    >>> w = torch.tensor([3.0, 4.0], dtype=torch.float64, requires_grad=True)
+    >>> optimizer = SAM([w], torch.optim.SGD, lr=0.1, rho=0.5)
+    >>> def closure():
+    ...     optimizer.zero_grad()
+    ...     loss = w.square().sum() / 2
+    ...     loss.backward()
+    ...     return loss
+    >>> optimizer.step(closure).item(), w.detach()           # w − 0.1 (w + 0.5 w / ‖w‖)
+    (12.5, tensor([2.6700, 3.5600], dtype=torch.float64))
+    """
+
+    _home: list[tuple[Tensors, Tensors]] | None = None
+    """While the weights are perturbed: the parameters that moved and their values before."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        base_optimizer: Callable[..., Optimizer],
+        rho: float = 0.05,
+        adaptive: Adaptive = False,
+        eta: float = 0.01,
+        **base_options: object,
+    ) -> None:
+        super().__init__(params, base_optimizer, {"rho": rho, "adaptive": adaptive, "eta": eta}, base_options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, with its own `rho`, `adaptive` and `eta` if it names them; the base has it too."""
+        Neighbourhood(**self.settings(param_group))
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def first_step(self, zero_grad: bool = False) -> None:
+        """From w to w + ε, by the gradients at w."""
+        self._climb(self._ascent())
+        if zero_grad:
+            self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(
+        self, zero_grad: bool = False, *, scaler: GradScaler | None = None, max_norm: float | None = None
+    ) -> None:
+        """Back to w bit for bit, then a step of the base optimizer with the gradients at w + ε.
+
+        Gradients of a scaled loss are unscaled, and the step is left out where they are not finite, if `scaler` is given;
+        `scaler.update()` remains to be called. They are clipped to `max_norm` after that.
+        """
+        if self._home is None:
+            raise StepOrderError("second_step came without first_step: call first_step after the first backward pass")
+        self.restore()
+        self._descend(scaler, max_norm)
+        if zero_grad:
+            self.zero_grad()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Back to w bit for bit, without a step; nothing happens where the weights are not perturbed."""
+        for params, values in self._home or ():
+            torch._foreach_copy_(params, values)
+        self._home = None
+        torch.clear_autocast_cache()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(
+        self, closure: Callable[[], LossT], *, model: nn.Module | None = None, max_norm: float | None = None
+    ) -> LossT: ...
+    @torch.no_grad()
+    def step(
+        self,
+        closure: Callable[[], LossT] | None = None,
+        *,
+        model: nn.Module | None = None,
+        max_norm: float | None = None,
+    ) -> LossT | None:
+        """Both halves of a step; the loss at w is returned.
+
+        `closure` clears the gradients, evaluates the loss, calls `backward` and returns the loss; it is called at w and at
+        w + ε. Running statistics of `model` move at w only; the gradients at w + ε are clipped to `max_norm`. If the closure
+        raises, the weights are back at w.
+        """
+        if closure is None:
+            raise StepOrderError(
+                "a sharpness-aware step evaluates the loss twice and got no closure. Pass one that clears the gradients, "
+                "evaluates the loss, calls backward and returns the loss; or call first_step and second_step; with a "
+                "GradScaler, scaled_step."
+            )
+        with torch.enable_grad():
+            loss = closure()
+        with self._perturbed(self._ascent()), frozen_statistics(model), torch.enable_grad():
+            closure()
+        self._descend(None, max_norm)
+        return loss
+
+    @torch.no_grad()
+    def scaled_step(
+        self,
+        scaler: GradScaler,
+        closure: Callable[[], Tensor],
+        *,
+        model: nn.Module | None = None,
+        max_norm: float | None = None,
+    ) -> Tensor:
+        """Both halves of a step with a scaled loss; the unscaled loss at w is returned.
+
+        `closure` evaluates and returns the loss (under autocast, if wanted) and leaves clearing, scaling and `backward` to this
+        method. Where either gradient is not finite, the weights and the base optimizer's state stay as they are. The
+        scaler is updated.
+        """
+        self.zero_grad()
+        loss = accumulate_gradients(closure, scaler)
+        climb = self._ascent()
+        if climb.norm.isfinite():  # otherwise the scaler has to see these gradients
+            with self._perturbed(climb), frozen_statistics(model):
+                self.zero_grad()
+                accumulate_gradients(closure, scaler)
+        self._descend(scaler, max_norm)
+        scaler.update()
+        return loss
+
+    @torch.no_grad()
+    def micro_batch_step(
+        self,
+        closures: Sequence[Callable[[], Tensor]],
+        sizes: Sequence[float] | None = None,
+        *,
+        model: nn.Module | None = None,
+        scaler: GradScaler | None = None,
+        max_norm: float | None = None,
+    ) -> Tensor:
+        """m-SAM: every micro-batch i has an ε of its own; the step is by Σᵢ sᵢ ∇Lᵢ(w + εᵢ), and Σᵢ sᵢ Lᵢ(w) is returned.
+
+        `closures` evaluate and return the mean loss of one micro-batch each, and `sizes` (equal, if not given) are the numbers of
+        samples in them, from which sᵢ = sizeᵢ / Σ sizes. Clearing, scaling and `backward` are done here, and the scaler, if
+        there is one, is updated. If `model` is a `DistributedDataParallel`, each process has its own micro-batches and
+        perturbations, and gradients are averaged once, in the last backward pass.
+        """
+        weights = [1.0] * len(closures) if sizes is None else [float(size) for size in sizes]
+        if not closures or len(weights) != len(closures) or min(weights) < 0 or sum(weights) == 0:
+            raise ValueError(
+                f"expected one closure per micro-batch and as many sizes, not negative and not all 0; got {len(closures)} "
+                f"closures and sizes {weights}"
+            )
+        params = [param for group in self.param_groups for param in group["params"]]
+        losses: list[Tensor] = []
+        self.zero_grad()
+        for closure, weight in zip(closures, weights, strict=True):
+            share = weight / sum(weights)
+            sum_so_far = [param.grad for param in params]
+            self.zero_grad()
+            with without_averaging(model):
+                losses.append(share * accumulate_gradients(closure, scaler, share))
+            climb = self._ascent()
+            with ExitStack() as stack:
+                # gradients that are not finite are kept in the sum, where the scaler will find them
+                if scaler is None or climb.norm.isfinite():
+                    for param, grad in zip(params, sum_so_far, strict=True):
+                        param.grad = grad
+                    stack.enter_context(self._perturbed(climb))
+                stack.enter_context(frozen_statistics(model))
+                if len(losses) < len(closures):
+                    stack.enter_context(without_averaging(model))
+                accumulate_gradients(closure, scaler, share)
+        self._descend(scaler, max_norm)
+        if scaler is not None:
+            scaler.update()
+        return torch.stack(losses).sum()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The base optimizer's state and the groups; refused while the weights are perturbed."""
+        self._refuse_perturbed("state_dict")
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a `state_dict` of this optimizer, or of the base optimizer alone."""
+        self._refuse_perturbed("load_state_dict")
+        super().load_state_dict(state_dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._refuse_perturbed("copying or pickling")
+        return super().__getstate__()
+
+    def _ascent(self) -> Ascent:
+        self._refuse_perturbed("another first step")
+        return ascent((group["params"], Neighbourhood(**self.settings(group))) for group in self.param_groups)
+
+    def _climb(self, climb: Ascent) -> None:
+        home = [(params, [torch.empty_like(param) for param in params]) for params, _ in climb.moves]
+        for params, values in home:
+            torch._foreach_copy_(values, params)
+        self._home = [*home]
+        for params, steps in climb.moves:
+            torch._foreach_add_(params, steps)
+        torch.clear_autocast_cache()  # autocast around both passes would hand the second one the first one's weights
+
+    @contextmanager
+    def _perturbed(self, climb: Ascent) -> Iterator[None]:
+        try:
+            self._climb(climb)
+            yield
+        finally:
+            self.restore()
+
+    def _descend(self, scaler: GradScaler | None, max_norm: float | None) -> None:
+        if max_norm is not None:
+            if scaler is not None:
+                scaler.unscale_(self.base_optimizer)
+            clip_grad_norm_([param for group in self.param_groups for param in group["params"]], max_norm)
+        if scaler is None:
+            self.base_optimizer.step()
+        else:
+            scaler.step(self.base_optimizer)
+        self._opt_called = True  # a scheduler that finds no such mark warns that no step was taken
+
+    def _refuse_perturbed(self, what: str) -> None:
+        if self._home is not None:
+            raise StepOrderError(
+                f"{what} came between first_step and second_step, while the weights are perturbed. "
+                f"Call second_step first, or restore() to give the step up."
+            )

@@ -1,0 +1,143 @@
+"""From a study file to its runs: combinations, names, keys, and mistakes that are found before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from landscope.core.errors import DataFileError, SpecError
+from landscope.core.schema import build, to_plain
+from landscope.studies.grid import levels, runs_of
+from landscope.studies.spec import StudySpec
+from landscope.studies.study import Study
+
+BASE: dict[str, object] = {
+    "name": "tiny",
+    "training": {"data": "circles", "model": {"name": "mlp", "widths": [4]}, "epochs": 2},
+    "axes": {
+        "regulariser": {"none": {}, "decay": {"optimizer.weight_decay": 1e-3}, "SAM": {"sam.rho": 0.1}},
+        "rate": {"optimizer.lr": [0.1, 0.2]},
+    },
+    "seeds": [3, 5],
+}
+
+
+def changed(**changes: object) -> StudySpec:
+    return build(StudySpec, {**BASE, **changes})
+
+
+def test_every_combination_for_every_seed() -> None:
+    runs = runs_of(changed())
+    assert len(runs) == 3 * 2 * 2
+    assert runs[0].condition == "none · optimizer.lr=0.1"
+    last = runs[-1]
+    assert last.axes == {"regulariser": "SAM", "rate": 0.2}
+    assert last.training is not None
+    assert (last.training.sam.rho, last.training.optimizer.lr, last.training.seed) == (0.1, 0.2, 5)  # type: ignore[union-attr]
+
+
+def test_axes_open_names_that_were_written_short() -> None:
+    runs = runs_of(changed(training={"data": "circles", "model": "mlp"}, axes={"width": {"model.widths": [[4], [8]]}}))
+    assert [run.training.model.options["widths"] for run in runs[::2]] == [[4], [8]]  # type: ignore[union-attr]
+
+
+def test_keys_depend_on_what_decides_the_numbers_only(tmp_path: Path) -> None:
+    def keys(**changes: object) -> set[str]:
+        return set(Study(changed(**changes), tmp_path).runs)
+
+    same = keys()
+    assert len(same) == 12
+    assert keys(name="other", question="why?", notes={"a": 1}, analysis={"outcomes": ["test.loss"]}) == same
+    renamed = {"rule": BASE["axes"]["regulariser"], "rate": BASE["axes"]["rate"]}  # type: ignore[index]
+    assert keys(axes=renamed) == same, "what an axis is called decides nothing"
+    assert not keys(measuring={"seed": 1}) & same
+    assert len(keys(seeds=[3]) & same) == 6
+
+
+def test_one_level_per_condition_and_grids_by_value() -> None:
+    assert [level.name for level in levels("lr", {"optimizer.lr": [0.1, 1]})] == ["lr=0.1", "lr=1"]
+    assert [level.value for level in levels("lr", {"optimizer.lr": [0.1, 1]})] == [0.1, 1]
+
+
+YAML = """\
+name: tiny
+training:
+  data: circles
+  model: {name: mlp}
+  epochs: 2
+axes:
+  regulariser:
+    none: {}
+    decay: {optimizer.wieght_decay: 1e-3}
+    smooth: {label_smoothing: 2}
+  batch:
+    batch_size: [8, 0]
+measuring:
+  splits:
+    train: [hessian_trase]
+"""
+
+
+def test_every_mistake_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(YAML.replace("hessian_trase", "hessian_trace"))
+    with pytest.raises(SpecError) as caught:
+        Study.of(file, tmp_path)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith(f"{file}:12: axes.batch.batch_size[1]: batch_size: must be an integer ≥ 1")
+    assert any(
+        line.startswith(f"{file}:9: axes.regulariser.decay") and "did you mean 'weight_decay'" in line for line in lines
+    )
+    assert any(line.startswith(f"{file}:10: axes.regulariser.smooth: label_smoothing: must be") for line in lines)
+    file.write_text(YAML)
+    with pytest.raises(SpecError, match=r"study\.yaml:15: measuring\.splits\.train: unknown measure 'hessian_trase'"):
+        Study.of(file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training": None}, "either training .* or checkpoints"),
+        ({"axes": {"a": {}}}, "at least one level"),
+        ({"axes": {"a": {"x": 3}}}, "a condition is a mapping of changes"),
+        ({"axes": {"a": {"epochs": [1, 2]}, "b": {"epochs": [3]}}}, "changed by two axes"),
+        ({"axes": {"a": {"epochs.x": [1]}}}, "which has no keys"),
+        ({"seeds": [1, 1]}, "seeds must be different"),
+        ({"training": {"model": "mlp", "seed": 3}}, "stand under `seeds`"),
+        ({"measuring": {"checkpoints": ["best"]}}, '"best" needs early_stopping'),
+        ({"measuring": {"checkpoints": ["average"]}}, '"average" needs averaging'),
+        ({"measuring": {"checkpoints": ["step 5"]}}, "needs snapshots"),
+        ({"measuring": {"checkpoints": ["last"]}}, "'last' came"),
+        ({"measuring": {"splits": {"training": "all"}}}, "splits are train, validation and test"),
+        ({"measuring": {"splits": {"train": {"as_published": "fan"}}}}, "did you mean 'fam'"),
+        ({"measuring": {"corruptions": {"names": ["fogg"]}}}, "did you mean 'fog'"),
+    ],
+)
+def test_impossible_combinations(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        Study(changed(**changes), tmp_path)
+
+
+def test_missing_data_is_found_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANDSCOPE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DataFileError, match="landscope data get cifar10"):
+        Study(changed(training={"data": "cifar10", "model": "resnet20"}, axes={}), tmp_path / "s")
+
+
+def test_a_study_is_kept_and_opened_again(tmp_path: Path) -> None:
+    study = Study(changed(), tmp_path / "shared")
+    study.save(tmp_path / "one")
+    again = Study.open(tmp_path / "one")
+    assert again.spec == study.spec
+    assert again.runs.keys() == study.runs.keys()
+    assert again.store.root == study.store.root
+    with pytest.raises(SpecError, match="holds no study"):
+        Study.open(tmp_path / "two")
+
+
+def test_specs_survive_being_written_out() -> None:
+    spec = changed(measuring={"splits": {"train": {"measures": {"hessian_trace": {"tol": 0.1}}}}, "landscape": 9})
+    assert build(StudySpec, to_plain(spec)) == spec
