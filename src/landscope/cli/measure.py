@@ -11,6 +11,7 @@ from landscope.cli.failures import CommandError
 from landscope.cli.output import console, note, target
 from landscope.cli.parameters import (
     Checkpoint,
+    DataName,
     DataOptions,
     Device,
     Json,
@@ -33,6 +34,8 @@ EXAMPLES = examples(
     "    --measures loss,accuracy,hessian_top_eigenvalue,relative_flatness --output vgg.json",
     "landscope measure net.pt --model my_package.nets:build -o width=32 --data mnist --split test",
     "landscope measure net.pt --model resnet20 --data cifar10 --settings chosen.yaml --seconds 600",
+    "landscope measure net.pt --model my_package.nets:build --data my_package.rows:load",
+    "torchrun --nproc-per-node 4 -m landscope measure net.pt --model resnet18 --data cifar10",
 ) + (
     "\n\n\b\nA settings file names measures and what to change in them:\n"
     "  loss:\n  hessian_trace: {tol: 0.01}\n  relative_flatness: {layer: fc}"
@@ -42,7 +45,7 @@ EXAMPLES = examples(
 def measure(
     checkpoint: Checkpoint,
     model: Model,
-    data: Annotated[str, typer.Option(help="A name from `landscope data list`.", show_default=False)],
+    data: DataName,
     option: ModelOptions = None,
     data_option: DataOptions = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Which rows.")] = "train",
@@ -96,6 +99,8 @@ def measure(
 
     The report has value, error bar, status and cost of every measure. Cheap measures come first; with --seconds or
     --passes the costly ones get a fair share of what is left.
+
+    Under torchrun each process takes its part of the rows, on a GPU of its own where there are several.
     """
     from dataclasses import replace
 
@@ -112,31 +117,33 @@ def measure(
     chosen = resolve_measures(_wanted(measures, settings), seed)
     place = sources.usable_device(device)
     net = sources.loaded_model(checkpoint, model, option)
-    splits = sources.loaded_data(data, root, pixels, **sources.parsed_options(data_option))
-    x, y = (rows[:samples] for rows in getattr(splits, split))
+    found = sources.loaded_rows(data, root, pixels, split, **sources.parsed_options(data_option))
+    x, y = found.x[:samples], found.y[:samples]
     if not len(x):
         raise CommandError(f"{data} has no {split} rows")
     if x.dim() > 2 and sources.takes_vectors(net, model):
         note(f"{model} declares vectors: inputs {shape(x.shape[1:])} are flattened")
         x = x.flatten(1)
-    card = splits.card
-    sources.check_fits(net, x, card.n_classes, data)
-    report = landscope.measure(
-        net,
-        (x, y),
-        chosen,
-        loss=loss or ("cross_entropy" if card.classes else "mse"),
-        mode=mode,
-        temperature=temperature,
-        batch_size=batch_size,
-        device=place,
-        dtype=getattr(torch, dtype) if dtype else None,
-        seed=seed,
-        seconds=seconds,
-        passes=passes,
-        progress=True,
-    )
-    origin = {"checkpoint": str(checkpoint), "source": model, "data": f"{data} ({card.version})", "split": split}
+    sources.check_fits(net, x, found.classes, data)
+    with sources.process_group(place) as (place, rank, world):
+        report = landscope.measure(
+            net,
+            (x[rank::world], y[rank::world]),
+            chosen,
+            loss=loss or ("cross_entropy" if found.classes else "mse"),
+            mode=mode,
+            temperature=temperature,
+            batch_size=batch_size,
+            device=place,
+            dtype=getattr(torch, dtype) if dtype else None,
+            seed=seed,
+            seconds=seconds,
+            passes=passes,
+            progress=rank == 0,
+        )
+    if rank > 0:  # every process has the same report; one shows it
+        return
+    origin = {"checkpoint": str(checkpoint), "source": model, "data": f"{data} ({found.version})", "split": split}
     report = replace(report, about={**report.about, **origin, "pixels": pixels})
     if output is not None:
         report.save(output)

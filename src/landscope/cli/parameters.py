@@ -9,7 +9,18 @@ import typer
 
 from landscope.data import Pixels
 
-__all__ = ["Checkpoint", "DataOptions", "Device", "Json", "Model", "ModelOptions", "PixelScale", "Root", "Samples"]
+__all__ = [
+    "Checkpoint",
+    "DataName",
+    "DataOptions",
+    "Device",
+    "Json",
+    "Model",
+    "ModelOptions",
+    "PixelScale",
+    "Root",
+    "Samples",
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of a table.")]
 Root = Annotated[
@@ -43,6 +54,15 @@ ModelOptions = Annotated[
         "-o",
         metavar="KEY=VALUE",
         help="An option of the model, such as num_classes=100 or widths=[64,64]; may be repeated.",
+        show_default=False,
+    ),
+]
+DataName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|MODULE:FUNCTION",
+        help="A name from `landscope data list`, or package.module:function, which is called with --data-option and returns "
+        "a mapping from train, validation and test to (x, y) or to a Dataset.",
         show_default=False,
     ),
 ]

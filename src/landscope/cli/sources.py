@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 import yaml
 from torch import Tensor, nn
 
@@ -17,8 +21,20 @@ from landscope.core.importing import call_imported, is_import
 from landscope.data import DataSplits, Pixels, load
 from landscope.models import MODELS, build
 from landscope.models.inputs import takes_vectors
+from landscope.training.rows import load_rows
+from landscope.training.spec import DataSpec
 
-__all__ = ["check_fits", "loaded_data", "loaded_model", "parsed_options", "takes_vectors", "usable_device"]
+__all__ = [
+    "MeasuredRows",
+    "check_fits",
+    "loaded_data",
+    "loaded_model",
+    "loaded_rows",
+    "parsed_options",
+    "process_group",
+    "takes_vectors",
+    "usable_device",
+]
 
 
 def parsed_options(pairs: Sequence[str] | None) -> dict[str, object]:
@@ -78,6 +94,46 @@ def loaded_data(set_name: str, folder: Path | None, scale: Pixels, **options: ob
     if data.card.task == "node classification":
         raise CommandError(f"{set_name} is one graph, whose rows are not samples of their own; measure it from Python")
     return data
+
+
+@dataclass(frozen=True)
+class MeasuredRows:
+    """Rows of one split; `classes` is 0 where the targets are no classes."""
+
+    x: Tensor
+    y: Tensor
+    classes: int
+    version: str
+
+
+def loaded_rows(source: str, folder: Path | None, scale: Pixels, split: str, **options: object) -> MeasuredRows:
+    """A split of a data set by name, or of what a function of the user's own returns."""
+    if is_import(source):
+        if folder is not None or scale != "unit":
+            raise CommandError(f"--root and --pixels are for named data sets; {source} gives its rows as they are")
+        rows = load_rows(DataSpec(name=source, options=options))
+        x, y = getattr(rows, split)
+        return MeasuredRows(x, y, rows.classes, "own")
+    splits = loaded_data(source, folder, scale, **options)
+    x, y = getattr(splits, split)
+    return MeasuredRows(x, y, splits.card.n_classes, splits.card.version)
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[tuple[torch.device, int, int]]:
+    """(device, rank, processes): the group that torchrun started, or this process alone."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield device, 0, 1
+        return
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield device, dist.get_rank(), world
+    finally:
+        dist.destroy_process_group()
 
 
 def check_fits(model: nn.Module, x: Tensor, classes: int, data: str) -> None:

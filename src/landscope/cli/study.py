@@ -14,7 +14,7 @@ import typer
 
 from landscope.cli.failures import CommandError, StoppedError
 from landscope.cli.output import console, note, print_json, table
-from landscope.cli.parameters import DataOptions, Json, Model, ModelOptions, PixelScale, Root
+from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
 from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
@@ -331,9 +331,7 @@ def measure(
         list[Path], typer.Argument(metavar="FILES…", help="Weights: safetensors or state dicts.", show_default=False)
     ],
     model: Model,
-    data: Annotated[
-        str, typer.Option(help="A name from `landscope data list`, or module:function.", show_default=False)
-    ],
+    data: DataName,
     option: ModelOptions = None,
     data_option: DataOptions = None,
     pixels: PixelScale = "unit",

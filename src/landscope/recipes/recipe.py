@@ -47,6 +47,8 @@ class Part:
     published: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
+    """Which weights a table of the paper shows: {"1 early stopping": "best"}; the first of `measuring.checkpoints` otherwise."""
     note: str = ""
     """What differs from the paper: data, size, number of seeds."""
 

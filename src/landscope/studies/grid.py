@@ -128,7 +128,7 @@ def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, comm
         condition=" · ".join(level.name for level in chosen.values()) or "all",
         axes={axis: level.name if level.value is None else level.value for axis, level in chosen.items()},
         seed=seed,
-        plain={"training": to_plain(training), **common},
+        plain={"training": to_plain(training), **common, "figures": seed == study.seed_numbers[0]},
         training=training,
     )
 
@@ -174,4 +174,6 @@ def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain]) -> Iterator[
     for file, name in zip(taken.files, names, strict=True):
         label = name if names.count(name) == 1 else file
         source = to_plain(replace(taken, files=(file,)))
-        yield RunSpec(condition=label, axes={"model": label}, seed=0, plain={"checkpoint": source, **common})
+        yield RunSpec(
+            condition=label, axes={"model": label}, seed=0, plain={"checkpoint": source, **common, "figures": True}
+        )

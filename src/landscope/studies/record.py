@@ -41,6 +41,17 @@ class Subject:
             "extras": dict(self.extras),
         }
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Plain]) -> Subject:
+        """The inverse of `to_dict`."""
+        reports = cast(dict[str, Plain], plain["reports"])
+        return cls(
+            checkpoint=str(plain["checkpoint"]),
+            temperature=float(cast(float, plain["temperature"])),
+            reports={split: Report.from_json(json.dumps(report)) for split, report in reports.items()},
+            extras=cast(dict[str, Plain], plain["extras"]),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
@@ -85,17 +96,6 @@ class Record:
         if plain.get("format") != FORMAT:
             raise SpecError(f"a record of format {FORMAT} was expected; {plain.get('format')!r} came")
         values = {key: value for key, value in plain.items() if key not in ("format", "subjects", "history")}
-        subjects = tuple(
-            Subject(
-                checkpoint=str(subject["checkpoint"]),
-                temperature=float(cast(float, subject["temperature"])),
-                reports={
-                    split: Report.from_json(json.dumps(report))
-                    for split, report in cast(dict[str, Plain], subject["reports"]).items()
-                },
-                extras=cast(dict[str, Plain], subject["extras"]),
-            )
-            for subject in cast(list[dict[str, Plain]], plain["subjects"])
-        )
+        subjects = tuple(map(Subject.from_dict, cast(list[dict[str, Plain]], plain["subjects"])))
         history = tuple(cast(list[dict[str, Plain]], plain["history"]))
         return cls(**values, subjects=subjects, history=history)  # type: ignore[arg-type]

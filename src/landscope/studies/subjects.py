@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,9 @@ from landscope.planes import landscape
 from landscope.studies.record import Subject
 from landscope.studies.spec import CorruptionsSpec, MeasuringSpec, SplitSpec
 from landscope.training.sources import Forward, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Gauge", "fitted_temperature", "measure_subject"]
 
@@ -170,10 +174,14 @@ def _reliability(gauge: Gauge, model: nn.Module, temperature: Estimate | None) -
 
 
 def _table(logits: Tensor, labels: Tensor) -> Plain:
-    found = reliability(logits, labels)
-    columns = {name: getattr(found, name).tolist() for name in ("edges", "counts", "confidence", "accuracy")}
+    return _lists(reliability(logits, labels).to_frame())
+
+
+def _lists(frame: pd.DataFrame) -> dict[str, Plain]:
+    """A table as plain lists, its gaps as nothing."""
+    columns = frame.to_dict("list")
     return {
-        name: [None if isinstance(v, float) and math.isnan(v) else v for v in column]
+        str(name): [None if isinstance(v, float) and not math.isfinite(v) else v for v in column]
         for name, column in columns.items()
     }
 
@@ -229,10 +237,7 @@ def _figures(gauge: Gauge, model: nn.Module, T: float, note: Callable[[str], Non
     if spec.layers:
         note("layers")
         layers = by_layer(gauge.probe(model, "train", train.samples, T))
-        found["layers"] = {
-            name: {layer: estimate.to_dict() for layer, estimate in values.items()}
-            for name, values in layers.estimates.items()
-        }
+        found["layers"] = _lists(layers.to_frame().reset_index())
     if spec.invariance:
         note("invariances")
         found["invariance"] = _invariances(gauge.probe(model, "train", train.samples, T), train)
@@ -254,5 +259,10 @@ def _invariances(probe: Probe, split: SplitSpec) -> Plain:
             moved = invariance.check(one, probe)
         except LandscopeError:
             continue
-        table[name] = {what: None if movement is None else movement.change for what, movement in moved.items()}
+        table[name] = {
+            what: {"change": movement.change, "error": movement.error}
+            if movement is not None and math.isfinite(movement.change)
+            else None
+            for what, movement in moved.items()
+        }
     return table

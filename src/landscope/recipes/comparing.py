@@ -1,0 +1,174 @@
+"""A paper's numbers beside ours: as its code computed them, and corrected, in the paper's units.
+
+A metric of a paper is read as [train_|test_|val_]NAME[_pct|_x100]. NAME is a measure of the paper's preset (then both of our
+values are there), a column that the part names, or a measure of ours. "kendall_tau a~b" is a correlation over all models.
+A condition that ends in "+temp" is the temperature-scaled model of that condition.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from landscope.analysis import correlation
+from landscope.analysis.coefficients import Method
+from landscope.core.estimate import Estimate
+from landscope.measures import AS_PUBLISHED
+from landscope.recipes.numbers import published_of
+from landscope.recipes.recipe import Part, Recipe
+from landscope.studies.record import Record, Subject
+
+__all__ = ["ComparedNumber", "compare"]
+
+SCALES = {"_pct": 100.0, "_x100": 100.0}
+SPLITS = {"train": "train", "test": "test", "val": "validation"}
+CORRELATED = re.compile(r"(spearman|kendall_tau|pearson|p) (\S+)~(\S+)(?: (before|after) temp)?")
+TEMPERATURE = "+temp"
+
+Read = Callable[[Subject], float]
+
+
+@dataclass(frozen=True)
+class ComparedNumber:
+    """A published number and ours, as texts ("14.9 ± 0.2"); a dash where there is none."""
+
+    table: str
+    condition: str
+    metric: str
+    paper: str
+    published: str
+    corrected: str
+    n: int
+
+
+def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[ComparedNumber]:
+    """Every published number of the part that has a counterpart among the records."""
+    rows = published_of(recipe.name, part).to_dict("records")
+    first = part.study.measuring.checkpoints[0]
+    found = []
+    for row in rows:
+        condition, metric, table = str(row["condition"]), str(row["metric"]), str(row["table"])
+        checkpoint = part.checkpoints.get(table, first)
+        texts = _texts(recipe, part, records, condition, metric, checkpoint)
+        if texts is not None:
+            paper = _shown([float(row["value"])], float(row["spread"]))
+            found.append(ComparedNumber(table, condition, metric, paper, *texts))
+    return found
+
+
+def _texts(
+    recipe: Recipe, part: Part, records: Sequence[Record], condition: str, metric: str, checkpoint: str
+) -> tuple[str, str, int] | None:
+    correlated = CORRELATED.fullmatch(metric)
+    if correlated is not None:
+        return _correlation_texts(recipe, part, records, correlated, checkpoint)
+    scaled = condition.endswith(TEMPERATURE)
+    name = condition.removesuffix(TEMPERATURE)
+    subjects = [s for s in _subjects(records, checkpoint, scaled, part) if s[0].condition == name]
+    as_published, corrected = (_values((s for _, s in subjects), read) for read in _readers(recipe, part, metric))
+    if not as_published and not corrected:
+        return None
+    return _shown(as_published), _shown(corrected), max(len(as_published), len(corrected))
+
+
+def _correlation_texts(
+    recipe: Recipe, part: Part, records: Sequence[Record], found: re.Match[str], checkpoint: str
+) -> tuple[str, str, int] | None:
+    kind, first, second, when = found.groups()
+    method = cast(Method, {"kendall_tau": "kendall", "p": "kendall"}.get(kind, kind))
+    subjects = [s for _, s in _subjects(records, checkpoint, when == "after", part)]
+    texts, n = [], 0
+    for x_of, y_of in zip(_readers(recipe, part, first), _readers(recipe, part, second), strict=True):
+        x, y = (np.array([read(s) for s in subjects]) for read in (x_of, y_of))
+        result = correlation(x, y, method)
+        value = result.p_value if kind == "p" else result.value
+        n = max(n, result.n)
+        interval = f" [{result.low:.2f}, {result.high:.2f}]" if kind != "p" and result.low is not None else ""
+        texts.append("–" if value is None else f"{value:.3f}{interval}")
+    return (texts[0], texts[1], n) if n >= 3 else None
+
+
+def _subjects(records: Sequence[Record], checkpoint: str, scaled: bool, part: Part) -> list[tuple[Record, Subject]]:
+    """Models of one kind. Of two at a fitted temperature and at 1, the first in a record is the one at 1."""
+    place = {"none": 0, "fitted": 0, "both": int(scaled)}[part.study.measuring.temperature]
+    if scaled and part.study.measuring.temperature == "none":
+        return []
+    chosen = []
+    for record in records:
+        kind = [subject for subject in record.subjects if subject.checkpoint == checkpoint]
+        if place < len(kind):
+            chosen.append((record, kind[place]))
+    return chosen
+
+
+def _readers(recipe: Recipe, part: Part, metric: str) -> tuple[Read, Read]:
+    """How the metric is read from a model: as published, and corrected."""
+    name, scale = metric, 1.0
+    for suffix, factor in SCALES.items():
+        if name.endswith(suffix):
+            name, scale = name.removesuffix(suffix), factor
+    if metric in part.columns:
+        split, _, measure = part.columns[metric].partition(".")
+        one = _reader(split, measure, scale)
+        return one, one
+    if recipe.name in AS_PUBLISHED and name in AS_PUBLISHED[recipe.name].measures:
+        preset = AS_PUBLISHED[recipe.name]
+
+        def corrected(subject: Subject) -> float:
+            estimate = _estimate(subject, "train", f"corrected.{name}")
+            return math.nan if estimate is None else scale * preset.in_published_unit(name, estimate)
+
+        return _reader("train", f"published.{name}", scale), corrected
+    first, _, rest = name.partition("_")
+    held_out = name in ("ece", "error", "accuracy", "loss", "brier")
+    split, measure = (SPLITS[first], rest) if first in SPLITS and rest else ("test" if held_out else "train", name)
+    if name == "generalisation_gap":
+        return _gap(scale), _gap(scale)
+    one = _reader(split, measure, scale)
+    return one, one
+
+
+def _estimate(subject: Subject, split: str, measure: str) -> Estimate | None:
+    report = subject.reports.get(split)
+    estimate = report.estimates.get(measure) if report is not None else None
+    return estimate if estimate is not None and estimate.status.has_value else None
+
+
+def _reader(split: str, measure: str, scale: float) -> Read:
+    def read(subject: Subject) -> float:
+        estimate = _estimate(subject, split, measure)
+        return math.nan if estimate is None else scale * estimate.value
+
+    return read
+
+
+def _gap(scale: float) -> Read:
+    """Error on the held-out rows less error on the training rows."""
+
+    def read(subject: Subject) -> float:
+        train, test = (_estimate(subject, split, "error") for split in ("train", "test"))
+        return math.nan if train is None or test is None else scale * (test.value - train.value)
+
+    return read
+
+
+def _values(subjects: Iterable[Subject], read: Read) -> list[float]:
+    return [value for subject in subjects if math.isfinite(value := read(subject))]
+
+
+def _shown(values: Sequence[float], spread: float = math.nan) -> str:
+    """Mean ± standard deviation with two digits of the spread."""
+    if not values:
+        return "–"
+    mean = float(np.mean(values))
+    if len(values) > 1:
+        spread = float(np.std(values, ddof=1))
+    if not math.isfinite(spread) or spread == 0:
+        return f"{mean:.4g}"
+    decimals = max(0, 1 - math.floor(math.log10(spread)))
+    return f"{mean:.{decimals}f} ± {spread:.{decimals}f}" if decimals < 8 else f"{mean:.4g} ± {spread:.2g}"

@@ -1,0 +1,166 @@
+"""RESULTS.md and the reports of the recipes, made from kept records and nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
+from landscope.recipes.comparing import ComparedNumber, compare
+from landscope.recipes.numbers import published_of
+from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
+from landscope.report.section import Claim as ShownClaim
+from landscope.report.study import write_records_report
+from landscope.studies.record import Record
+from landscope.studies.study import Study
+from landscope.studies.table import wide_table
+
+__all__ = ["finish_part", "results_page", "write_results"]
+
+SHOWN = 60
+"""Rows of a comparison on the page; the reports have all of them."""
+
+
+def finish_part(recipe: Recipe, part: str, size: Size, study: Study, folder: Path) -> list[Path]:
+    """After the runs of a part: its records in one file, and its report."""
+    bundle = Bundle(recipe.name, part, size, study.spec, tuple(study.records()))
+    kept = save_bundle(bundle, folder / f"{part}.json.gz")
+    return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html")]
+
+
+def write_results(folder: Path, page: Path, *, reports: bool = False) -> list[Path]:
+    """The page of results, and with `reports` the report of every part beside its records."""
+    bundles = _bundles(folder)
+    page.write_text(results_page(folder), encoding="utf-8")
+    made = [page]
+    if reports:
+        for recipe, parts in bundles.items():
+            made += [_report(bundle, parts, folder / recipe / f"{part}.html") for part, bundle in parts.items()]
+    return made
+
+
+def _bundles(folder: Path) -> dict[str, dict[str, Bundle]]:
+    found: dict[str, dict[str, Bundle]] = defaultdict(dict)
+    for path in sorted(folder.glob("*/*.json.gz")):
+        bundle = load_bundle(path)
+        found[bundle.recipe][bundle.part] = bundle
+    return dict(found)
+
+
+def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
+    return recipe.claims({part: wide_table(bundle.records) for part, bundle in bundles.items()})
+
+
+def _part(bundle: Bundle) -> Part:
+    return RECIPES[bundle.recipe].parts(bundle.size)[bundle.part]  # type: ignore[arg-type]
+
+
+def _report(bundle: Bundle, bundles: Mapping[str, Bundle], path: Path) -> Path:
+    recipe = RECIPES[bundle.recipe]
+    entry = _part(bundle)
+    claims = [claim for claim in _claims(recipe, bundles) if claim.part in ("", bundle.part)]
+    return write_records_report(
+        bundle.spec,
+        bundle.records,
+        path,
+        published=published_of(recipe.name, entry),
+        metrics=entry.columns,
+        claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in claims],
+    )
+
+
+def results_page(folder: Path) -> str:
+    """The page: what was run on what, which claims hold, and every published number beside ours."""
+    lines = [
+        "# Results",
+        "",
+        "Made by `landscope recipe results results/ --page RESULTS.md` from the records under `results/`; nothing here is",
+        "written by hand. A number is mean ± standard deviation over n models. *As published* is what the paper's code",
+        "computed, slips included; *corrected* what it should have measured.",
+    ]
+    bundles = _bundles(folder)
+    for name in RECIPES:
+        if name in bundles:
+            lines += ["", *_recipe_lines(RECIPES[name], bundles[name], folder)]
+    missing = [name for name in RECIPES if name not in bundles]
+    if missing:
+        lines += [
+            "",
+            "## Not run yet",
+            "",
+            *(f"- {name}: `landscope recipe run {name} --size paper`" for name in missing),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], folder: Path) -> list[str]:
+    lines = [f"## {recipe.title}", "", f"`{recipe.name}` · {recipe.paper}", ""]
+    if recipe.differences:
+        lines += ["What the paper's code did otherwise, and was corrected:", ""]
+        lines += [f"- {text}" for text in recipe.differences] + [""]
+    claims = _claims(recipe, bundles)
+    if claims:
+        lines += ["### Claims", "", "| claim | verdict | why | records |", "|---|---|---|---|"]
+        lines += [
+            f"| {_cell(c.text)} | **{c.verdict}** | {_cell(c.why)} | {_records_of(c, bundles, folder)} |"
+            for c in claims
+        ]
+    for part, bundle in bundles.items():
+        lines += ["", *_part_lines(recipe, part, bundle, folder)]
+    absent = [part for part in recipe.parts("paper") if part not in bundles]
+    if absent:
+        lines += [
+            "",
+            f"Parts not run yet: {', '.join(absent)}. `landscope recipe run {recipe.name} --size paper` goes on with them.",
+        ]
+    return lines
+
+
+def _records_of(claim: Claim, bundles: Mapping[str, Bundle], folder: Path) -> str:
+    file = f"{folder.name}/{next(iter(bundles.values())).recipe}/{claim.part}.json.gz" if claim.part in bundles else ""
+    return f"[{claim.part}]({file}), {len(claim.records)} runs" if file else ""
+
+
+def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list[str]:
+    entry = _part(bundle)
+    records = bundle.records
+    where = sorted({f"{r.environment.get('device')} ({r.environment.get('processor')})" for r in records})
+    seconds = sum(record.seconds for record in records)
+    lines = [
+        f"### {part}",
+        "",
+        f"Size `{bundle.size}`, {len(records)} runs, seeds {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
+        f"{'; '.join(where)}, "
+        f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
+        f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz). {entry.note}".rstrip(),
+    ]
+    numbers = compare(recipe, entry, records)
+    if numbers:
+        lines += ["", *_comparison_lines(numbers)]
+    return lines
+
+
+def _seeds(records: Sequence[Record]) -> str:
+    seeds = sorted({record.seed for record in records})
+    if len(seeds) > 5 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def _comparison_lines(numbers: Sequence[ComparedNumber]) -> list[str]:
+    lines = [
+        "| table | condition | metric | paper | as published | corrected | n |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {n.table} | {_cell(n.condition)} | {_cell(n.metric)} | {n.paper} | {n.published} | {n.corrected} | {n.n} |"
+        for n in numbers[:SHOWN]
+    ]
+    if len(numbers) > SHOWN:
+        lines.append(f"| | | … and {len(numbers) - SHOWN} more in the report | | | | |")
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,139 @@
+"""What one layer did in a user's own forward pass: its input, output and weight, and the model's output, with their graph.
+
+The output that follows sees is a clone, so that work in place (`nn.ReLU(inplace=True)`) leaves the recorded one as it is.
+Passes without gradients are not recorded. At most the last two calls are kept: a loss that depends on both shows that the
+layer runs more than once. Copies and pickles of the model carry a recorder that does nothing, and no graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from landscope.core.errors import NotApplicableError, UnknownNameError
+from landscope.measures.sharpness.conv_layer import ConvGeometry
+from landscope.measures.sharpness.layer_forms import Geometry
+from landscope.measures.sharpness.layer_sites import Layer
+from landscope.measures.sharpness.linear_layer import LinearGeometry
+
+__all__ = ["Call", "Recorder", "find_layer", "unwrapped"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a layer."""
+
+    layer: Layer
+    inputs: Tensor
+    outputs: Tensor
+    weight: Tensor
+    version: int
+    """Of the inputs: work in place behind the layer would have changed them since."""
+    results: Tensor | None = None
+    """The model's output, where it is one tensor."""
+    made_by: Node | None = None
+    """What made that output: work in place would have changed it since."""
+
+    @property
+    def geometry(self) -> Geometry:
+        """How the weight is used."""
+        return LinearGeometry(self.layer) if isinstance(self.layer, nn.Linear) else ConvGeometry(self.layer)
+
+    @property
+    def samples(self) -> int:
+        """Rows of the output."""
+        return self.outputs.shape[0]
+
+    @property
+    def positions(self) -> int:
+        """How often one row uses the weight: places of a convolution or a sequence."""
+        return self.outputs.numel() // max(self.samples * len(self.weight), 1)
+
+    def apply(self, weight: Tensor, inputs: Tensor) -> Tensor:
+        """The layer with another weight (d, m) and without its bias."""
+        if isinstance(self.layer, nn.Linear):
+            return nn.functional.linear(inputs, weight)
+        return self.layer._conv_forward(inputs, weight.view_as(self.weight), None)
+
+
+class Recorder:
+    """Forward hooks that keep the last two calls of a layer.
+
+    >>> layer, recorder = nn.Linear(3, 2), Recorder()
+    >>> handle = layer.register_forward_hook(recorder.after_layer, with_kwargs=True)
+    >>> _ = layer(torch.ones(5, 3))
+    >>> [call.outputs.shape for call in recorder.taken()], recorder.taken()
+    ([torch.Size([5, 2])], [])
+    """
+
+    def __init__(self, active: bool = True) -> None:
+        self.active = active
+        self._calls: list[Call] = []
+
+    def after_layer(
+        self, module: Layer, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
+    ) -> Tensor | None:
+        """Note one call; what follows gets a clone of the output."""
+        if not self.active or not torch.is_grad_enabled():
+            return None
+        inputs = args[0] if args else next(iter(kwargs.values()))
+        held = output if output.requires_grad else output.detach().requires_grad_()
+        self._calls = [*self._calls[-1:], Call(module, inputs, held, module.weight, inputs._version)]
+        return held.clone()
+
+    def after_model(self, _: nn.Module, __: object, output: object) -> None:
+        """Note what came out of the model in the end."""
+        if self._calls and isinstance(output, Tensor) and torch.is_grad_enabled():
+            self._calls[-1] = replace(self._calls[-1], results=output, made_by=output.grad_fn)
+
+    def taken(self) -> list[Call]:
+        """The calls since the last time, which are then forgotten."""
+        calls, self._calls = self._calls, []
+        return calls
+
+    def __reduce__(self) -> tuple[Callable[[bool], Recorder], tuple[bool]]:
+        return Recorder, (False,)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The user's own module inside `DistributedDataParallel`, `DataParallel` or `torch.compile`."""
+    while True:
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def find_layer(model: nn.Module, name: str | None) -> tuple[str, Layer]:
+    """A linear or convolutional layer, whose weight no other module shares, by its name; by default the last linear one.
+
+    >>> find_layer(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), "0")
+    ('0', Linear(in_features=4, out_features=2, bias=True))
+    """
+    modules = dict(model.named_modules())
+    suitable = [key for key, module in modules.items() if isinstance(module, Layer)]
+    if name is None:
+        linear = [key for key in suitable if isinstance(modules[key], nn.Linear)]
+        name = (linear or suitable or [""])[-1]
+    if name not in modules:
+        raise UnknownNameError.among("layer", name, suitable)
+    layer = modules[name]
+    if not isinstance(layer, Layer):
+        raise NotApplicableError(
+            f"relative flatness is defined for linear and convolutional layers; {name!r} is a {type(layer).__name__}. "
+            f"Choices: {', '.join(suitable) or 'none in this model'}"
+        )
+    weight = layer._parameters.get("weight")
+    owners = [key for key, p in model.named_parameters(remove_duplicate=False) if p is weight]
+    if len(owners) > 1:
+        raise NotApplicableError(
+            f"the weight of {name!r} is shared ({', '.join(owners)}): its curvature is not that of one layer. Choose a "
+            f"layer with a weight of its own."
+        )
+    return name, layer
