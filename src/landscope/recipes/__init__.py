@@ -1,6 +1,7 @@
 """The papers, ready to be run: their studies at three sizes, their numbers beside ours, their claims put to the test."""
 
+from landscope.recipes import adaptive_sharpness
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.results import finish_part, results_page, write_results
 
-__all__ = ["RECIPES", "Claim", "Part", "Recipe", "Size", "finish_part", "results_page", "write_results"]
+__all__ = ["RECIPES", "Claim", "Part", "Recipe", "Size", "adaptive_sharpness", "finish_part", "results_page", "write_results"]

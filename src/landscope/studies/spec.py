@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from landscope.core.errors import SpecError
+from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.losses import LOSSES
 from landscope.core.schema import Natural, Positive, Range
 from landscope.data import CORRUPTIONS
@@ -49,7 +49,7 @@ class SplitSpec:
     """What is measured on one split: `all`, names, or names with settings; `samples` takes the first so many rows.
 
     `as_published` adds the measures of a paper as its code computed them (under "published.NAME") and corrected (under
-    "corrected.NAME").
+    "corrected.NAME"); `only` picks some of them.
     """
 
     SHORTHAND: ClassVar[str] = "measures"
@@ -57,11 +57,17 @@ class SplitSpec:
     measures: Literal["all"] | tuple[str, ...] | dict[str, dict[str, object] | None] = ()
     samples: Natural | None = None
     as_published: str | None = None
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         resolve_measures(self.wanted)
+        if self.only and self.as_published is None:
+            raise SpecError("`only` picks measures of `as_published`, which is not given")
         if self.as_published is not None:
-            AS_PUBLISHED[self.as_published]
+            known = AS_PUBLISHED[self.as_published].measures
+            for name in self.only:
+                if name not in known:
+                    raise UnknownNameError.among(f"measure of {self.as_published}", name, known)
 
     @property
     def wanted(self) -> Wanted:

@@ -158,8 +158,8 @@ def _split_report(gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec,
     chosen: dict[str, Measure] = dict(resolve_measures(wanted.wanted, gauge.spec.seed))
     if wanted.as_published is not None:
         preset = AS_PUBLISHED[wanted.as_published]
-        chosen |= {f"published.{name}": one for name, one in preset.measures.items()}
-        chosen |= {f"corrected.{name}": one for name, one in preset.corrected.items()}
+        for name in wanted.only or preset.measures:
+            chosen |= {f"published.{name}": preset.measures[name], f"corrected.{name}": preset.corrected[name]}
     probe = gauge.probe(model, split, wanted.samples, T)
     report = measure(probe, measures=chosen, seconds=gauge.spec.seconds, progress=False)
     return Report(report.estimates, {**report.about, "split": split})

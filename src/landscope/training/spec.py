@@ -176,11 +176,12 @@ class ConvergenceSpec:
     """Stop where the training loss has settled.
 
     `relative_change`: it changed by less than this share from one epoch to the next (the fifth paper: 0.05).
-    `below`: it is smaller than this.
+    `below`: it is smaller than this. `after`: epochs that are run in any case.
     """
 
     relative_change: Positive | None = None
     below: Positive | None = None
+    after: Natural = 1
 
     def __post_init__(self) -> None:
         if self.relative_change is None and self.below is None:
