@@ -4,4 +4,14 @@ from landscope.recipes import adaptive_sharpness
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.results import finish_part, results_page, write_results
 
-__all__ = ["RECIPES", "Claim", "Part", "Recipe", "Size", "adaptive_sharpness", "finish_part", "results_page", "write_results"]
+__all__ = [
+    "RECIPES",
+    "Claim",
+    "Part",
+    "Recipe",
+    "Size",
+    "adaptive_sharpness",
+    "finish_part",
+    "results_page",
+    "write_results",
+]

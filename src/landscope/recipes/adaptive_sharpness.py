@@ -180,7 +180,10 @@ def _negative(key: str, family: Family, table: pd.DataFrame, column: str, meanin
         return Claim(
             text=text, verdict="cannot be told", why=f"n = {result.n}: {result.reason}", part=key, records=records
         )
-    why = f"τ = {result.value:.3f}, 95 % interval {result.low:.3f} to {result.high:.3f}, p = {result.p_value:.3g}, n = {result.n} models"
+    why = (
+        f"τ = {result.value:.3f}, 95 % interval {result.low:.3f} to {result.high:.3f}, p = {result.p_value:.3g}, "
+        f"n = {result.n} models"
+    )
     if result.p_value < 0.05:
         return Claim(
             text=text, verdict="holds" if result.value < 0 else "does not hold", why=why, part=key, records=records

@@ -1,7 +1,8 @@
 """A paper's numbers beside ours: as its code computed them, and corrected, in the paper's units.
 
 A metric of a paper is read as [train_|test_|val_]NAME[_pct|_x100]. NAME is a measure of the paper's preset (then both of our
-values are there), a column that the part names, or a measure of ours. "kendall_tau a~b" is a correlation over all models.
+values are there), a column that the part names, or a measure of ours. A column "train.published.NAME" stands for a measure of the
+preset. "kendall_tau a~b" is a correlation over all models.
 A condition that ends in "+temp" is the temperature-scaled model of that condition.
 """
 
@@ -112,8 +113,10 @@ def _readers(recipe: Recipe, part: Part, metric: str) -> tuple[Read, Read]:
     for suffix, factor in SCALES.items():
         if name.endswith(suffix):
             name, scale = name.removesuffix(suffix), factor
-    if metric in part.columns:
-        split, _, measure = part.columns[metric].partition(".")
+    split, _, measure = part.columns.get(metric, "").partition(".")
+    if measure.startswith("published."):
+        name = measure.removeprefix("published.")
+    elif measure:
         one = _reader(split, measure, scale)
         return one, one
     if recipe.name in AS_PUBLISHED and name in AS_PUBLISHED[recipe.name].measures:

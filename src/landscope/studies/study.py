@@ -67,10 +67,17 @@ class Study:
     ([('optimizer.lr=0.1', 0), ('optimizer.lr=0.1', 1)], 0)
     """
 
-    def __init__(self, spec: StudySpec, root: str | os.PathLike[str], place: Mapping[Path, str] | None = None) -> None:
+    def __init__(
+        self,
+        spec: StudySpec,
+        root: str | os.PathLike[str],
+        place: Mapping[Path, str] | None = None,
+        versions: Mapping[str, Plain] | None = None,
+    ) -> None:
         self.spec = spec
         self.store = Store(FilePath(root))
-        self.runs = {run_key(run.plain): run for run in runs_of(spec, place, _versions(spec, place))}
+        self.versions = dict(versions or _versions(spec, place))
+        self.runs = {run_key(run.plain): run for run in runs_of(spec, place, self.versions)}
 
     @classmethod
     def of(
@@ -86,24 +93,25 @@ class Study:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Study:
-        """The study that `save` kept in a folder."""
+        """The study that `save` kept in a folder; its data need not be there any more."""
         place = FilePath(folder) / STUDY_FILE
         try:
             kept = json.loads(place.read_text(encoding="utf-8"))
-            spec, root = kept["spec"], (FilePath(folder) / kept["store"]).resolve()
+            spec, versions = kept["spec"], kept["versions"]
+            root = (FilePath(folder) / kept["store"]).resolve()
         except FileNotFoundError:
             raise SpecError(
                 f"{folder} holds no study ({STUDY_FILE} is not there); `landscope study run` makes one"
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error
-        return cls(build(StudySpec, spec, {(): str(place)}), root)
+        return cls(build(StudySpec, spec, {(): str(place)}), root, versions=versions)
 
     def save(self, folder: str | os.PathLike[str]) -> FilePath:
         """Keep the spec in a folder, so that `open` finds the study there."""
         place = FilePath(folder) / STUDY_FILE
         store = os.path.relpath(self.store.root, FilePath(folder).absolute())
-        kept = {"name": self.spec.name, "store": store, "spec": to_plain(self.spec)}
+        kept = {"name": self.spec.name, "store": store, "versions": self.versions, "spec": to_plain(self.spec)}
         write_whole(place, json.dumps(kept, indent=2, ensure_ascii=False).encode())
         return place
 

@@ -1,0 +1,155 @@
+"""The loss along a line: from a point along a direction, or between two models.
+
+    L(θ + t d)        and        L((1 − t) θ_a + t θ_b)
+
+Between models (Goodfellow et al. 2015) all parameters move, measured or not, and in `eval` mode the running statistics
+of BatchNorm with them: right at the ends, too hard a test in the middle (Jordan et al. 2023), and undefined beyond the
+ends where a variance turns negative. `mode="batch_statistics"` has them estimated afresh at every point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from landscope.core.errors import NotApplicableError, OperandError
+from landscope.core.probe import Probe
+from landscope.measures.consistency.barrier import Barrier
+from landscope.measures.sharpness.perturbation import Include
+from landscope.planes.choosing import chosen_slice
+from landscope.planes.cut import Cut, Floats
+from landscope.planes.measuring import Span, axis, measure_grid
+from landscope.planes.slices import Direction, Slice
+from landscope.planes.states import State, moving, read_state
+from landscope.planes.sweep import Deadline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Line", "between", "line"]
+
+
+@dataclass(frozen=True, eq=False)
+class Line(Cut):
+    """Loss, and accuracy where it applies, along a line: `loss[i]` at t[i]."""
+
+    @property
+    def t(self) -> Floats:
+        """Coordinates along the direction; between models 0 is the first and 1 the second."""
+        return self.axes[0]
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """Where the two models lie, if the line is one between models."""
+        return (0.0, 1.0) if self.directions["kind"] == "between" else None
+
+    @property
+    def barrier(self) -> Barrier:
+        """The barrier between the two models: how far the loss rises above the straight line between theirs."""
+        if self.ends is None:
+            raise NotApplicableError("a barrier is between two models: see between(probe, other)")
+        inside = (self.t >= 0) & (self.t <= 1)
+        return Barrier(self.t[inside], self.loss[inside], None, self.values.samples)
+
+    def plot(self) -> Figure:
+        """A figure: loss over t for every probe, and accuracy on an axis of its own."""
+        from landscope.planes.line_plot import plot_line
+
+        return plot_line(self)
+
+    def __repr__(self) -> str:
+        low = int(self.loss.argmin())
+        kind = self.directions["kind"]
+        return f"Line({kind}, {len(self.t)} points, lowest {self.loss[low]:.4g} at {self.t[low]:.3g})"
+
+
+def line(
+    probe: Probe,
+    *,
+    direction: Literal["random", "eigenvector"] | Slice | Direction = "random",
+    normalisation: Literal["filter", "layer", "none"] | None = None,
+    include: Include | None = None,
+    resolution: int = 101,
+    span: Span = 1.0,
+    seed: int = 0,
+    metrics: Sequence[str] | None = None,
+    others: Mapping[str, Probe] | None = None,
+    progress: bool | None = False,
+    seconds: float | None = None,
+) -> Line:
+    """Evaluate the loss along one direction from the probe's point; arguments as for `landscape`. One forward pass per point.
+
+    >>> import torch
+    >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse")   # L = w²
+    >>> found = line(probe, direction=torch.ones(1), resolution=3)
+    >>> bool(np.allclose(found.loss, (probe.vector().item() + found.t) ** 2))
+    True
+    """
+    wish: str | Slice | Sequence[Direction]
+    if isinstance(direction, str):
+        wish = {"eigenvector": "eigenvectors"}.get(direction, direction)
+    else:
+        wish = direction if isinstance(direction, Slice) else [direction]
+    deadline = Deadline(seconds, probe.device)
+    with probe.ledger.metered() as meter, probe.ledger.limited(seconds):
+        cut = chosen_slice(probe, wish, 1, normalisation, include, seed)
+    return measure_grid(
+        Line,
+        probe,
+        cut,
+        [axis(span, resolution)],
+        metrics=metrics,
+        others=others,
+        deadline=deadline,
+        progress=progress,
+        settings={"resolution": resolution},
+        spent=meter.cost.passes,
+    )
+
+
+def between(
+    probe: Probe,
+    other: State,
+    *,
+    resolution: int = 61,
+    span: tuple[float, float] = (-0.5, 1.5),
+    metrics: Sequence[str] | None = None,
+    others: Mapping[str, Probe] | None = None,
+    progress: bool | None = False,
+) -> Line:
+    """Evaluate the loss on the line from the probe's model (t = 0) to another model or state dict (t = 1), and beyond.
+
+    Both ends are among the points, whatever the resolution.
+
+    >>> import torch
+    >>> a, b = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    >>> found = between(Probe(a, (torch.randn(9, 2), torch.arange(9) % 2)), b)
+    >>> found.ends, round(found.barrier.height, 6)        # cross-entropy is convex in a linear layer
+    ((0.0, 1.0), 0.0)
+    """
+    origin, target = moving(probe), read_state(probe, other, "the other model")
+    cut = Slice(
+        kind="between",
+        origin={name: origin[name] for name in target},
+        directions=({name: value.to(origin[name]) - origin[name] for name, value in target.items()},),
+        labels=("position between the models (0: first, 1: second)",),
+    )
+    t = axis(span, resolution)
+    if not t[0] <= 0 < 1 <= t[-1]:
+        raise OperandError(f"span must hold both models, at 0 and 1; got {span}")
+    close = np.abs(t - np.round(t)) < 1e-9
+    t = np.union1d(np.where(close, np.round(t), t), [0.0, 1.0])
+    return measure_grid(
+        Line,
+        probe,
+        cut,
+        [t],
+        metrics=metrics,
+        others=others,
+        deadline=Deadline(None, probe.device),
+        progress=progress,
+        settings={"resolution": resolution},
+    )
