@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from landscope.cli import data, doctor, measure, measures, models, robustness
+from landscope.cli import data, doctor, measure, measures, models, recipe, robustness, study, train
 from landscope.cli.failures import EXIT_CODES, Commands
 from landscope.cli.text import examples
 
@@ -20,11 +20,14 @@ app = typer.Typer(
     name="landscope",
     cls=Commands,
     help="What kind of minimum does your trained network sit in? Measure its sharpness, calibration and robustness, "
-    "each with an error bar.",
+    "each with an error bar; train pools of networks, and report what goes with what.",
     epilog=examples(
         "landscope doctor                                     # is everything there?",
         "landscope data list                                  # which data sets are there?",
         "landscope measure net.safetensors --model resnet20 --data cifar10 --samples 1000",
+        "landscope train spec.yaml                            # one network, resumable",
+        "landscope study run study.yaml                       # a pool of networks, and a report",
+        "landscope recipe run adaptive-sharpness --size tiny  # a paper's experiment",
         "landscope robustness net.safetensors --model resnet20 --data cifar10",
         "landscope measure --help                             # every command has examples",
     )
@@ -37,6 +40,10 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app, name="data")
+app.add_typer(study.app, name="study")
+app.add_typer(recipe.app, name="recipe")
+app.command("train", epilog=train.EXAMPLES)(train.train)
+app.command("report", epilog=study.REPORT_EXAMPLES)(study.report)
 app.command("models", epilog=models.EXAMPLES)(models.models)
 app.command("measures", epilog=measures.EXAMPLES)(measures.measures)
 app.command("measure", epilog=measure.EXAMPLES)(measure.measure)

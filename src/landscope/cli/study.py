@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from landscope.studies.executors.base import Event, Executor, Summary
     from landscope.studies.study import Study
 
-__all__ = ["app", "execute", "report"]
+__all__ = ["REPORT_EXAMPLES", "app", "execute", "report"]
 
 ExecutorName = Literal["local", "ray", "slurm"]
 Into = Annotated[
@@ -33,8 +33,15 @@ Into = Annotated[
     ),
 ]
 ExecutorOption = Annotated[ExecutorName, typer.Option("--executor", help="Who does the runs.")]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Runs at a time.  [default: by cores and GPUs]", show_default=False)
+ExecutorOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-option",
+        "-e",
+        metavar="KEY=VALUE",
+        help="A setting of the executor: workers=4 (local), address=auto (ray), minutes=120 (slurm); may be repeated.",
+        show_default=False,
+    ),
 ]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try runs that failed again.")]
 TimeLimit = Annotated[
@@ -68,7 +75,8 @@ def study(context: typer.Context) -> None:
     epilog=examples(
         "landscope study run study.yaml --dry-run            # which runs, and about how long",
         "landscope study run study.yaml                      # stopped or killed: the same command goes on",
-        "landscope study run study.yaml --executor ray --workers 16",
+        "landscope study run study.yaml --executor ray -e address=auto",
+        "landscope study run study.yaml --executor slurm -e minutes=120",
         "landscope study run study.yaml --time-limit 3600",
     ),
 )
@@ -82,7 +90,7 @@ def run(
         ),
     ] = None,
     executor: ExecutorOption = "local",
-    workers: Workers = None,
+    executor_option: ExecutorOptions = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     dry_run: Annotated[
@@ -107,14 +115,14 @@ def run(
     if dry_run:
         _foretell(made, as_json)
         return
-    execute(made, folder, executor, workers, retry_failed, time_limit, with_report, as_json)
+    execute(made, folder, executor, executor_option, retry_failed, time_limit, with_report, as_json)
 
 
 def execute(
     made: Study,
     folder: Path,
     executor: ExecutorName,
-    workers: int | None,
+    executor_options: Sequence[str] | None,
     retry_failed: bool,
     time_limit: float | None,
     with_report: bool,
@@ -127,7 +135,7 @@ def execute(
     start = time.monotonic()
     before = made.progress()
     note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
-    worker = _executor(made, executor, workers, retry_failed)
+    worker = _executor(made, executor, retry_failed, executor_options)
     with _Limit(time_limit) as limit:
         try:
             summary = worker.run(made.jobs(Resources()), on_event=_tell(made))
@@ -171,12 +179,21 @@ class _Limit:
             self._timer.cancel()
 
 
-def _executor(made: Study, name: ExecutorName, workers: int | None, retry_failed: bool) -> Executor:
+def _executor(made: Study, name: ExecutorName, retry_failed: bool, options: Sequence[str] | None) -> Executor:
+    from dataclasses import fields
+
+    from landscope.cli.sources import parsed_options
+    from landscope.core.errors import UnknownNameError
     from landscope.studies.executors import EXECUTORS
     from landscope.studies.study import WORK
 
-    settings = {} if workers is None else {"workers": workers}
-    return EXECUTORS[name](made.store, WORK, retry_failed=retry_failed, **settings)
+    kind = EXECUTORS[name]
+    known = [field.name for field in fields(kind) if field.name not in ("store", "work", "retry_failed")]
+    given = parsed_options(options)
+    for key in given:
+        if key not in known:
+            raise UnknownNameError.among(f"option of the executor {name}", key, known)
+    return kind(made.store, WORK, retry_failed=retry_failed, **given)  # type: ignore[arg-type]
 
 
 def _tell(made: Study) -> Callable[[Event], None]:
@@ -344,7 +361,7 @@ def measure(
     name: Annotated[str, typer.Option(help="Of the study.")] = "checkpoints",
     into: Into = None,
     executor: ExecutorOption = "local",
-    workers: Workers = None,
+    executor_option: ExecutorOptions = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -377,7 +394,7 @@ def measure(
         },
     }
     folder = into or Path("studies") / name
-    execute(Study.of(written, folder), folder, executor, workers, retry_failed, time_limit, True, as_json)
+    execute(Study.of(written, folder), folder, executor, executor_option, retry_failed, time_limit, True, as_json)
 
 
 def write(made: Study, path: Path) -> Path:
@@ -385,6 +402,12 @@ def write(made: Study, path: Path) -> Path:
     from landscope.report.study import write_study_report
 
     return write_study_report(made, path)
+
+
+REPORT_EXAMPLES = examples(
+    "landscope report studies/regularisers --open",
+    "landscope report studies/regularisers --output page.html --figures png,pdf",
+)
 
 
 def report(
@@ -421,4 +444,4 @@ def report(
         typer.launch(str(page))
 
 
-app.command("report", epilog=examples("landscope study report studies/regularisers --open"))(report)
+app.command("report", epilog=REPORT_EXAMPLES)(report)

@@ -45,7 +45,8 @@ def build_optimizer(model: nn.Module, spec: TrainingSpec, *, fused: bool = False
     """The optimizer of the spec over all parameters of the model that require gradients.
 
     `fused` is for CUDA: one kernel for all parameters, and the learning rate as a tensor on the device, so that a recorded
-    step (a CUDA graph) can be replayed with another rate.
+    step (a CUDA graph) can be replayed with another rate. Not with a GradScaler, which a fused step would ask by itself
+    whether to step, after decoupled decay.
     """
     of = spec.optimizer
     params = [param for param in model.parameters() if param.requires_grad]

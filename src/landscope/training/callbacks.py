@@ -1,0 +1,94 @@
+"""What a run tells others while it goes on: subclass `Callback`, or use TensorBoard or Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from landscope.core.errors import MissingExtraError
+from landscope.core.schema import Plain, to_plain
+from landscope.training.history import Row
+from landscope.training.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from landscope.training.result import Trained
+
+__all__ = ["Callback", "TensorBoard", "WeightsAndBiases"]
+
+
+class Callback:
+    """Does nothing at every occasion; a subclass says what to do at some of them.
+
+    In a run of several processes only the first one calls. A run that is resumed begins again with `on_start`, and epochs
+    after the checkpoint that had been reported already come again.
+    """
+
+    def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
+        """Before the first step."""
+
+    def on_step(self, step: int, loss: Tensor, lr: float) -> None:
+        """After an optimizer step, `step` counted from 1. `loss` is the batch's mean, still on the device: reading it waits."""
+
+    def on_epoch(self, row: Row, model: nn.Module) -> None:
+        """After an epoch, with its row of the history and the model, which must be left as it is."""
+
+    def on_end(self, result: Trained) -> None:
+        """After the run, finished or not."""
+
+
+class TensorBoard(Callback):
+    """Writes the history to a folder that `tensorboard --logdir` shows."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        module = _extra("torch.utils.tensorboard", "tensorboard", "the TensorBoard callback")
+        self._writer = module.SummaryWriter(log_dir=os.fspath(folder))
+
+    def on_epoch(self, row: Row, model: nn.Module) -> None:
+        """One point on every curve."""
+        del model
+        for name, value in _figures(row).items():
+            self._writer.add_scalar(name, value, global_step=int(row["step"]))
+
+    def on_end(self, result: Trained) -> None:
+        """Everything is on the disk."""
+        del result
+        self._writer.close()
+
+
+class WeightsAndBiases(Callback):
+    """Sends the spec and the history to a run of Weights & Biases; the options are those of `wandb.init`."""
+
+    def __init__(self, **options: object) -> None:
+        self._wandb = _extra("wandb", "wandb", "the Weights & Biases callback")
+        self._options = options
+
+    def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
+        """Begin a run with the spec as its configuration."""
+        del model
+        config: Plain = to_plain(spec)
+        self._run = self._wandb.init(**{"config": config, **self._options})
+
+    def on_epoch(self, row: Row, model: nn.Module) -> None:
+        """One point on every curve."""
+        del model
+        self._run.log(dict(_figures(row)), step=int(row["step"]))
+
+    def on_end(self, result: Trained) -> None:
+        """Close the run."""
+        self._run.finish(exit_code=0 if result.finished else 1)
+
+
+def _figures(row: Row) -> Mapping[str, float]:
+    return {name: value for name, value in row.items() if name != "step"}
+
+
+def _extra(module: str, extra: str, purpose: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError.of(extra, extra, purpose) from error

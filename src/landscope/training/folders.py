@@ -1,0 +1,52 @@
+"""The folder of a run: it belongs to one spec."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from landscope.core.errors import SpecError
+from landscope.core.schema import Plain, to_plain
+from landscope.training.checkpoint import forget_state, write_json
+from landscope.training.result import HISTORY, SPEC
+from landscope.training.spec import TrainingSpec
+
+__all__ = ["differences", "prepare_folder"]
+
+
+def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume: bool, writes: bool) -> Path:
+    """The folder, made where it is not there; one that holds a run of another spec is refused, unless it begins anew."""
+    path, own = Path(folder), to_plain(spec)
+    if path.exists() and not path.is_dir():
+        raise SpecError(f"{path} is a file; the folder of a run was expected")
+    if resume and (path / SPEC).is_file():
+        try:
+            there: Plain = json.loads((path / SPEC).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
+        if differ := list(differences(there, own)):
+            raise SpecError(
+                f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or begin anew with resume=False"
+            )
+    if writes:
+        path.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            (path / HISTORY).unlink(missing_ok=True)
+            forget_state(path)
+        write_json(path / SPEC, own)
+    return path
+
+
+def differences(there: Plain, here: Plain, key: str = "") -> Iterator[str]:
+    """Where two specs differ, key by key.
+
+    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+    ['a.b is 1 there and 3 here']
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in dict.fromkeys([*there, *here]):
+            yield from differences(there.get(name), here.get(name), f"{key}.{name}" if key else name)
+    elif there != here:
+        yield f"{key} is {json.dumps(there)} there and {json.dumps(here)} here"

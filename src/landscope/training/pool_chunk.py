@@ -1,0 +1,216 @@
+"""Members of a pool that train together: from one optimizer step to the next, and at the end of an epoch who goes on.
+
+What `running.Run` does for one model, for n of them at once. A member that is done (all epochs, converged, stopped early) or
+has failed leaves the program at the end of the epoch, and the others go on in a smaller one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from landscope.training.checkpoint import save_state
+from landscope.training.history import Row, epoch_row
+from landscope.training.pool_feed import PoolFeed
+from landscope.training.pool_leaving import FAILED, leave
+from landscope.training.pool_program import Program
+from landscope.training.pool_state import ChunkState
+from landscope.training.pool_step import PoolStep
+from landscope.training.result import Trained, load_snapshots, save_result, save_snapshot
+from landscope.training.schedules import averaging_begins, learning_rate
+from landscope.training.sources import Task
+from landscope.training.spec import TrainingSpec
+from landscope.training.stopping import improved, reason_to_stop
+from landscope.training.watching import Watch, finite
+
+__all__ = ["Chunk", "Places"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are written: the checkpoint of a chunk, and the result of each member by its number; or nowhere."""
+
+    chunk: Path | None = None
+    members: Mapping[int, Path] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints of what came as an argument, which belong to a result."""
+
+
+class Chunk:
+    """The members in `state`, numbered as in the pool, whose specs are `specs`; `results` are those that have left."""
+
+    def __init__(
+        self, task: Task, specs: Mapping[int, TrainingSpec], state: ChunkState, places: Places, *, capture: bool
+    ) -> None:
+        self.task, self.specs, self.places = task, specs, places
+        self.program = Program(task)
+        self.results: dict[int, Trained] = {}
+        self._capture = capture
+        self._before = state.seconds
+        self._started = self._saved = time.monotonic()
+        steps = task.spec.snapshots
+        self._snapshots: dict[int, dict[int, dict[str, Tensor]]] = {
+            number: load_snapshots(places.members.get(number), steps, state.step) for number in state.numbers
+        }
+        self._enter(state)
+        self._keep_snapshots()
+
+    def _enter(self, state: ChunkState) -> None:
+        specs = [self.specs[number] for number in state.numbers]
+        self.state = state
+        self._feed = PoolFeed(self.task, [spec.seed for spec in specs])
+        self._step = PoolStep(self.program, specs, state, capture=self._capture)
+
+    @property
+    def over(self) -> bool:
+        """Whether all members have left."""
+        return not self.state.numbers
+
+    def advance(self) -> None:
+        """One optimizer step of every member."""
+        state, averaging = self.state, self.task.spec.averaging
+        state.totals += self._step(state.step, *self._feed(state.step))
+        state.step += 1
+        if averaging is not None and averaging.kind == "ema" and self._averages():
+            self._average(1 - averaging.decay)
+        self._keep_snapshots()
+
+    def _averages(self) -> bool:
+        return self._epochs() >= averaging_begins(self.task.spec)
+
+    def _epochs(self) -> int:
+        """Whole epochs before the present one."""
+        return max(map(len, self.state.history))
+
+    @torch.no_grad()
+    def _average(self, share: float) -> None:
+        state = self.state
+        state.averaged += 1
+        if state.averaged == 1:
+            state.average = {name: value.detach().clone() for name, value in state.stack.params.items()}
+            return
+        for name, value in state.average.items():
+            value.lerp_(state.stack.params[name], share)
+
+    def _keep_snapshots(self) -> None:
+        step = self.state.step
+        if step not in self.task.spec.snapshots:
+            return
+        for at, number in enumerate(self.state.numbers):
+            if step in self._snapshots[number] or not self.state.health.alive[at]:
+                continue
+            weights = {name: value.cpu().clone() for name, value in self.state.stack.member(at).items()}
+            self._snapshots[number][step] = weights
+            if number in self.places.members:
+                save_snapshot(self.places.members[number], step, weights)
+
+    def epoch_done(self) -> bool:
+        """Whether the step just made was the last of its epoch."""
+        return self.state.step == (self._epochs() + 1) * self.task.steps_per_epoch
+
+    def end_epoch(self) -> Row | None:
+        """Evaluate, write the rows, average, keep the best; members that are done leave. The mean row is returned."""
+        task, state, spec = self.task, self.state, self.task.spec
+        if spec.averaging is not None and spec.averaging.kind == "swa" and self._averages():
+            self._average(1 / (state.averaged + 1))
+        scores = self.program.scores(state.stack, task.rows.validation)
+        totals, failed_at = state.totals.cpu(), state.health.failed_at.tolist()
+        better, reasons = [False] * len(state.numbers), dict[int, str]()
+        rows: list[Row] = []
+        for at, number in enumerate(state.numbers):
+            own, history = self.specs[number], state.history[at]
+            if failed_at[at] >= 0:
+                reasons[at] = self._failure(own, failed_at[at], "the loss became NaN or infinite")
+                continue
+            row = epoch_row(
+                epoch=len(history) + 1,
+                step=state.step,
+                lr=learning_rate(own, state.step - 1, task.steps_per_epoch),
+                totals=totals[at],
+                rows=self.rows(task.steps_per_epoch),
+                validation=scores[at] if scores else None,
+                classes=task.classes,
+                fam=False,
+                seconds=self.elapsed(),
+            )
+            history.append(row)
+            rows.append(row)
+            better[at] = own.early_stopping is not None and improved(history, own.early_stopping)
+            if reason := reason_to_stop(history, own):
+                whole = finite(state.stack.member(at).values())
+                what = "the weights became NaN or infinite"
+                reasons[at] = reason if whole else self._failure(own, state.step - 1, what)
+        state.totals.zero_()
+        self._keep_best(better)
+        self._leave(reasons)
+        return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]} if rows else None
+
+    def _failure(self, spec: TrainingSpec, step: int, what: str) -> str:
+        return FAILED + str(Watch(replace(self.task, spec=spec), None).error(step, what))
+
+    def _keep_best(self, better: list[bool]) -> None:
+        if not any(better):
+            return
+        here = {name: value.detach() for name, value in {**self.state.stack.params, **self.state.stack.buffers}.items()}
+        mask = torch.tensor(better, device=self.state.totals.device)
+        before = self.state.best or here
+        self.state.best = {
+            name: torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, before[name])
+            for name, value in here.items()
+        }
+
+    def _leave(self, reasons: Mapping[int, str]) -> None:
+        if not reasons:
+            return
+        self._collect(sorted(reasons), reasons, finished=True)
+        staying = [at for at in range(len(self.state.numbers)) if at not in reasons]
+        if staying:
+            self._enter(self.state.take(staying))
+        else:
+            self.state.numbers = []
+
+    def _collect(self, at: list[int], reasons: Mapping[int, str], *, finished: bool) -> None:
+        """Make the results of some members and write them."""
+        going = self.state.take(at)
+        told = [reasons[place] for place in at]
+        for number, result in leave(self.program, self.specs, going, told, finished=finished).items():
+            where = self.places.members.get(number)
+            done = replace(result, snapshots=self._snapshots[number], seconds=self.elapsed(), folder=where)
+            self.results[number] = done
+            if where is not None and finished:
+                save_result(where, done, self.places.given)
+
+    def interrupt(self, reason: str) -> None:
+        """Everyone leaves where they stand; they can go on from the checkpoint."""
+        places = list(range(len(self.state.numbers)))
+        self._collect(places, dict.fromkeys(places, reason), finished=False)
+        self.state.numbers = []
+
+    def means(self) -> tuple[float, float | None]:
+        """Loss and error over the epoch so far, averaged over the members that still move."""
+        done = self.state.step - self._epochs() * self.task.steps_per_epoch
+        share = max(1, int(self.state.health.alive.sum())) * max(1, self.rows(done))
+        loss, error, _ = (self.state.totals.sum(0) / share).tolist()
+        return loss, error if self.task.classes else None
+
+    def rows(self, batches: int) -> int:
+        """How many rows so many batches have."""
+        n, size = len(self.task.train.y), self.task.spec.batch_size
+        return n * batches if size == "full" else min(n, size * batches)
+
+    def elapsed(self) -> float:
+        """Seconds since the chunk began, those before an interruption included."""
+        return self._before + time.monotonic() - self._started
+
+    def save(self, every: float = 0.0) -> None:
+        """Write a checkpoint if the last one is `every` seconds old."""
+        if self.places.chunk is None or time.monotonic() - self._saved < every:
+            return
+        self.state.seconds = self.elapsed()
+        save_state(self.places.chunk, self.state.tensors(), self.state.plain())
+        self._saved = time.monotonic()

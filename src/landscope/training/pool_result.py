@@ -1,0 +1,151 @@
+"""What a pool leaves: its members, tables of them, and evaluations of all of them as one program."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from landscope.data import Split
+from landscope.measures.measuring import Wanted, measure
+from landscope.measures.report import Report
+from landscope.training.evaluating import Score, autocast, evaluate
+from landscope.training.history import Row
+from landscope.training.pool_leaving import FAILED
+from landscope.training.pool_members import Overrides
+from landscope.training.pool_program import Program, Stack, stacked
+from landscope.training.pool_ways import Choice
+from landscope.training.result import Trained
+from landscope.training.sources import Forward, Task
+from landscope.training.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Pool"]
+
+Which = Literal["final", "best", "average"]
+SplitName = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The members of a pool, in the order of their seeds; each is what `train` returns for its spec.
+
+    `choice` says whether they were trained together or one by one, and why. A member whose loss or weights became NaN or
+    infinite has `finished=False` and is listed in `failed`; the weights that it keeps are from before that step (together) or
+    from its last whole epoch (one by one).
+    """
+
+    members: tuple[Trained, ...]
+    overrides: Overrides = field(default_factory=dict)
+    choice: Choice
+    task: Task = field(repr=False)
+    seconds: float
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Each member's seed."""
+        return tuple(member.spec.seed for member in self.members)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every member is done or has failed: nothing is left to resume."""
+        return all(member.finished or member.stopped.startswith(FAILED) for member in self.members)
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Why members failed, by their place in the pool."""
+        reasons = {at: member.stopped for at, member in enumerate(self.members)}
+        return {at: why.removeprefix(FAILED) for at, why in reasons.items() if why.startswith(FAILED)}
+
+    @property
+    def history(self) -> list[list[Row]]:
+        """Each member's history, epoch by epoch."""
+        return [member.history for member in self.members]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def model(self, at: int, which: Which = "final") -> nn.Module:
+        """A member's network, in evaluation mode."""
+        member = self.members[at]
+        found = {"final": member.model, "best": member.best, "average": member.average}[which]
+        if found is None:
+            asked = {"best": "early_stopping", "average": "averaging"}[which]
+            raise ValueError(f"this pool keeps no {which} weights: its spec has no {asked}")
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per member: seed, the numbers that differ, epochs, why it ended, its scores."""
+        import pandas as pd
+
+        rows: list[dict[str, object]] = []
+        for at, member in enumerate(self.members):
+            numbers = {key: values[at] for key, values in self.overrides.items()}
+            about = {"epochs": len(member.history), "stopped": member.stopped}
+            rows.append({"seed": member.spec.seed, **numbers, **about, **member.scores.get("final", {})})
+        return pd.DataFrame(rows)
+
+    def history_frame(self) -> pd.DataFrame:
+        """One row per member and epoch."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [{"member": at, "seed": m.spec.seed, **row} for at, m in enumerate(self.members) for row in m.history]
+        )
+
+    def losses(self, split: SplitName = "test", which: Which = "final") -> Tensor:
+        """Each member's mean loss on a split, (n,) in float64, in evaluation mode; as one program if it was trained so."""
+        rows: Split = getattr(self.task.rows, split)
+        if not len(rows.y):
+            raise ValueError(f"{self.task.rows.name} has no {split} rows")
+        if self.choice.way == "together":
+            scores: Sequence[Score | None] = Program(self.task).scores(self._stack(which), rows) or ()
+        else:
+            scores = [evaluate(self.task, model, rows) for model in self._models(which)]
+        return torch.tensor([score.loss for score in scores if score is not None], dtype=torch.float64)
+
+    def outputs(self, x: Tensor, which: Which = "final") -> Tensor:
+        """Every member's outputs (n, N, …) for the inputs x (N, …), in evaluation mode; as one program if it was trained so."""
+        x = x.to(self.task.train.y.device)
+        if self.choice.way == "together":
+            return Program(self.task).outputs(self._stack(which), x)
+        with torch.no_grad(), autocast(self.task, x.device):
+            return torch.stack([self.task.forward(model, x) for model in self._models(which)])
+
+    def _models(self, which: Which) -> list[nn.Module]:
+        return [self.model(at, which) for at in range(len(self))]
+
+    def _stack(self, which: Which) -> Stack:
+        return stacked(self._models(which), self.task.train.y.device)
+
+    def measure(
+        self, measures: Wanted = None, *, split: SplitName = "train", which: Which = "final", seed: int = 0
+    ) -> list[Report]:
+        """`landscope.measure` for every member on one split; a member that failed is measured where it stands."""
+        x, y = getattr(self.task.rows, split)
+        nets = [_OnRows(model, self.task.forward) for model in self._models(which)]
+        return [measure(net, (x, y), measures, loss=self.task.loss, seed=seed) for net in nets]
+
+    def __repr__(self) -> str:
+        spec: TrainingSpec = self.members[0].spec
+        done = sum(member.finished for member in self.members)
+        what = f"{len(self)} × {spec.model.name} on {spec.data.name}, {done} finished, {len(self.failed)} failed"
+        return f"Pool({what}, {self.seconds:.1f} s, {self.choice.way}: {self.choice.reason})"
+
+
+class _OnRows(nn.Module):
+    """A model as a function of rows, however it is called."""
+
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model, self._call = copy.deepcopy(model), forward
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._call(self.model, x)

@@ -1,0 +1,142 @@
+"""What a run leaves: models, history, scores; in a folder, whole or not at all.
+
+spec.json                        what was asked for
+final.safetensors                the weights after the last step
+best.safetensors                 those that were best on the validation rows (with early stopping)
+average.safetensors              the average of the iterates (with averaging)
+snapshots/step-N.safetensors     the weights after step N
+history.json                     the history, the scores, why the run ended: written last, so its presence means done
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from landscope.core.errors import TrainingError
+from landscope.core.schema import Plain, to_plain
+from landscope.training.checkpoint import forget_state, read_tensors, write_json, write_tensors
+from landscope.training.history import Row
+from landscope.training.spec import TrainingSpec
+from landscope.training.state import weights_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Trained", "load_result", "save_result", "save_snapshot", "with_weights"]
+
+SPEC, HISTORY = "spec.json", "history.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run that is over, or that was stopped (`finished` is False) and can be resumed from its folder.
+
+    `model` has the final weights, `best` those that were best on the validation rows, `average` those of the average: copies that
+    share no storage. `scores` has loss and error of each of them on each split; `snapshots` weights by optimizer step.
+    """
+
+    model: nn.Module
+    best: nn.Module | None
+    average: nn.Module | None
+    snapshots: Mapping[int, Mapping[str, Tensor]]
+    history: list[Row]
+    scores: Mapping[str, Mapping[str, float]]
+    finished: bool
+    stopped: str
+    """Why it ended: "all epochs done", "early stopping: …", "converged: …", "time limit", "SIGTERM"."""
+    spec: TrainingSpec
+    seconds: float
+    folder: Path | None = None
+
+    def to_frame(self) -> pd.DataFrame:
+        """The history as a table, one row per epoch."""
+        import pandas as pd
+
+        return pd.DataFrame(self.history)
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "stopped"
+        what = f"{self.spec.model.name} on {self.spec.data.name}, {len(self.history)} epochs, {self.seconds:.1f} s"
+        return f"Trained({what}, {state}: {self.stopped})"
+
+
+def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the model with other weights."""
+    twin = copy.deepcopy(model)
+    twin.load_state_dict(dict(weights), strict=False)
+    return twin
+
+
+def save_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor]) -> None:
+    """Keep the weights after a step."""
+    (folder / "snapshots").mkdir(exist_ok=True)
+    write_tensors(_snapshot(folder, step), weights)
+
+
+def load_snapshots(folder: Path | None, steps: tuple[int, ...], until: int) -> dict[int, dict[str, Tensor]]:
+    """Those of the snapshots that were kept until a step."""
+    if folder is None:
+        return {}
+    paths = {step: _snapshot(folder, step) for step in steps if step <= until}
+    return {step: read_tensors(path)[0] for step, path in paths.items() if path.is_file()}
+
+
+def _snapshot(folder: Path, step: int) -> Path:
+    return folder / "snapshots" / f"step-{step}.safetensors"
+
+
+def save_result(folder: Path, result: Trained, given: Mapping[str, str]) -> None:
+    """Write a finished run; the checkpoint that it came from is no longer needed."""
+    for name, model in (("final", result.model), ("best", result.best), ("average", result.average)):
+        if model is not None:
+            write_tensors(folder / f"{name}.safetensors", weights_of(model))
+    content: dict[str, Plain] = {
+        "stopped": result.stopped,
+        "seconds": result.seconds,
+        "scores": to_plain(result.scores),
+        "history": [dict(row) for row in result.history],
+        "given": dict(given),
+    }
+    write_json(folder / HISTORY, content)
+    forget_state(folder)
+
+
+def load_result(folder: Path, spec: TrainingSpec, model: nn.Module) -> tuple[Trained, dict[str, str]] | None:
+    """The finished run in a folder, and what it was given; `None` where there is none."""
+    path = folder / HISTORY
+    if not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        history, scores = content["history"], content["scores"]
+    except (OSError, ValueError, KeyError) as error:
+        raise TrainingError(f"{path} is damaged: {error}. Train anew with resume=False") from error
+
+    def kept(name: str) -> nn.Module | None:
+        file = folder / f"{name}.safetensors"
+        return with_weights(model, read_tensors(file)[0]).eval() if file.is_file() else None
+
+    final = kept("final")
+    if final is None:
+        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train anew with resume=False")
+    result = Trained(
+        model=final,
+        best=kept("best"),
+        average=kept("average"),
+        snapshots=load_snapshots(folder, spec.snapshots, int(history[-1]["step"]) if history else 0),
+        history=history,
+        scores=scores,
+        finished=True,
+        stopped=content["stopped"],
+        spec=spec,
+        seconds=content["seconds"],
+        folder=folder,
+    )
+    return result, content["given"]

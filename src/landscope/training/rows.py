@@ -1,0 +1,122 @@
+"""Rows of data, whatever they come from: a data set by name, a function of the user's own, splits, pairs of tensors, Datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from landscope.core.errors import SpecError
+from landscope.core.importing import call_imported, is_import
+from landscope.data import DataSplits, Split, load
+from landscope.data.card import Task as Kind
+from landscope.training.spec import DataSpec
+
+__all__ = ["DataLike", "Rows", "as_rows", "load_rows"]
+
+DataLike = DataSplits | Mapping[str, object]
+"""Splits as `landscope.data.load` gives them, or "train", "validation", "test" → (x, y) or a Dataset of such pairs."""
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Training, validation and test rows, and what kind of task they are; a split that is not there is empty."""
+
+    train: Split
+    validation: Split
+    test: Split
+    kind: Kind
+    classes: int
+    name: str
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Rows:
+        """The rows on a device, what is no whole number in `dtype`."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+        return replace(
+            self,
+            train=Split(*map(moved, self.train)),
+            validation=Split(*map(moved, self.validation)),
+            test=Split(*map(moved, self.test)),
+            extra={key: moved(value) for key, value in self.extra.items()},
+        )
+
+
+def load_rows(spec: DataSpec) -> Rows:
+    """The rows that a spec names.
+
+    >>> rows = load_rows(DataSpec(name="circles"))
+    >>> rows.train.x.shape, rows.classes, rows.kind
+    (torch.Size([100, 2]), 2, 'classification')
+    """
+    if is_import(spec.name):
+        return as_rows(call_imported(spec.name, spec.options), spec.name)
+    try:
+        return as_rows(load(spec.name, **spec.options), spec.name)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise SpecError(f"data: {spec.name} cannot be loaded with the options {dict(spec.options)}: {error}") from error
+
+
+def as_rows(data: object, name: str) -> Rows:
+    """Rows from splits, or from a mapping of tensors or Datasets; whole-number targets are classes.
+
+    >>> x, y = torch.zeros(6, 3), torch.arange(6) % 3
+    >>> as_rows({"train": (x, y)}, "mine").classes
+    3
+    """
+    if isinstance(data, DataSplits):
+        return Rows(
+            train=_inputs(data.train),
+            validation=_inputs(data.validation),
+            test=_inputs(data.test),
+            kind=data.card.task,
+            classes=data.card.n_classes,
+            name=name,
+            extra=data.extra,
+        )
+    if not isinstance(data, Mapping) or "train" not in data or set(data) - set(SPLITS):
+        found = f"the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else f"a {type(data).__name__}"
+        raise SpecError(f"data: {name}: expected DataSplits, or a mapping with train, validation and test; got {found}")
+    given = {key: _inputs(_split(value, f"{name}, {key}")) for key, value in data.items() if value is not None}
+    train = given["train"]
+    nothing = Split(train.x[:0], train.y[:0])
+    labels = not train.y.is_floating_point() and train.y.dim() == 1
+    present = [split.y for split in given.values() if len(split.y)]
+    kind: Kind = "classification" if labels else "reconstruction" if _alike(train) else "regression"
+    return Rows(
+        train=train,
+        validation=given.get("validation", nothing),
+        test=given.get("test", nothing),
+        kind=kind,
+        classes=1 + max((int(y.max()) for y in present), default=-1) if labels else 0,
+        name=name,
+    )
+
+
+def _alike(split: Split) -> bool:
+    return split.x.dim() > 2 and split.x.shape == split.y.shape
+
+
+def _inputs(split: Split) -> Split:
+    """Bytes become numbers that a network can take."""
+    return split._replace(x=split.x.float()) if split.x.dtype == torch.uint8 else split
+
+
+def _split(value: object, name: str) -> Split:
+    if isinstance(value, Dataset):
+        pairs = [value[at] for at in range(len(value))]  # type: ignore[arg-type]
+        value = tuple(torch.stack([torch.as_tensor(entry) for entry in column]) for column in zip(*pairs, strict=True))
+    if not isinstance(value, Sequence) or len(value) != 2:
+        raise SpecError(f"data: {name}: expected (x, y) or a Dataset of such pairs, got a {type(value).__name__}")
+    x, y = (torch.as_tensor(part) for part in value)
+    if len(x) != len(y):
+        raise SpecError(f"data: {name}: {len(x)} inputs and {len(y)} targets")
+    return Split(x, y)

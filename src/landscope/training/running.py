@@ -1,0 +1,201 @@
+"""A run from one optimizer step to the next: feed, step, watch, count; at the end of an epoch evaluate, average, decide."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+
+from landscope.core.distributed import processes
+from landscope.core.errors import LandscopeError, SpecError
+from landscope.training.averaging import Average, averaged_model
+from landscope.training.callbacks import Callback
+from landscope.training.capturing import Captured
+from landscope.training.checkpoint import load_state, save_state
+from landscope.training.evaluating import evaluate
+from landscope.training.feeding import Feed, seed_noise
+from landscope.training.history import epoch_row
+from landscope.training.objectives import FAM
+from landscope.training.optimizers.building import build_optimizer, set_rate
+from landscope.training.progress import Display
+from landscope.training.result import load_snapshots, save_snapshot
+from landscope.training.schedules import averaging_begins, learning_rate
+from landscope.training.sharing import rank
+from landscope.training.sources import Task
+from landscope.training.state import State, weights_of
+from landscope.training.step import Step
+from landscope.training.stopping import improved, reason_to_stop
+from landscope.training.watching import Watch, finite
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A run of a task on the device that it lies on, with its state."""
+
+    def __init__(self, task: Task, *, folder: Path | None, callbacks: Sequence[Callback], graphs: bool | None) -> None:
+        spec, device = task.spec, task.train.y.device
+        self.task, self.folder, self.callbacks = task, folder, callbacks
+        self.per_epoch = task.steps_per_epoch
+        cuda = device.type == "cuda"
+        model = task.model
+        if spec.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        averaging = spec.averaging
+        self.fam = _fam(task)
+        self.state = State(
+            model,
+            build_optimizer(model, spec, fused=cuda and spec.precision != "float16"),
+            Average(model, averaging.decay if averaging.kind == "ema" else None) if averaging else None,
+            self.fam,
+            GradScaler(device.type) if spec.precision == "float16" else None,
+        )
+        step = Step(task, self.state.optimizer, fam=self.fam, scaler=self.state.scaler)
+        capturable = cuda and processes() == 1 and spec.precision != "float16"
+        capturable = capturable and (spec.fam is None or spec.fam.probes is None)
+        self.captures = capturable if graphs is None else capturable and graphs
+        full = len(task.train.y) if spec.batch_size == "full" else spec.batch_size
+        self._step = Captured(step, full) if self.captures else step
+        self._feed = Feed(task)
+        self._watch = Watch(task, folder)
+        self._started = self._saved = time.monotonic()
+        self._before = 0.0
+        self.snapshots: dict[int, dict[str, Tensor]] = {}
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes files and calls callbacks."""
+        return rank() == 0
+
+    def begin(self, resume: bool, given: dict[str, str]) -> None:
+        """Start at the first step, or where the last checkpoint was written."""
+        self._given = given
+        found = load_state(self.folder) if resume and self.folder is not None else None
+        if found is not None:
+            tensors, plain = found
+            assert isinstance(plain, dict)
+            if plain["given"] != given:
+                raise SpecError(f"{self.folder} holds a run that began from another model or other data")
+            self.state.restore(tensors, plain)
+            self.snapshots = load_snapshots(self.folder, self.task.spec.snapshots, self.state.step)
+        self._before = self.state.seconds
+        self._keep_snapshot()
+
+    def advance(self) -> None:
+        """One optimizer step."""
+        spec, at = self.task.spec, self.state.step
+        x, y = self._feed(at)
+        rate = learning_rate(spec, at, self.per_epoch)
+        set_rate(self.state.optimizer, rate)
+        seed_noise(spec.seed, at, y.device, rank())
+        metrics = self._step(x, y)
+        self.state.totals += metrics
+        self._watch.note(at, metrics[0])
+        self.state.step += 1
+        average = self.state.average
+        if average is not None and spec.averaging and spec.averaging.kind == "ema" and self._averages():
+            average.take()
+        self._keep_snapshot()
+        if self.writes:
+            for callback in self.callbacks:
+                callback.on_step(self.state.step, metrics[0] / len(y), rate)
+
+    def _averages(self) -> bool:
+        return len(self.state.history) >= averaging_begins(self.task.spec)
+
+    def _keep_snapshot(self) -> None:
+        step = self.state.step
+        if step in self.task.spec.snapshots and step not in self.snapshots:
+            self._watch.look()
+            self.snapshots[step] = {name: value.cpu() for name, value in weights_of(self.state.model).items()}
+            if self.folder is not None and self.writes:
+                save_snapshot(self.folder, step, self.snapshots[step])
+
+    def means(self) -> tuple[float, float | None]:
+        """Loss and error over the epoch so far."""
+        done = self.state.step - len(self.state.history) * self.per_epoch
+        loss, error, _ = (self.state.totals / max(1, self._rows(done))).tolist()
+        return loss, error if self.task.classes else None
+
+    def _rows(self, batches: int) -> int:
+        n, size = len(self.task.train.y), self.task.spec.batch_size
+        return n * batches if size == "full" else min(n, size * batches)
+
+    def end_epoch(self, display: Display) -> str | None:
+        """Evaluate, write the row, average, keep the best; why the run is over, if it is."""
+        spec, state = self.task.spec, self.state
+        self._watch.look()
+        if state.average is not None and spec.averaging and spec.averaging.kind == "swa" and self._averages():
+            state.average.take()
+        row = epoch_row(
+            epoch=len(state.history) + 1,
+            step=state.step,
+            lr=learning_rate(spec, state.step - 1, self.per_epoch),
+            totals=state.totals,
+            rows=self._rows(self.per_epoch),
+            validation=evaluate(self.task, state.model, self.task.rows.validation),
+            classes=self.task.classes,
+            fam=spec.fam is not None,
+            seconds=self.elapsed(),
+        )
+        state.history.append(row)
+        state.totals.zero_()
+        if spec.early_stopping and improved(state.history, spec.early_stopping):
+            state.best = weights_of(state.model)
+        display.epoch(row)
+        if self.writes:
+            for callback in self.callbacks:
+                callback.on_epoch(row, state.model)
+        return reason_to_stop(state.history, spec)
+
+    def elapsed(self) -> float:
+        """Seconds of training, those before an interruption included."""
+        return self._before + time.monotonic() - self._started
+
+    def save(self, every: float = 0.0) -> None:
+        """Write a checkpoint if the last one is `every` seconds old; never one with weights that are not finite."""
+        if self.folder is None or not self.writes or time.monotonic() - self._saved < every:
+            return
+        self._watch.look()
+        if finite(self.state.model.state_dict().values()):
+            self.state.seconds = self.elapsed()
+            save_state(self.folder, self.state.tensors(), {**self.state.plain(), "given": dict(self._given)})
+        self._saved = time.monotonic()
+
+    def check_weights(self) -> None:
+        """Refuse to end with weights that are not finite."""
+        self._watch.look()
+        if not finite(self.state.model.state_dict().values()):
+            raise self._watch.error(self.state.step - 1, "the weights became NaN or infinite")
+
+    def averaged(self) -> torch.nn.Module | None:
+        """The model with averaged weights, if averaging has begun."""
+        average, size = self.state.average, self.task.spec.batch_size
+        if average is None or not average.count:
+            return None
+        x = self.task.train.x
+        return averaged_model(
+            self.state.model, average.weights, self.task.forward, x, len(x) if size == "full" else size
+        )
+
+
+def _fam(task: Task) -> FAM | None:
+    spec = task.spec.fam
+    if spec is None:
+        return None
+    try:
+        return FAM(
+            task.model,
+            layer=spec.layer,
+            strength=spec.strength,
+            form=spec.form,
+            probes=spec.probes,
+            seed=task.spec.seed,
+            gradient=spec.gradient,
+        )
+    except LandscopeError as error:
+        raise SpecError(f"fam.layer: {error}") from error

@@ -1,0 +1,101 @@
+"""One contract for every way to train: deterministic, in lower precision, in parts, clipped, interrupted, in two processes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from processes import run_together
+from safetensors.torch import load_file, save_file
+from training.loop_runs import BASE, EXACT, METHODS, distance, interrupted, merged, same, weights
+
+from landscope.training.loop import train
+
+every_method = pytest.mark.parametrize("method", METHODS)
+PARTS = [name for name in METHODS if name not in ("m-sam", "fam-probe", "everything")]
+"""Those whose step on a batch in parts is that on the whole: m-SAM is defined by its parts, probes are drawn for each."""
+ROUNDING = 1e5 * torch.finfo(torch.float64).eps
+
+
+@every_method
+def test_same_seed_same_weights_and_another_seed_others(method: str) -> None:
+    spec = merged(BASE, METHODS[method])
+    before = torch.get_rng_state()
+    result = train(spec)
+    assert torch.equal(before, torch.get_rng_state()), "the global generator is as it was"
+    assert result.finished
+    assert len(result.history) == 3
+    assert same(result, train(spec))
+    assert distance(result.model, train({**spec, "seed": 4}).model) > 1e-3
+    assert all(math.isfinite(value) for row in result.history for value in row.values())
+    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+
+
+@every_method
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_lower_precision_stays_near(method: str, precision: str) -> None:
+    spec = merged(BASE, METHODS[method], {"model": {"dropout": 0.0}})
+    lower = train({**spec, "precision": precision})
+    assert {p.dtype for p in lower.model.parameters()} == {torch.float32}
+    assert abs(lower.history[-1]["train_loss"] - train(spec).history[-1]["train_loss"]) < 0.1
+
+
+@pytest.mark.parametrize("method", PARTS)
+def test_a_batch_in_parts_is_the_whole_batch(method: str) -> None:
+    spec = merged(BASE, METHODS[method], EXACT)
+    whole, parts = train(spec), train({**spec, "accumulate": 3})
+    assert distance(parts.model, whole.model) < ROUNDING
+    if whole.average is not None:
+        assert distance(parts.average, whole.average) < ROUNDING
+
+
+@every_method
+def test_clipping(method: str) -> None:
+    spec = merged(BASE, METHODS[method])
+    assert same(train({**spec, "clip_norm": 1e6}), train({**spec, "clip_norm": 1e9})), "it is never reached"
+    assert distance(train({**spec, "clip_norm": 1e-2}).model, train({**spec, "clip_norm": 1e9}).model) > 1e-3
+
+
+@every_method
+def test_interrupted_runs_end_alike(method: str, tmp_path: Path) -> None:
+    spec = merged(BASE, METHODS[method])
+    # in the middle of an epoch, at its end, right after its end, just before the last step
+    assert same(interrupted(spec, tmp_path, 2, 4, 5, 11), train(spec))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "float64"])
+def test_interrupted_runs_end_alike_in_other_precisions(precision: str, tmp_path: Path) -> None:
+    spec = merged(BASE, METHODS["fam-sam"], {"precision": precision, "accumulate": 2})
+    assert same(interrupted(spec, tmp_path, 3, 6), train(spec))
+
+
+def in_processes(rank: int, folder: Path) -> None:
+    for method, settings in METHODS.items():
+        result = train(merged(BASE, settings, EXACT), folder=folder / method)
+        if rank == 1:
+            save_file(
+                {str(at): value for at, value in enumerate(weights(result.model))}, folder / f"{method}.safetensors"
+            )
+    stopped = train(merged(BASE, EXACT), folder=folder / "limited", time_limit=0.0)
+    assert (stopped.finished, len(stopped.history)) == (False, 0)
+    train(merged(BASE, EXACT), folder=folder / "limited")
+
+
+def test_two_processes_are_one(tmp_path: Path) -> None:
+    run_together(in_processes, tmp_path)
+    for method, settings in METHODS.items():
+        spec = merged(BASE, settings, EXACT)
+        alone, together = train(spec), train(spec, folder=tmp_path / method)
+        other = load_file(tmp_path / f"{method}.safetensors")
+        assert all(torch.equal(value, other[str(at)]) for at, value in enumerate(weights(together.model))), method
+        if "probes" in str(settings):  # each process has signs of its own
+            continue
+        assert distance(together.model, alone.model) < 1e-12, method
+        for a, b in zip(together.history, alone.history, strict=True):
+            assert {k: pytest.approx(v, rel=1e-9) for k, v in a.items() if k != "seconds"} == {
+                k: v for k, v in b.items() if k != "seconds"
+            }
+    limited = train(merged(BASE, EXACT), folder=tmp_path / "limited")
+    assert same(limited, train(merged(BASE, EXACT), folder=tmp_path / "momentum"))
