@@ -21,7 +21,9 @@ from landscope.core.registry import Registry
 from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
 from landscope.measures import AS_PUBLISHED, MEASURES, Measure, Report, by_layer, enough_data, invariance, measure
 from landscope.measures.calibration import ece, fit_temperature, reliability
+from landscope.planes import Landscape, between, landscape, line
 from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
+from landscope.training import FAM, SAM, Pool, Trained, TrainingSpec, train, train_pool
 
 try:
     __version__ = version("landscope")
@@ -30,20 +32,27 @@ except PackageNotFoundError:  # run from a source tree
 
 __all__ = [
     "AS_PUBLISHED",
+    "FAM",
     "GGN",
     "MEASURES",
+    "SAM",
     "Cost",
     "EmpiricalFisher",
     "Estimate",
     "Fisher",
     "Hessian",
+    "Landscape",
     "Loss",
     "Measure",
+    "Pool",
     "Probe",
     "Registry",
     "Report",
     "Status",
+    "Trained",
+    "TrainingSpec",
     "__version__",
+    "between",
     "by_layer",
     "diagonal",
     "ece",
@@ -54,9 +63,13 @@ __all__ = [
     "freeze",
     "frobenius",
     "invariance",
+    "landscape",
+    "line",
     "log_det",
     "measure",
     "reliability",
     "spectrum",
     "trace",
+    "train",
+    "train_pool",
 ]

@@ -13,8 +13,8 @@ import torch
 from sam_problems import batch, closure_of, loss_of, network, sam_for, same_bits, weights
 from torch import Tensor
 
-from landscope.core.errors import LandscopeError
-from landscope.training.optimizers import SAM, StepOrderError
+from landscope.core.errors import LandscopeError, StepOrderError
+from landscope.training.optimizers import SAM
 
 
 @pytest.mark.parametrize("by_hand", [True, False])

@@ -29,7 +29,8 @@
     ├── CheckpointError             weights that cannot be read, or do not fit the model
     ├── SpecError                   a spec or setting of the wrong type, out of range, or at odds with another
     ├── TrainingError               a training run cannot start or go on
-    │   └── NonFiniteTrainingError      the loss or the weights became NaN or infinite
+    │   ├── NonFiniteTrainingError      the loss or the weights became NaN or infinite
+    │   └── StepOrderError              the parts of a step were called out of order
     ├── StudyError                  a study cannot go on
     │   ├── StoreError                  a file of the store cannot be written, or is not what was written
     │   │   └── StoreFullError              no room is left where the store lies
@@ -80,6 +81,7 @@ __all__ = [
     "RunFailedError",
     "RunStoppedError",
     "SpecError",
+    "StepOrderError",
     "StochasticModelError",
     "StoreError",
     "StoreFullError",
@@ -208,6 +210,10 @@ class TrainingError(LandscopeError, RuntimeError):
 
 class NonFiniteTrainingError(TrainingError, FloatingPointError):
     """The loss or the weights became NaN or infinite while training."""
+
+
+class StepOrderError(TrainingError):
+    """The parts of a step were called out of order."""
 
 
 class StudyError(LandscopeError, RuntimeError):

@@ -1,10 +1,17 @@
 """How a pool is trained: all members as one program, or one after another; and how many fit into memory together.
 
 One program pays where a machine spends its time on starting operations instead of working: on a GPU nearly always, on a CPU
-for small networks and batches. There, by bytes of activations of one member's batch, measured on two cores against `train` for
-each (benchmarks/pool.py): 12 times faster at 12 kB (2-100-100-2, batch 5), 6 at 100 kB (10-64-64-1, batch 64), and slower from
-a few MB on (LeNet-5, batch 64: convolutions become grouped ones, and the activations of many members leave the caches). The
-choice depends on the network and the batch alone, not on a clock, so that a pool trained twice is the same twice.
+for small networks and batches. By the bytes of activations of one member's batch, 50 members on one core took less time than
+`train` for each by these factors (benchmarks/pool.py):
+
+    4 kB      8        MLP 2-100-100-2, batch 5
+    33 kB     4        MLP 10-64-64-1, batch 64
+    57 kB     1.7      MLP 784-100-10, batch 128
+    413 kB    1.0      LeNet-5, batch 4
+    516 kB    1.2      MLP 2-64-64-1, batch 1000
+    6.6 MB    0.4      LeNet-5, batch 64: convolutions become grouped ones, and activations leave the caches
+
+The choice depends on the network and the batch alone, not on a clock, so that a pool trained twice is the same twice.
 """
 
 from __future__ import annotations

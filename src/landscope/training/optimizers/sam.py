@@ -47,19 +47,15 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from landscope.core.errors import LandscopeError
+from landscope.core.errors import StepOrderError
 from landscope.training.optimizers.around import Around
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
 from landscope.training.optimizers.passes import accumulate_gradients, without_averaging
 from landscope.training.optimizers.statistics import frozen_statistics
 
-__all__ = ["SAM", "StepOrderError"]
+__all__ = ["SAM"]
 
 LossT = TypeVar("LossT", Tensor, float)
-
-
-class StepOrderError(LandscopeError, RuntimeError):
-    """The two halves of a sharpness-aware step came in the wrong order, or something came between them."""
 
 
 class SAM(Around):
