@@ -30,7 +30,8 @@ from landscope.core.losses import LOSSES
 from landscope.core.schema import Natural, Positive, Range
 from landscope.data import CORRUPTIONS
 from landscope.measures import AS_PUBLISHED
-from landscope.measures.measuring import Wanted, resolve_measures
+from landscope.measures.base import Measure
+from landscope.measures.measuring import resolve_measures
 from landscope.training.spec import DataSpec, ModelSpec
 
 __all__ = [
@@ -46,8 +47,10 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSpec:
-    """What is measured on one split: `all`, names, or names with settings; `samples` takes the first so many rows.
+    """What is measured on one split: `all`, names, or names with settings; `samples` draws so many rows.
 
+    A measure is reported under its own name, or under another that its settings give it, so that it can be taken twice:
+    `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`.
     `as_published` adds the measures of a paper as its code computed them (under "published.NAME") and corrected (under
     "corrected.NAME"); `only` picks some of them.
     """
@@ -60,7 +63,7 @@ class SplitSpec:
     only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        resolve_measures(self.wanted)
+        self.chosen()
         if self.only and self.as_published is None:
             raise SpecError("`only` picks measures of `as_published`, which is not given")
         if self.as_published is not None:
@@ -69,12 +72,21 @@ class SplitSpec:
                 if name not in known:
                     raise UnknownNameError.among(f"measure of {self.as_published}", name, known)
 
-    @property
-    def wanted(self) -> Wanted:
-        """In the form that `landscope.measure` takes."""
-        if self.measures == "all":
-            return None
-        return dict(self.measures) if isinstance(self.measures, Mapping) else list(self.measures)
+    def chosen(self, seed: int = 0) -> dict[str, Measure]:
+        """The measures by the name under which they are reported; `as_published` is not among them.
+
+        >>> split = SplitSpec(measures={"near": {"measure": "random_sharpness", "rho": 0.005}, "l2_norm": None})
+        >>> {name: measure.key for name, measure in split.chosen().items()}
+        {'near': 'random_sharpness', 'l2_norm': 'l2_norm'}
+        """
+        if not isinstance(self.measures, Mapping):
+            return resolve_measures(None if self.measures == "all" else list(self.measures), seed)
+        found: dict[str, Measure] = {}
+        for name, written in self.measures.items():
+            settings = dict(written or {})
+            key = str(settings.pop("measure", name))
+            found[name] = resolve_measures({key: settings}, seed)[key]
+        return found
 
 
 def _default_splits() -> dict[str, SplitSpec]:

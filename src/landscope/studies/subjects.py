@@ -19,7 +19,6 @@ from landscope.data.splits import draw
 from landscope.measures import AS_PUBLISHED, Report, by_layer, invariance, measure
 from landscope.measures.base import Measure
 from landscope.measures.calibration import fit_temperature, reliability
-from landscope.measures.measuring import resolve_measures
 from landscope.measures.robustness import corruption_accuracy
 from landscope.planes import landscape
 from landscope.studies.record import Subject
@@ -155,7 +154,7 @@ def measure_subject(
 
 
 def _split_report(gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec, T: float) -> Report:
-    chosen: dict[str, Measure] = dict(resolve_measures(wanted.wanted, gauge.spec.seed))
+    chosen: dict[str, Measure] = wanted.chosen(gauge.spec.seed)
     if wanted.as_published is not None:
         preset = AS_PUBLISHED[wanted.as_published]
         for name in wanted.only or preset.measures:
@@ -254,7 +253,7 @@ def _figures(gauge: Gauge, model: nn.Module, T: float, note: Callable[[str], Non
 def _invariances(probe: Probe, split: SplitSpec) -> Plain:
     """How far each measure of the split moves, relative to its value, while the function does not."""
     table: dict[str, Plain] = {}
-    for name, one in resolve_measures(split.wanted, probe.seed).items():
+    for name, one in split.chosen(probe.seed).items():
         try:
             moved = invariance.check(one, probe)
         except LandscopeError:

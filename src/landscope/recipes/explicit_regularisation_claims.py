@@ -1,0 +1,271 @@
+"""The first paper's conclusions, asked of our models: regularisers, sharpness, calibration, temperature.
+
+Conditions have three seeds, so a rank-sum test of two of them shows a difference only where they do not overlap (p = 0.05).
+Correlations are over the final models one by one; the paper's own, over means of conditions, stand beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from landscope.analysis import Correlation, correlation, wilcoxon
+from landscope.recipes.recipe import Claim, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["claims_of"]
+
+PARTS = ("cifar10", "classes100")
+SHARPNESS = ("fisher_rao", "relative_flatness", "sam_sharpness", "log_igs")
+"""Of the preset; its weight norm is asked about by itself."""
+KINDS = {"published": "as its code computed it", "corrected": "as its text defines it"}
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The models of a part: at temperature 1 and at the fitted one, and the final ones of both."""
+
+    part: str
+    before: pd.DataFrame
+    after: pd.DataFrame
+
+    @classmethod
+    def of(cls, part: str, table: pd.DataFrame) -> _Models:
+        # of the two models with the same weights, the first is the one at temperature 1
+        number = table.groupby(["run", "checkpoint"]).cumcount()
+        return cls(part, table[number == 0], table[number == 1])
+
+    def at(self, scaled: bool) -> pd.DataFrame:
+        """The final models."""
+        rows = self.after if scaled else self.before
+        return rows[rows["checkpoint"] == "final"]
+
+    def seeds(self, condition: str, column: str, scaled: bool = False) -> list[float]:
+        """The values of one condition's final models."""
+        rows = self.at(scaled)
+        return [] if column not in rows else rows.loc[rows["condition"] == condition, column].dropna().tolist()
+
+    def means(self, scaled: bool) -> pd.DataFrame:
+        """What the paper correlates: the mean of every condition, early-stopped and final."""
+        rows = self.after if scaled else self.before
+        return rows.groupby(["condition", "checkpoint"], sort=False).mean(numeric_only=True)
+
+    def claim(self, text: str, verdict: Verdict, why: str) -> Claim:
+        """A claim that rests on all runs of the part."""
+        return Claim(
+            text=f"{self.part}: {text}",
+            verdict=verdict,
+            why=why,
+            part=self.part,
+            records=tuple(dict.fromkeys(self.before["run"])),
+        )
+
+
+def claims_of(tables: Mapping[str, pd.DataFrame]) -> Sequence[Claim]:
+    """Every claim that the tables of the parts allow."""
+    parts = {name: _Models.of(name, tables[name]) for name in PARTS if name in tables and not tables[name].empty}
+    claims: list[Claim] = []
+    for models in parts.values():
+        claims += [*_errors(models), *_sharper(models), *_predicting(models), *_following(models), *_calibrated(models)]
+        claims += _tempered(models)
+    if len(parts) == len(PARTS):
+        claims.append(_harder(parts["cifar10"], parts["classes100"]))
+    return claims
+
+
+def _shown(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3g}" for value in values) or "none"
+
+
+def _larger(a: Sequence[float], b: Sequence[float]) -> tuple[Verdict, str]:
+    """Whether a is larger than b: rank-sum tests both ways. Three against three show it only where they do not overlap."""
+    up, down = (wilcoxon(list(a), list(b), way, paired=False) for way in ("greater", "less"))
+    shown = f"{_shown(a)} against {_shown(b)}"
+    if up.p_value is None or down.p_value is None:
+        return "cannot be told", f"{shown}: {up.reason}"
+    verdict: Verdict = (
+        "holds" if up.p_value <= ALPHA else "does not hold" if down.p_value <= ALPHA else "cannot be told"
+    )
+    return verdict, f"{shown}, one-sided p = {min(up.p_value, down.p_value):.2g}"
+
+
+def _all_of(verdicts: Sequence[Verdict]) -> Verdict:
+    if "does not hold" in verdicts:
+        return "does not hold"
+    return "holds" if verdicts and set(verdicts) == {"holds"} else "cannot be told"
+
+
+def _errors(models: _Models) -> list[Claim]:
+    claims = []
+    for text, better in (
+        ("augmentation generalises better than no regulariser", "augmentation"),
+        ("dropout generalises better than no regulariser", "dropout"),
+    ):
+        verdict, why = _larger(models.seeds("baseline", "test.error"), models.seeds(better, "test.error"))
+        claims.append(models.claim(text, verdict, f"test error of the baseline and with it: {why}"))
+    verdict, why = _larger(models.seeds("weight decay", "test.error"), models.seeds("baseline", "test.error"))
+    if models.part == "cifar10":
+        text = "weight decay of 5e-4 generalises worse than no regulariser at this learning rate"
+        claims.append(models.claim(text, verdict, f"test error with it and of the baseline: {why}"))
+    return claims
+
+
+def _sharper(models: _Models) -> list[Claim]:
+    claims = []
+    for regulariser in ("augmentation", "weight decay"):
+        for kind, meaning in KINDS.items():
+            columns = [c for name in SHARPNESS if (c := f"train.{kind}.{name}") in models.before]
+            found = {
+                column.rsplit(".", 1)[-1]: _larger(models.seeds(regulariser, column), models.seeds("baseline", column))
+                for column in columns
+            }
+            text = f"{regulariser} gives sharper minima than no regulariser, by every measure ({meaning})"
+            why = "; ".join(f"{name}: {told}" for name, (_, told) in found.items())
+            claims.append(models.claim(text, _all_of([verdict for verdict, _ in found.values()]), why))
+    return claims
+
+
+def _correlated(models: _Models, x: str, y: str, scaled: bool = False) -> tuple[Correlation, str]:
+    """Spearman's ρ over the final models, and in words that and what the paper's way gives, over means of conditions."""
+    rows, means = models.at(scaled), models.means(scaled)
+    found = correlation(rows[x], rows[y], "spearman")
+    paper = correlation(means[x], means[y], "spearman", resamples=0)
+    return found, f"{found} final models; over {paper.n} means of conditions, as the paper has it: {paper}"
+
+
+def _signed(found: Correlation, sign: int) -> Verdict:
+    if found.value is None or found.p_value is None or found.p_value > ALPHA:
+        return "cannot be told"
+    return "holds" if found.value * sign > 0 else "does not hold"
+
+
+def _predicting(models: _Models) -> list[Claim]:
+    claims = []
+    for kind, meaning in KINDS.items():
+        column = f"train.{kind}.weight_norm"
+        if column in models.before:
+            found, why = _correlated(models, column, "test.error")
+            text = f"a larger weight norm ({meaning}) goes with a lower test error (paper: ρ = −0.74)"
+            claims.append(models.claim(text, _signed(found, -1), why))
+        columns = [c for name in SHARPNESS if (c := f"train.{kind}.{name}") in models.before]
+        each = {c.rsplit(".", 1)[-1]: _correlated(models, c, "test.error")[0] for c in columns}
+        shown = [name for name, c in each.items() if c.p_value is not None and c.p_value <= ALPHA]
+        # with so few models, finding nothing is no proof that there is nothing
+        verdict: Verdict = "does not hold" if shown else "cannot be told"
+        text = f"no measure of sharpness ({meaning}) goes with the test error"
+        claims.append(models.claim(text, verdict, "; ".join(f"{name}: {c}" for name, c in each.items())))
+    return claims
+
+
+def _following(models: _Models) -> list[Claim]:
+    claims = []
+    for kind, meaning in KINDS.items():
+        for name, paper in (("log_igs", "1.0"), ("sam_sharpness", "0.86"), ("relative_flatness", "0.67")):
+            if (column := f"train.{kind}.{name}") in models.before:
+                found, why = _correlated(models, column, "train.loss")
+                text = f"{name} ({meaning}) rises with the training loss (paper: ρ = {paper})"
+                claims.append(models.claim(text, _signed(found, 1), why))
+    return claims
+
+
+def _calibrated(models: _Models) -> list[Claim]:
+    verdict, why = _larger(models.seeds("baseline", "test.ece"), models.seeds("augmentation", "test.ece"))
+    claims = [
+        models.claim(
+            "augmentation is better calibrated than no regulariser, before any temperature",
+            verdict,
+            f"ECE of the baseline and with it: {why}",
+        )
+    ]
+    papers = {("relative_flatness", False): "−0.75", ("relative_flatness", True): "−0.78"}
+    papers |= {("log_igs", False): "−0.74", ("log_igs", True): "−0.80"}
+    for kind, meaning in KINDS.items():
+        for (name, scaled), paper in papers.items():
+            if (column := f"train.{kind}.{name}") in models.before and not models.at(scaled).empty:
+                found, why = _correlated(models, column, "test.ece", scaled)
+                when = "after a temperature fitted to convergence" if scaled else "before any temperature"
+                text = f"sharper minima are better calibrated: {name} ({meaning}) falls with the ECE {when} (paper: ρ = {paper})"
+                claims.append(models.claim(text, _signed(found, -1), why))
+    return claims
+
+
+def _tempered(models: _Models) -> list[Claim]:
+    if models.after.empty:
+        return []
+    return [*_hardly(models), _still_worse(models), *_sharpened(models)]
+
+
+def _hardly(models: _Models) -> list[Claim]:
+    """The paper's 29 to 31 % less ECE: its fit stopped near T = 1.6 whatever the optimum was."""
+    claims = []
+    for condition in ("baseline", "dropout"):
+        before, after = (models.seeds(condition, "test.ece", scaled) for scaled in (False, True))
+        kept = [b / a for a, b in zip(before, after, strict=True) if a] if len(before) == len(after) else []
+        few = len(kept) < 3
+        verdict: Verdict = (
+            "cannot be told"
+            if few
+            else "holds"
+            if min(kept) > 0.5
+            else "does not hold"
+            if max(kept) < 0.5
+            else "cannot be told"
+        )
+        fitted = models.seeds(condition, "calibration.temperature", scaled=True)
+        why = f"ECE before {_shown(before)}, after {_shown(after)} at T = {_shown(fitted)}; n = {len(kept)} models"
+        text = f"a temperature leaves more than half of the calibration error of {condition} models (paper: about 70 %)"
+        claims.append(models.claim(text, verdict, why))
+    return claims
+
+
+def _still_worse(models: _Models) -> Claim:
+    baseline = models.seeds("baseline", "test.ece", scaled=True)
+    found = {c: _larger(baseline, models.seeds(c, "test.ece", scaled=True)) for c in ("augmentation", "weight decay")}
+    return models.claim(
+        "with a temperature fitted to convergence, augmentation and weight decay are still better calibrated than no regulariser",
+        _all_of([verdict for verdict, _ in found.values()]),
+        "; ".join(f"ECE of the baseline and with {name}: {told}" for name, (_, told) in found.items()),
+    )
+
+
+def _sharpened(models: _Models) -> list[Claim]:
+    claims = []
+    for kind, meaning in KINDS.items():
+        column = f"train.{kind}.relative_flatness"
+        if column in models.before:
+            pairs = [frame.set_index("run")[column].dropna() for frame in (models.at(True), models.at(False))]
+            if not set(pairs[0].index) & set(pairs[1].index):
+                continue
+            test = wilcoxon(pairs[0], pairs[1], "two-sided")
+            shown = test.p_value is not None and test.p_value <= ALPHA and test.effect is not None
+            verdict: Verdict = (
+                "cannot be told"
+                if not shown or test.effect is None
+                else "holds"
+                if test.effect > 0
+                else "does not hold"
+            )
+            p = "none" if test.p_value is None else f"{test.p_value:.2g}"
+            why = f"signed-rank effect {test.effect if test.effect is not None else 0.0:.2f}, p = {p}, n = {test.n} models"
+            text = f"a temperature makes relative flatness ({meaning}) larger: the landscape sharper"
+            claims.append(models.claim(text, verdict, why))
+    return claims
+
+
+def _harder(easy: _Models, hard: _Models) -> Claim:
+    """Section 4.2.3: more than twice as sharp with ten times the classes."""
+    found = {}
+    for condition in ("augmentation", "weight decay"):
+        for name in ("relative_flatness", "sam_sharpness"):
+            column = f"train.published.{name}"
+            doubled = [2 * value for value in easy.seeds(condition, column)]
+            found[f"{name} with {condition}"] = _larger(hard.seeds(condition, column), doubled)
+    return hard.claim(
+        "with 100 classes augmentation and weight decay are more than twice as sharp as with 10",
+        _all_of([verdict for verdict, _ in found.values()]),
+        "; ".join(f"{name}, and twice that with 10: {told}" for name, (_, told) in found.items()),
+    )

@@ -1,0 +1,168 @@
+"""The answer, first: which measures go with which outcomes and how sure that is, in words and one figure."""
+
+from __future__ import annotations
+
+from landscope.analysis import smallest_significant
+from landscope.core.schema import Plain
+from landscope.report.associations import Associations
+from landscope.report.cohorts import Study
+from landscope.report.embedding import rounded
+from landscope.report.section import Block, Cell, Claim, Head, Plot, Prose, Section, Table
+
+__all__ = ["answer_section", "claim_section"]
+
+OUTCOMES = 4
+"""Columns of the figure."""
+MEASURES = 16
+"""Rows of the figure."""
+SENTENCES = 5
+
+
+def answer_section(study: Study, found: Associations | None) -> Section:
+    """Sentences and a forest plot; where there is nothing to correlate, why not."""
+    if found is None:
+        return Section("answer", "The answer", [Prose(_silence(study), tone="lead")])
+    lead, items = _words(found)
+    blocks: list[Block] = [Prose(lead, tone="lead"), Prose(items=items), _forest(found)]
+    return Section("answer", "The answer", blocks)
+
+
+def claim_section(study: Study, claims: list[Claim]) -> Section:
+    """What is claimed and what was found."""
+    place = {record.run: run for run, record in enumerate(study.records)}
+    rows = []
+    for claim in claims:
+        named = [study.run_name(place[run]) if run in place else run for run in claim.runs]
+        shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+        rows.append([Cell(claim.claim), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
+    head = [Head(text, numeric=False) for text in ("claim", "verdict", "why", "shown by")]
+    table = Table(head, rows, "Claims, and what this study says to each.", key="claims-table")
+    return Section("claims", "Claims", [table] if rows else [])
+
+
+def _silence(study: Study) -> str:
+    n = len(study.main)
+    if not study.measures or not study.outcomes:
+        missing = "measure of sharpness" if not study.measures else "outcome"
+        return f"Nothing can be set against each other: no {missing} was measured on these models."
+    models = "one model" if n == 1 else f"{n} models"
+    return (
+        f"Whether a measure goes with an outcome cannot be told from {models}: a correlation needs at least three, "
+        f"and at least five before one can count as more than chance."
+    )
+
+
+def _words(found: Associations) -> tuple[str, list[str]]:
+    pairs = [(m, o) for o in found.outcomes for m in found.measures]
+    sure = [pair for pair in pairs if found.sure(*pair)]
+    n, tests = len(found.cohort), len(pairs)
+    symbol = found.finding(*pairs[0]).correlation.symbol
+    if sure:
+        best = max(sure, key=lambda pair: abs(found.finding(*pair).correlation.value or 0.0))
+        others = len({m for m, _ in sure} - {best[0]})
+        more = (
+            f" {others} other measure{' goes' if others == 1 else 's go'} with at least one outcome." if others else ""
+        )
+        lead = f"{_clause(found, *best)}, in {n} models.{more}"
+    else:
+        least = smallest_significant(n, found.table.rules.level(tests)) if found.table.method == "kendall" else None
+        bar = f" With so many tests, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
+        if least is None and found.table.method == "kendall":
+            bar = f" With so many tests, no {symbol} of {n} models could."
+        lead = f"No measure can be shown to go with any outcome in {n} models, after adjusting for {tests} tests.{bar}"
+    return lead, [_outcome(found, outcome) for outcome in found.outcomes] + _asides(found, sure)
+
+
+def _clause(found: Associations, measure: str, outcome: str) -> str:
+    c = found.finding(measure, outcome).correlation
+    direction = "higher" if (c.value or 0.0) > 0 else "lower"
+    bounds = "" if c.low is None or c.high is None else f", {c.confidence:.0%} interval {c.low:.2f} to {c.high:.2f}"
+    text = f"higher {found.titles[measure]} goes with {direction} {found.titles[outcome]} ({c.symbol} = {c.value:.2f}{bounds})"
+    return text[:1].upper() + text[1:].replace("-", "−")
+
+
+def _outcome(found: Associations, outcome: str) -> str:
+    name = found.titles[outcome]
+    order = found.strongest(outcome)
+    sure = [m for m in order if found.sure(m, outcome)]
+    total = len(found.measures)
+    if not order:
+        return f"{_capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
+    if not sure:
+        verdicts = [found.finding(m, outcome).verdict(found.table.rules) for m in order]
+        untold, none = verdicts.count("cannot be told"), verdicts.count("no evidence")
+        parts = [f"for {untold} it cannot be told"] * (untold > 0) + [f"for {none} there is no evidence"] * (none > 0)
+        strongest = found.finding(order[0], outcome).correlation
+        return (
+            f"{_capital(name)}: none of {total} measures can be shown to go with it ({', '.join(parts)}); the strongest is "
+            f"{found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}.".replace("= -", "= −")
+        )
+    named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
+    rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
+    return f"{_capital(name)}: {len(sure)} of {total} measures go with it: {', '.join(named)}{rest}."
+
+
+def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
+    """What makes the sure ones less sure: another sign inside conditions, nothing left once the training loss is known."""
+    items = []
+    turned = [pair for pair in sure if found.finding(*pair).paradox]
+    if turned:
+        names = "; ".join(f"{found.titles[m]} and {found.titles[o]}" for m, o in turned[:3])
+        rest = f" and {len(turned) - 3} more" if len(turned) > 3 else ""
+        items.append(f"Inside conditions the sign is the other one (Simpson's paradox): {names}{rest}.")
+    given = " and ".join(found.table.given)
+    partial = [found.finding(*pair) for pair in sure]
+    asked = [f for f in partial if f.partial is not None]
+    if asked and given:
+        alpha = found.table.rules.alpha
+        kept = sum(f.partial_adjusted_p is not None and f.partial_adjusted_p <= alpha for f in asked)
+        items.append(f"Of the {len(asked)} pairs that go together, {kept} still do once {given} is accounted for.")
+    return items
+
+
+def _forest(found: Associations) -> Plot:
+    outcomes = found.outcomes[:OUTCOMES]
+    order = sorted(found.measures, key=lambda m: -sum(_size(found, m, o) for o in outcomes))[:MEASURES]
+    facets: list[Plain] = []
+    for outcome in outcomes:
+        rows: list[Plain] = []
+        for measure in order:
+            f = found.finding(measure, outcome)
+            c = f.correlation
+            rows.append(
+                {
+                    "measure": found.titles[measure],
+                    "value": rounded(c.value) if c.value is not None else None,
+                    "low": c.low,
+                    "high": c.high,
+                    "sure": found.sure(measure, outcome),
+                    "text": f"{found.titles[measure]}, {found.titles[outcome]}: {c}",
+                }
+            )
+        facets.append({"name": found.titles[outcome], "rows": rows})
+    symbol = found.finding(order[0], outcomes[0]).correlation.symbol
+    name = {"τ": "Kendall's τ", "ρ": "Spearman's ρ", "r": "Pearson's r"}[symbol]
+    left = [f"{len(found.measures) - MEASURES} weaker measures"] * (len(found.measures) > MEASURES)
+    left += [f"{len(found.outcomes) - OUTCOMES} outcomes"] * (len(found.outcomes) > OUTCOMES)
+    more = f" {' and '.join(left)} are in the tables below.".capitalize() if left else ""
+    return Plot(
+        "forest",
+        {"measures": [found.titles[m] for m in order], "outcomes": facets},
+        f"{name} of every measure with every outcome, with its 95% bootstrap interval, n = {len(found.cohort)} models. "
+        f"Right of zero: the larger the measure, the larger the outcome. Filled: significant after adjusting for "
+        f"{len(found.table)} tests.{more}",
+        kind="forest",
+        height=90 + 26 * len(order),
+    )
+
+
+def _size(found: Associations, measure: str, outcome: str) -> float:
+    return abs(found.finding(measure, outcome).correlation.value or 0.0)
+
+
+def _signed(value: float | None) -> str:
+    return f"{value:+.2f}".replace("-", "−") if value is not None else "–"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

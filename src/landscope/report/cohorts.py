@@ -1,0 +1,124 @@
+"""Models that may be set against each other: one for each run, at the same checkpoint and kind of temperature.
+
+A run measured as "final" and as "best", before and after temperature scaling, gives four rows that are not four independent
+models. Each kind is a cohort of its own, and a correlation never leaves its cohort.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pandas as pd
+
+from landscope.core.errors import OperandError
+from landscope.core.estimate import Estimate
+from landscope.report.columns import default_measures, default_outcomes, value_columns
+from landscope.studies.record import Record, Subject
+from landscope.studies.table import wide_table
+
+__all__ = ["Cohort", "Study", "error_bar", "estimate_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """`frame` has a row for each member, indexed by the number of its run in the study; `errors` the same shape of error bars."""
+
+    name: str
+    members: Mapping[int, Subject]
+    frame: pd.DataFrame
+    errors: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """All that a report is made of: the runs, their conditions in order of appearance, the cohorts, the columns in question."""
+
+    records: Sequence[Record]
+    conditions: tuple[str, ...]
+    cohorts: tuple[Cohort, ...]
+    measures: tuple[str, ...]
+    outcomes: tuple[str, ...]
+
+    @property
+    def main(self) -> Cohort:
+        """The cohort that the question is asked of: the largest, and of equal ones the first."""
+        return self.cohorts[0]
+
+    @cached_property
+    def condition_of(self) -> tuple[int, ...]:
+        """The number of its condition, for every run."""
+        place = {name: index for index, name in enumerate(self.conditions)}
+        return tuple(place[record.condition] for record in self.records)
+
+    def run_name(self, run: int) -> str:
+        """What a run is called: its condition and seed."""
+        record = self.records[run]
+        return f"{record.condition} · seed {record.seed}"
+
+    @classmethod
+    def of(
+        cls, records: Sequence[Record], measures: Sequence[str] | None = None, outcomes: Sequence[str] | None = None
+    ) -> Study:
+        """Sort the records' models into cohorts; columns that are not given are chosen by what they are."""
+        if not records:
+            raise OperandError("a report needs at least one record; none came. Run the study first")
+        groups: dict[tuple[str, bool, int], dict[int, Subject]] = {}
+        for run, record in enumerate(records):
+            seen: dict[tuple[str, bool], int] = {}
+            for subject in record.subjects:
+                kind = (subject.checkpoint, subject.temperature != 1.0)
+                groups.setdefault((*kind, seen.get(kind, 0)), {})[run] = subject
+                seen[kind] = seen.get(kind, 0) + 1
+        if not groups:
+            raise OperandError("none of the records holds a measured model; measure the study's models first")
+        ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+        cohorts = tuple(_cohort(records, key, members) for key, members in ordered)
+        frame = cohorts[0].frame
+        known = set(value_columns(frame))
+        chosen = [c for c in (default_outcomes(frame) if outcomes is None else outcomes) if c in known]
+        asked = default_measures(frame, chosen) if measures is None else [c for c in measures if c in known]
+        conditions = tuple(dict.fromkeys(record.condition for record in records))
+        return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen))
+
+
+def estimate_of(subject: Subject, column: str) -> Estimate | None:
+    """The estimate behind a column `split.measure`, where the model has one."""
+    split, _, name = column.partition(".")
+    report = subject.reports.get(split)
+    return None if report is None else report.estimates.get(name)
+
+
+def error_bar(estimate: Estimate) -> float:
+    """One standard error: the estimator's or the data's, whichever is larger; NaN without a value.
+
+    >>> error_bar(Estimate(1.0, stderr=0.1, data_stderr=0.3))
+    0.3
+    """
+    return max(estimate.stderr, estimate.data_stderr or 0.0) if estimate.status.has_value else math.nan
+
+
+def _cohort(records: Sequence[Record], key: tuple[str, bool, int], members: Mapping[int, Subject]) -> Cohort:
+    checkpoint, scaled, again = key
+    name = checkpoint + (", temperature-scaled" if scaled else "") + (f" ({again + 1})" if again else "")
+    frame = wide_table(replace(records[run], subjects=(subject,)) for run, subject in members.items())
+    frame.index = pd.Index(list(members))
+    rows = []
+    for subject in members.values():
+        row = {
+            f"{split}.{measure}": error_bar(estimate)
+            for split, report in subject.reports.items()
+            for measure, estimate in report.items()
+        }
+        for measure in ("loss", "error"):
+            parts = [row.get(f"{split}.{measure}") for split in ("train", "test")]
+            if None not in parts:
+                row[f"gap.{measure}"] = math.hypot(*(part for part in parts if part is not None))
+        rows.append(row)
+    errors = pd.DataFrame(rows, index=frame.index)
+    return Cohort(name, members, frame, errors.reindex(columns=value_columns(frame)))

@@ -1,0 +1,64 @@
+"""The loss on a plane through each model, as lines of equal loss and as a surface, for every split it was measured on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from landscope.core.schema import Plain
+from landscope.planes import Landscape
+from landscope.report.cohorts import Study
+from landscope.report.embedding import rounded
+from landscope.report.extras import Landscapes, gather, read_landscape, spread_over_conditions
+from landscope.report.section import Block, Plot, Section
+from landscope.report.traces import decimated, spans_decades
+
+__all__ = ["landscape_section"]
+
+MODELS = 16
+POINTS = 61
+"""Along each axis."""
+
+
+def landscape_section(study: Study) -> Section:
+    """One figure, in which a model is chosen from a list or by a click in any other figure."""
+    found, gathered = gather(study, "landscape", read_landscape)
+    shown = spread_over_conditions(study, found, MODELS)
+    blocks: list[Block] = []
+    if shown:
+        models: list[Plain] = [
+            {
+                "run": run,
+                "splits": [_surface(split, landscape) for split, landscape in landscapes.items()],
+                "log": spans_decades(v for each in landscapes.values() for v in each.loss.ravel()),
+            }
+            for run, landscapes in shown.items()
+        ]
+        blocks.append(Plot("landscape", {"models": models}, _caption(shown, len(found)), kind="landscape", height=380))
+    return Section("landscapes", "Loss landscapes", [*blocks, *gathered.notes])
+
+
+def _surface(split: str, landscape: Landscape) -> dict[str, Plain]:
+    across, along = decimated(len(landscape.a), POINTS), decimated(len(landscape.b), POINTS)
+    path = landscape.path
+    return {
+        "name": split,
+        "x": rounded(landscape.a[across], 4),
+        "y": rounded(landscape.b[along], 4),
+        "z": rounded(landscape.loss[np.ix_(along, across)], 4),
+        "path": None if path is None else rounded(path, 4),
+    }
+
+
+def _caption(shown: dict[int, Landscapes], count: int) -> str:
+    first = next(iter(next(iter(shown.values())).values()))
+    about = first.directions
+    labels = [str(label) for label in first.labels]
+    kind = str(about.get("kind", "plane")).replace("_", " ")
+    some = f"{len(shown)} of {count} models" if len(shown) < count else f"{count} model{'s' if count > 1 else ''}"
+    cosine = about.get("cosine")
+    angle = f" Cosine between them: {cosine:.3f}." if isinstance(cosine, float) else ""
+    return (
+        f"Loss around the weights of a model ({kind} directions: {'; '.join(labels)}); the cross marks the model itself. "
+        f"All panels of a model share one colour scale, so that train and test can be compared; {some}.{angle} "
+        f"A plane shows two of many directions."
+    )

@@ -1,0 +1,65 @@
+"""Numbers as people write them."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["bytes_text", "duration", "p_value", "significant"]
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MINUS = "−"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number by itself.
+
+    >>> significant(0.000012345), significant(1234.5), significant(-0.51234), significant(None)
+    ('1.23×10⁻⁵', '1230', '−0.512', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if -4 <= size < 6:
+        rounded = round(value, digits - 1 - size)
+        return f"{rounded:.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
+    return f"{value / 10.0**size:.{digits - 1}f}×10{str(size).translate(SUPERSCRIPTS)}".replace("-", MINUS)
+
+
+def p_value(p: float | None) -> str:
+    """A p-value with its sign of relation.
+
+    >>> p_value(0.0312), p_value(0.00001), p_value(None)
+    ('= 0.031', '< 0.001', '–')
+    """
+    if p is None or not math.isfinite(p):
+        return "–"
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}" if p < 0.1 else f"= {p:.2f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the units that people would use.
+
+    >>> duration(0.42), duration(75), duration(4000), duration(200_000)
+    ('0.4 s', '1 min 15 s', '1 h 6 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in the unit that people would use.
+
+    >>> bytes_text(1536), bytes_text(3_400_000_000)
+    ('1.5 KiB', '3.2 GiB')
+    """
+    if count < 1024:
+        return f"{count:.0f} B"
+    power = min(3, int(math.log2(count)) // 10)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"

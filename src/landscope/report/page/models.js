@@ -1,0 +1,57 @@
+// The table of all models: sorted, searched and paged here, so that a thousand of them cost nothing until they are looked at.
+const PAGE = 25;
+function modelsTable() {
+  const box = $("#model-table");
+  if (!box) return;
+  const state = { cohort: 0, by: null, down: true, page: 0, words: "" };
+  const head = $("thead", box), body = $("tbody", box);
+  const pages = make("span", {}), back = make("button", { type: "button", textContent: "‹ back" }), on = make("button", { type: "button", textContent: "next ›" });
+  const find = make("input", { type: "search", placeholder: "condition or run", oninput: () => { state.words = find.value.toLowerCase(); state.page = 0; fill(); } });
+  const bar = make("div", { className: "controls" }, make("label", {}, "find", find));
+  if (cohorts.length > 1) {
+    const select = make("select", { onchange: () => { state.cohort = Number(select.value); state.page = 0; fill(); } }, ...cohorts.map((c, place) => option(place, c.name, !place)));
+    bar.append(make("label", {}, "models", select));
+  }
+  bar.append(back, on, pages);
+  box.prepend(bar);
+  back.onclick = () => { state.page -= 1; fill(); };
+  on.onclick = () => { state.page += 1; fill(); };
+  const columns = data.columns.filter((column) => cohorts.some((cohort) => cohort.values[column]));
+
+  function fill() {
+    const cohort = cohorts[state.cohort];
+    let order = cohort.runs.map((run, place) => place).filter((place) => {
+      const run = cohort.runs[place];
+      return !state.words || `${runName(run)} ${runs[run].id}`.toLowerCase().includes(state.words);
+    });
+    if (state.by !== null) {
+      const values = cohort.values[state.by] || [];
+      const rank = (place) => (values[place] === null || values[place] === undefined ? Infinity : values[place] * (state.down ? 1 : -1));
+      order = order.sort((a, b) => rank(a) - rank(b) || a - b);
+    }
+    const last = Math.max(0, Math.ceil(order.length / PAGE) - 1);
+    state.page = Math.min(Math.max(state.page, 0), last);
+    back.disabled = state.page === 0; on.disabled = state.page === last;
+    back.hidden = on.hidden = last === 0;
+    pages.textContent = `${order.length} model${order.length === 1 ? "" : "s"}${last ? `, page ${state.page + 1} of ${last + 1}` : ""}`;
+    head.replaceChildren(make("tr", {}, make("th", { className: "text", textContent: "model" }), ...columns.map((column) => {
+      const arrow = state.by === column ? (state.down ? " ▴" : " ▾") : "";
+      return make("th", { title: `${column}: sort` }, make("button", { type: "button", textContent: (labels[column] || column) + arrow, onclick: () => {
+        state.down = state.by === column ? !state.down : true; state.by = column; fill();
+      } }));
+    })));
+    body.replaceChildren(...order.slice(state.page * PAGE, (state.page + 1) * PAGE).map((place) => {
+      const run = cohort.runs[place];
+      const name = make("td", { title: `run ${runs[run].id}` }, mark(conditionOf(run)), make("span", { className: "value", textContent: runName(run) }));
+      const row = make("tr", {}, name, ...columns.map((column) => {
+        const value = cohort.values[column] ? cohort.values[column][place] : null;
+        return make("td", {}, make("span", { className: "value", textContent: number(value) }));
+      }));
+      row.dataset.run = run;
+      return row;
+    }));
+    for (const row of all("tr[data-run]", box)) row.classList.toggle("lit", chosen.has(Number(row.dataset.run)));
+  }
+  fill();
+  document.addEventListener("retheme", fill);
+}

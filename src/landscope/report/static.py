@@ -1,0 +1,100 @@
+"""The report's figures for a paper: PNG, SVG and PDF by matplotlib, text kept as text.
+
+    forest         every measure against every outcome, with intervals
+    correlations   the same numbers as a heat map
+    scatter        the strongest measures (columns) against the outcomes (rows), conditions by colour
+    reliability    confidence against accuracy, before and after temperature scaling
+    spectra        densities of eigenvalues
+    landscape      lines of equal loss, train beside test
+
+A figure without data is not made.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from landscope.analysis.coefficients import Method
+from landscope.core.errors import UnknownNameError
+from landscope.report.associations import Associations, associate
+from landscope.report.cohorts import Study
+from landscope.report.static_correlations import draw_correlations, draw_forest, draw_scatter
+from landscope.report.static_models import draw_landscapes, draw_reliability, draw_spectra
+from landscope.studies.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FORMATS", "figures"]
+
+FORMATS = ("png", "svg", "pdf")
+SETTINGS = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "landscope",
+    "font.size": 8,
+    "axes.titlesize": 8,
+}
+
+
+def figures(
+    records: Sequence[Record],
+    folder: str | os.PathLike[str],
+    formats: Sequence[str] = FORMATS,
+    *,
+    measures: Sequence[str] | None = None,
+    outcomes: Sequence[str] | None = None,
+    method: Method = "kendall",
+) -> list[Path]:
+    """Draw every figure for which there is data and return the files.
+
+    Args:
+        records: the runs of a study.
+        folder: where to; made where it is not there.
+        formats: of "png", "svg", "pdf".
+        measures: columns, such as "train.hessian_trace"; by default everything measured on the training rows.
+        outcomes: columns, such as "test.error"; by default all held-out errors.
+        method: "kendall", "spearman" or "pearson".
+    """
+    import matplotlib as mpl
+
+    for name in formats:
+        if name not in FORMATS:
+            raise UnknownNameError.among("format", name, FORMATS)
+    study = Study.of(records, measures, outcomes)
+    found = associate(study, study.main, method, given=None)
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
+        for name, draw in _drawings(study, found).items():
+            figure = draw()
+            if figure is None:
+                continue
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # it has found its places; they need not be sought again for every format
+            for suffix in formats:
+                path = target / f"{name}.{suffix}"
+                # No date: the same study gives the same file.
+                about = {"png": {"Software": "Landscope"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
+                figure.savefig(path, format=suffix, dpi=200, metadata=about)
+                written.append(path)
+    return written
+
+
+def _drawings(study: Study, found: Associations | None) -> dict[str, Callable[[], Figure | None]]:
+    correlated: dict[str, Callable[[], Figure | None]] = {}
+    if found is not None:
+        correlated = {
+            "forest": lambda: draw_forest(found),
+            "correlations": lambda: draw_correlations(found),
+            "scatter": lambda: draw_scatter(study, found),
+        }
+    return correlated | {
+        "reliability": lambda: draw_reliability(study),
+        "spectra": lambda: draw_spectra(study),
+        "landscape": lambda: draw_landscapes(study),
+    }

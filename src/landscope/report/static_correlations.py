@@ -1,0 +1,130 @@
+"""Figures of correlations for papers: the forest, the heat map and the scatter plots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from landscope.core.schema import Plain
+from landscope.report.associations import Associations
+from landscope.report.cohorts import Study
+from landscope.report.correlations import DIVERGING
+from landscope.report.static_style import ACCENT, FAINT, INK, bare, colour, legend, literal, symbol
+from landscope.report.traces import spans_decades
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_correlations", "draw_forest", "draw_scatter"]
+
+OUTCOMES, MEASURES = 4, 4
+"""Rows and columns of scatter plots."""
+ERROR_BARS = 300
+"""Points up to which they are legible."""
+
+
+def draw_forest(found: Associations) -> Figure:
+    """A panel for each outcome, a row for each measure; filled where significant after adjustment."""
+    from matplotlib.figure import Figure
+
+    outcomes = found.outcomes
+    order = sorted(
+        found.measures, key=lambda m: sum(abs(found.finding(m, o).correlation.value or 0.0) for o in outcomes)
+    )
+    figure = Figure(figsize=(1.8 + 1.45 * len(outcomes), 0.9 + 0.2 * len(order)), layout="constrained")
+    panels = figure.subplots(1, len(outcomes), sharey=True, squeeze=False)[0]
+    for axes, outcome in zip(panels, outcomes, strict=True):
+        axes.axvline(0, color=FAINT, lw=0.8)
+        for row, measure in enumerate(order):
+            c = found.finding(measure, outcome).correlation
+            if c.value is None:
+                continue
+            sure = found.sure(measure, outcome)
+            shade = ACCENT if sure else FAINT
+            if c.low is not None and c.high is not None:
+                axes.plot([c.low, c.high], [row, row], color=shade, lw=1.2)
+            axes.plot(c.value, row, "o", ms=4, color=shade, mfc=shade if sure else "white")
+        axes.set(xlim=(-1.05, 1.05), xticks=[-1, 0, 1], title=literal(found.titles[outcome]))
+        bare(axes)
+    panels[0].set_yticks(range(len(order)), [literal(found.titles[m]) for m in order])
+    symbol_of = found.table.findings[0].correlation.symbol
+    figure.supxlabel(
+        f"{symbol_of} with 95% interval, n = {len(found.cohort)} models; filled: significant after adjusting for "
+        f"{len(found.table)} tests",
+        fontsize=7,
+    )
+    return figure
+
+
+def draw_correlations(found: Associations) -> Figure:
+    """Measures in rows, outcomes in columns; a star where significant after adjustment."""
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    values = np.array(
+        [[found.finding(m, o).correlation.value for o in found.outcomes] for m in found.measures], dtype=float
+    )
+    figure = Figure(figsize=(2.2 + 0.62 * len(found.outcomes), 1.2 + 0.23 * len(found.measures)), layout="constrained")
+    axes = figure.subplots()
+    stops = [(cast(float, stop[0]), cast(str, stop[1])) for stop in cast("list[list[Plain]]", DIVERGING)]
+    image = axes.imshow(
+        values, vmin=-1, vmax=1, cmap=LinearSegmentedColormap.from_list("diverging", stops), aspect="auto"
+    )
+    for row, measure in enumerate(found.measures):
+        for column, outcome in enumerate(found.outcomes):
+            if np.isfinite(values[row, column]):
+                star = "*" if found.sure(measure, outcome) else ""
+                shade = "white" if abs(values[row, column]) > 0.6 else INK
+                axes.text(
+                    column, row, f"{values[row, column]:.2f}{star}", ha="center", va="center", fontsize=6, color=shade
+                )
+    axes.set_xticks(
+        range(len(found.outcomes)), [literal(found.titles[o]) for o in found.outcomes], rotation=40, ha="right"
+    )
+    axes.set_yticks(range(len(found.measures)), [literal(found.titles[m]) for m in found.measures])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelsize=7)
+    figure.colorbar(image, ax=axes, label=found.table.findings[0].correlation.symbol, fraction=0.05)
+    return figure
+
+
+def draw_scatter(study: Study, found: Associations) -> Figure:
+    """The measures that go with each outcome most, with error bars of one standard error."""
+    from matplotlib.figure import Figure
+
+    outcomes = [o for o in found.outcomes[:OUTCOMES] if found.strongest(o)]
+    width = min(MEASURES, max((len(found.strongest(o)) for o in outcomes), default=0))
+    figure = Figure(figsize=(0.6 + 1.75 * max(width, 1), 0.7 + 1.6 * max(len(outcomes), 1)), layout="constrained")
+    legend(figure, study)
+    frame, errors = found.cohort.frame, found.cohort.errors
+    condition = np.array([study.condition_of[run] for run in frame.index])
+    panels = figure.subplots(max(len(outcomes), 1), max(width, 1), squeeze=False)
+    for row, outcome in enumerate(outcomes):
+        for axes, measure in zip(panels[row], found.strongest(outcome), strict=False):
+            x, y = (frame[c].to_numpy(dtype=np.float64) for c in (measure, outcome))
+            ex, ey = (errors[c].fillna(0.0).to_numpy(dtype=np.float64) for c in (measure, outcome))
+            for number in np.unique(condition):
+                at = (condition == number) & np.isfinite(x) & np.isfinite(y)
+                bars = {"xerr": ex[at], "yerr": ey[at]} if len(frame) <= ERROR_BARS else {}
+                axes.errorbar(
+                    x[at],
+                    y[at],
+                    fmt=symbol(number),
+                    ms=3,
+                    color=colour(number),
+                    mec="white",
+                    mew=0.3,
+                    elinewidth=0.5,
+                    **bars,
+                )
+            axes.set_xscale("log" if spans_decades(x) else "linear")
+            axes.set_yscale("log" if spans_decades(y) else "linear")
+            c = found.finding(measure, outcome).correlation
+            axes.set_xlabel(literal(found.titles[measure]), fontsize=7)
+            axes.set_title(f"{c.symbol} = {c.value:.2f}, n = {c.n}", loc="left", fontsize=6)
+            bare(axes)
+        panels[row, 0].set_ylabel(literal(found.titles[outcome]), fontsize=7)
+    for axes in panels.flat:
+        axes.set_visible(bool(axes.has_data()))
+    return figure

@@ -1,0 +1,117 @@
+"""Figures of single models and conditions for papers: reliability, spectra, landscapes."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from landscope.report.calibrations import calibrations, pooled
+from landscope.report.cohorts import Study
+from landscope.report.extras import gather, read_landscape, spread_over_conditions
+from landscope.report.spectral import densities
+from landscope.report.static_style import FAINT, bare, colour, legend, literal
+from landscope.report.traces import spans_decades
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_landscapes", "draw_reliability", "draw_spectra"]
+
+CONDITIONS = 12
+ACROSS = 4
+LANDSCAPES = 6
+
+
+def draw_reliability(study: Study) -> Figure | None:
+    """A panel for each condition: all its models together, before and after temperature scaling."""
+    from matplotlib.figure import Figure
+
+    found, _ = calibrations(study)
+    shown = [
+        number for number in range(len(study.conditions)) if any(study.condition_of[run] == number for run in found)
+    ]
+    if not shown:
+        return None
+    shown = shown[:CONDITIONS]
+    rows, columns = math.ceil(len(shown) / ACROSS), min(ACROSS, len(shown))
+    figure = Figure(figsize=(0.5 + 1.75 * columns, 0.5 + 1.85 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, number in zip(panels.flat, shown, strict=False):
+        members = [tables for run, tables in found.items() if study.condition_of[run] == number]
+        axes.plot([0, 1], [0, 1], ":", color=FAINT, lw=0.8)
+        for when, line, mark in (("before", "--", "o"), ("after", "-", "s")):
+            tables = [by_time[when] for by_time in members if when in by_time]
+            pool = pooled(tables) if tables else None
+            if pool is not None:
+                table, low, high = pool
+                error = float(np.mean([each.ece for each in tables]))
+                held = table.counts > 0
+                axes.vlines(table.confidence[held], low[held], high[held], color=colour(number), lw=0.6)
+                axes.plot(
+                    table.confidence[held], table.accuracy[held], line, marker=mark, ms=2.5, lw=1, color=colour(number),
+                    mfc="white" if when == "before" else colour(number), label=f"{when}: {error:.3f}",
+                )  # fmt: skip
+        axes.set_title(f"{literal(study.conditions[number])}, n = {len(members)}", loc="left", fontsize=7)
+        axes.legend(frameon=False, fontsize=6, title="calibration error", title_fontsize=6)
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        bare(axes)
+    for axes in list(panels.flat)[len(shown) :]:
+        axes.set_visible(False)
+    figure.supxlabel("confidence", fontsize=7)
+    figure.supylabel("accuracy", fontsize=7)
+    return figure
+
+
+def draw_spectra(study: Study) -> Figure | None:
+    """The density of the eigenvalues of every model, a panel for each matrix."""
+    from matplotlib.figure import Figure
+
+    every = densities(study)
+    if not every:
+        return None
+    figure = Figure(figsize=(0.5 + 3.2 * len(every), 2.8), layout="constrained")
+    legend(figure, study)
+    for axes, (name, curves) in zip(figure.subplots(1, len(every), squeeze=False)[0], every.items(), strict=True):
+        for run, (grid, density) in curves.items():
+            axes.plot(grid, density, lw=0.8, alpha=0.8, color=colour(study.condition_of[run]))
+        axes.set(yscale="log", xlabel="eigenvalue", ylabel="density")
+        axes.set_title(f"{name}, n = {len(curves)}", loc="left", fontsize=7)
+        bare(axes)
+    return figure
+
+
+def draw_landscapes(study: Study) -> Figure | None:
+    """Lines of equal loss: a row for each model, a column for each split, one scale in a row."""
+    from matplotlib.figure import Figure
+
+    found, _ = gather(study, "landscape", read_landscape)
+    shown = spread_over_conditions(study, found, LANDSCAPES)
+    if not shown:
+        return None
+    columns = max(map(len, shown.values()))
+    figure = Figure(figsize=(0.8 + 2.3 * columns, 0.3 + 2.1 * len(shown)), layout="constrained")
+    for row, (run, landscapes) in zip(figure.subplots(len(shown), columns, squeeze=False), shown.items(), strict=True):
+        losses = np.concatenate([each.loss.ravel() for each in landscapes.values()])
+        losses = losses[np.isfinite(losses)]
+        log = spans_decades(losses)
+        ends = (losses.min(), max(losses.max(), losses.min() * (1 + 1e-9) + 1e-12))
+        levels = np.geomspace(*ends, 15) if log else np.linspace(*ends, 15)
+        for axes, (split, each) in zip(row, landscapes.items(), strict=False):
+            lines = axes.contourf(
+                each.a,
+                each.b,
+                np.ma.masked_invalid(each.loss),
+                levels=levels,
+                norm="log" if log else "linear",
+                cmap="viridis",
+            )
+            axes.plot(0, 0, "+", color="white", ms=7)
+            axes.set_title(f"{literal(study.run_name(run))}, {literal(split)}", loc="left", fontsize=7)
+            axes.set(aspect="equal")
+            axes.tick_params(labelsize=6)
+        figure.colorbar(lines, ax=row, label="loss", fraction=0.05, format="%.2g", ticks=levels[::4])
+        for axes in row[len(landscapes) :]:
+            axes.set_visible(False)
+    return figure

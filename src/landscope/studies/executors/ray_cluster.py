@@ -1,0 +1,92 @@
+"""Runs on a Ray cluster whose machines share the store's filesystem: `pip install 'landscope[ray]'`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from landscope.core.importing import import_function
+from landscope.models.extras import require
+from landscope.studies.executors.base import Job, OnEvent, Summary, ignore
+from landscope.studies.executors.course import Course
+from landscope.studies.executors.remote import do_run, follow
+from landscope.studies.performing import Ending, Result
+from landscope.studies.store import Store
+
+__all__ = ["RayExecutor"]
+
+
+@dataclass(frozen=True)
+class RayExecutor:
+    """Do runs as Ray tasks, each with the resources that it needs.
+
+    When a node or a process dies, its runs are tried again on another, up to `attempts` times, and go on from their last
+    checkpoint; the claim of a dead machine is given up after the store's `stale_after` seconds.
+    """
+
+    store: Store
+    work: str
+    address: str | None = None
+    """Of the cluster; None: that of RAY_ADDRESS, or the one on this machine, or a new one on this machine alone."""
+    attempts: int = 3
+    retry_failed: bool = False
+    grace: float = 30.0
+
+    def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
+        """Do what is not done."""
+        ray = require("ray", extra="ray", purpose="the executor ray")
+        import_function(self.work)
+        course = Course(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
+        if course.unfinished:
+            ours = not ray.is_initialized()
+            if ours:
+                ray.init(address=self.address, log_to_driver=False, logging_level="warning")
+            try:
+                follow(course, _Tasks(ray, self), self.grace)
+            finally:
+                if ours:
+                    ray.shutdown()
+        return course.summary
+
+
+class _Tasks:
+    """The tasks that Ray has of us."""
+
+    def __init__(self, ray: ModuleType, settings: RayExecutor) -> None:
+        self._ray, self._settings = ray, settings
+        self._jobs: dict[Any, Job] = {}
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        # Ray's own retries are off: the course counts them, and says that they happen.
+        task = self._ray.remote(max_retries=0)(do_run)
+        store = self._settings.store
+        for job in jobs:
+            needs = job.resources
+            chosen = task.options(
+                num_cpus=needs.cpus, num_gpus=needs.gpus, memory=needs.memory or None, name=f"landscope {job.key}"
+            )
+            folder = str(store.run(job.key).folder)
+            self._jobs[chosen.remote(self._settings.work, folder, store.stale_after, needs.cpus)] = job
+
+    def ended(self) -> list[tuple[Job, Result | str]]:
+        if not self._jobs:
+            time.sleep(0.5)
+            return []
+        ready, _ = self._ray.wait(list(self._jobs), num_returns=len(self._jobs), timeout=0.5)
+        return [(self._jobs.pop(task), self._end(task)) for task in ready]
+
+    def cancel(self) -> None:
+        for task in self._jobs:
+            self._ray.cancel(task)
+
+    def _end(self, task: object) -> Result | str:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except errors.TaskCancelledError:
+            return Result(Ending.STOPPED, "taken back")
+        except errors.RayError as error:
+            return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

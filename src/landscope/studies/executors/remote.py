@@ -1,0 +1,92 @@
+"""Runs that are done somewhere else, by a system that queues them: hand them over, follow them, take back what got lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Protocol
+
+import torch
+
+from landscope.studies.executors.base import Job
+from landscope.studies.executors.course import Course
+from landscope.studies.executors.signals import StopSignals
+from landscope.studies.performing import Result, perform
+from landscope.studies.run_folder import RunFolder
+
+__all__ = ["Cluster", "do_run", "follow"]
+
+LOOKED_AT = 64
+"""Of the runs handed over, how many are looked at in the store each time to see whether they have begun."""
+
+
+class Cluster(Protocol):
+    """A system that does runs in processes of its own."""
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Hand jobs over."""
+        ...
+
+    def ended(self) -> list[tuple[Job, Result | str]]:
+        """Jobs that have ended since the last call, and how: in words where a process died. May wait for a second."""
+        ...
+
+    def cancel(self) -> None:
+        """Take all jobs back, ending those that run."""
+        ...
+
+
+def follow(course: Course, cluster: Cluster, grace: float) -> None:
+    """Have all jobs of a course done by a cluster."""
+    going: dict[str, Job] = {}
+    before: dict[str, int] = {}  # the number of attempts when a job was handed over, until it is seen to begin
+
+    def look(jobs: Iterable[Job]) -> None:
+        """The cluster does not say when it begins a run; a new attempt in its folder does."""
+        for job in jobs:
+            last = course.store.run(job.key).latest()
+            if last and last.number > before[job.key]:
+                del before[job.key]
+                course.started(job, str(last.owner))
+
+    def hear() -> None:
+        look(list(islice((job for job in going.values() if job.key in before), LOOKED_AT)))
+        over = cluster.ended()
+        for job, _ in over:
+            del going[job.key]
+        for job, end in over:
+            look([job] if job.key in before else [])
+            if isinstance(end, Result):
+                course.ended(job, end)
+            else:
+                course.died(job, end)
+
+    with StopSignals() as stop:
+        try:
+            while course.unfinished or going:
+                if stop.count:
+                    raise KeyboardInterrupt
+                fresh = {job.key: job for job in iter(course.next, None)}
+                before |= {key: course.store.run(key).attempts for key in fresh}
+                cluster.submit(list(fresh.values()))
+                going |= fresh
+                hear()
+                course.look_elsewhere()
+        except BaseException:
+            course.stopping = True
+            cluster.cancel()
+            until, asked = time.monotonic() + grace, stop.count
+            while going and time.monotonic() < until and stop.count == asked:
+                hear()
+            raise
+
+
+def do_run(work: str, folder: str, stale_after: float, cpus: int) -> Result:
+    """Do one run, in a process of a cluster, with as many threads as it was given cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(cpus)
+    try:
+        return perform(work, RunFolder(folder, stale_after))
+    finally:
+        torch.set_num_threads(threads)

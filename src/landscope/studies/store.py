@@ -1,0 +1,167 @@
+"""A folder of runs that many processes, studies and machines may share.
+
+    store.json            the format
+    runs/<key>/           one folder per run (see `run_folder`)
+    quarantine/<key>-…/   what was found damaged
+
+There is no index that could be wrong: the state of a run is what its own folder says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from landscope.core.errors import StoreError, UnknownNameError
+from landscope.core.schema import Plain
+from landscope.studies import locks
+from landscope.studies.canonical import canonical_json, run_key, strict
+from landscope.studies.durable import store_errors, write_whole
+from landscope.studies.owners import Owner
+from landscope.studies.run_folder import RunFolder
+
+__all__ = ["RunState", "RunStatus", "Store"]
+
+FORMAT = 1
+
+
+class RunState(str, Enum):
+    """Where a run stands."""
+
+    WAITING = "waiting"
+    """Nobody has begun it."""
+    RUNNING = "running"
+    """A living process works on it."""
+    INTERRUPTED = "interrupted"
+    """It was begun and nobody works on it; it goes on from its last checkpoint."""
+    FAILED = "failed"
+    """It raised an error; it is tried again only when asked."""
+    DAMAGED = "damaged"
+    """Its record is not what was written; it will be quarantined and made again."""
+    DONE = "done"
+    """Its record is there and whole."""
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """Where a run stands, and by whom; times are seconds since 1970."""
+
+    key: str
+    state: RunState
+    attempts: int = 0
+    owner: Owner | None = None
+    since: float = 0.0
+    heartbeat: float = 0.0
+    error: str = ""
+
+
+class Store:
+    """The runs in a folder.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     store = Store(root)
+    ...     first, second = store.add({"seed": 1}), store.add({"seed": 2})
+    ...     with first.claim():
+    ...         first.finish({"loss": 0.25})
+    ...     print(store.status(first.key).state.value, store.status(second.key).state.value)
+    done waiting
+    """
+
+    def __init__(self, root: Path | str, *, stale_after: float = locks.STALE_AFTER) -> None:
+        self.root = Path(root).absolute()
+        self.stale_after = stale_after
+        self._runs = self.root / "runs"
+        self._check_format()
+
+    def add(self, spec: Mapping[str, object]) -> RunFolder:
+        """The run of a spec, waiting if it is new."""
+        run = RunFolder(self._runs / run_key(spec), self.stale_after)
+        content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
+        path = run.path("spec.json")
+        there = path.read_bytes() if path.exists() else b""
+        if there != content and not self._same(run.key, spec, there):
+            if not (self.root / "store.json").exists():
+                write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
+            write_whole(path, content, flush=False)  # whoever comes again brings it again
+        return run
+
+    def keys(self) -> list[str]:
+        """Every run, by key. A folder without a spec is one that is just being made."""
+        with store_errors(self._runs):
+            if not self._runs.exists():
+                return []
+            with os.scandir(self._runs) as entries:
+                return sorted(entry.name for entry in entries if os.path.exists(f"{entry.path}/spec.json"))
+
+    def run(self, key: str) -> RunFolder:
+        """The run with a key."""
+        if not (self._runs / key / "spec.json").exists():
+            raise UnknownNameError.among("run", key, self.keys())
+        return RunFolder(self._runs / key, self.stale_after)
+
+    def status(self, key: str) -> RunStatus:
+        """Where one run stands."""
+        return next(self.statuses([self.run(key).key]))
+
+    def statuses(self, keys: Iterable[str] | None = None) -> Iterator[RunStatus]:
+        """Where each run stands, by reading its record and its last attempt: some 0.1 ms per run on a local disk."""
+        now = locks.filesystem_now(self._runs)
+        for key in self.keys() if keys is None else keys:
+            yield _status(RunFolder(self._runs / key, self.stale_after), now)
+
+    def records(self, keys: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Plain]]]:
+        """Key and record of each run that is done."""
+        for key in self.keys() if keys is None else keys:
+            try:
+                record = RunFolder(self._runs / key, self.stale_after).record()
+            except StoreError:
+                continue
+            yield key, record
+
+    def quarantined(self) -> list[Path]:
+        """What was found damaged and moved away, oldest first within a run."""
+        return sorted((self.root / "quarantine").glob("*"))
+
+    def _check_format(self) -> None:
+        try:
+            found = json.loads((self.root / "store.json").read_bytes())["format"]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError):
+            found = "a damaged one"
+        if found != FORMAT:
+            raise StoreError(
+                f"{self.root / 'store.json'} says format {found}; this version reads format {FORMAT}. "
+                "Take another folder, or the version of landscope that wrote it"
+            )
+
+    def _same(self, key: str, spec: Mapping[str, object], there: bytes) -> bool:
+        try:
+            other = json.loads(there)
+        except ValueError:
+            return False  # none, or torn by a disk: it is written anew
+        if not isinstance(other, dict) or run_key(other) != key:
+            return False
+        if canonical_json(other) != canonical_json(spec):
+            raise StoreError(f"two different specs have the key {key}; add any field (a comment) to one of them")
+        return True
+
+
+def _status(run: RunFolder, now: float) -> RunStatus:
+    last = run.latest()
+    attempts = last.number if last else 0
+    if run.done():
+        return RunStatus(run.key, RunState.DONE, attempts)
+    if last is None:
+        return RunStatus(run.key, RunState.DAMAGED if run.path("record.json").exists() else RunState.WAITING)
+    if last.held(now, run.stale_after):
+        return RunStatus(run.key, RunState.RUNNING, attempts, last.owner, last.since, last.beat)
+    if run.path("record.json").exists():
+        return RunStatus(run.key, RunState.DAMAGED, attempts, error="the record is not what was written")
+    state = RunState.FAILED if last.outcome == "failed" else RunState.INTERRUPTED
+    return RunStatus(run.key, state, attempts, last.owner, last.since, last.beat, last.error)

@@ -1,0 +1,404 @@
+"""The HTML report, read as a machine reads it: structure, escaping, numbers, what is said when there is little to say."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html.parser
+import io
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_records import CONDITIONS, HOSTILE, make_records
+from scipy import stats
+
+from landscope.core.errors import MissingExtraError, OperandError, UnknownNameError
+from landscope.core.estimate import Estimate
+from landscope.measures import Report
+from landscope.report import Claim, write_report
+from landscope.report.baselines import baseline_table
+from landscope.report.calibrations import calibrations
+from landscope.report.cohorts import Study
+from landscope.report.embedding import embedded_json, plotly_script
+from landscope.report.published import comparisons
+from landscope.studies.record import Record, Subject
+from landscope.studies.table import long_table, wide_table
+
+ORDER = [
+    "answer", "claims", "conditions", "correlations", "scatter", "simpson", "calibration", "corruptions", "spectra",
+    "landscapes", "training", "layers", "igs", "invariances", "published", "every-model", "provenance",
+]  # fmt: skip
+
+
+class Reader(html.parser.HTMLParser):
+    """Elements, their attributes, the text of scripts and the text that people see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def data(self) -> dict[str, Any]:
+        def refuse(name: str) -> float:
+            raise AssertionError(f"{name} is no JSON")
+
+        found: dict[str, Any] = json.loads(self.scripts[0], parse_constant=refuse)
+        return found
+
+    @property
+    def sections(self) -> list[str]:
+        return [str(attrs["id"]) for tag, attrs in self.tags if tag == "section"]
+
+    def file(self, name: str) -> pd.DataFrame:
+        return pd.read_csv(io.BytesIO(gzip.decompress(base64.b64decode(self.data["files"][name]))))
+
+
+PUBLISHED = pd.DataFrame(
+    [
+        ("paper", "1", "baseline", "test_error_pct", 14.0, 0.5),
+        ("paper", "1", "baseline+temp", "ece_pct", 3.0, 0.2),
+        ("paper", "1", "SAM", "log_igs", -1.9, 0.5),
+        ("paper", "1", "SAM", "weight_norm", 49.0, math.nan),
+        ("paper", "1", "SAM", "hd95", 1.8, math.nan),
+        ("paper", "text", "all", "spearman ece~relative_flatness after temp", 0.3, math.nan),
+    ],
+    columns=["paper", "table", "condition", "metric", "value", "spread"],
+)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return make_records()
+
+
+@pytest.fixture(scope="module")
+def page(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = write_report(
+        records,
+        tmp_path_factory.mktemp("report") / "report.html",
+        title="Do flatter minima generalise better?",
+        question="On digits?",
+        spec={"name": "regularisers", "seeds": 5},
+        published=PUBLISHED,
+        baseline="baseline",
+        claims=[
+            Claim("Flat is good", "supported", "because", [records[0].run]),
+            ("Flat is bad", "refuted", "see above", []),
+        ],
+    )
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def read(page: str) -> Reader:
+    return Reader(page)
+
+
+def quick(records: list[Record], folder: Path, **options: Any) -> Reader:
+    """A report of a few columns only, which takes a fraction of a second."""
+    columns: dict[str, Any] = {"measures": ["train.hessian_trace", "train.l2_norm"], "outcomes": ["test.error"]}
+    return Reader(write_report(records, folder / "report.html", **{**columns, **options}).read_text(encoding="utf-8"))
+
+
+def test_the_answer_comes_first_and_the_rest_in_order(read: Reader) -> None:
+    assert read.sections == ORDER
+    assert read.text.index("On digits?") < read.text.index("95% interval")
+
+
+def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
+    bare = [replace(r, history=()) for r in make_records(extras=False, temperature=False)]
+    found = quick(bare, tmp_path)
+    missing = {
+        "claims",
+        "calibration",
+        "corruptions",
+        "spectra",
+        "landscapes",
+        "training",
+        "layers",
+        "invariances",
+        "published",
+    }
+    assert found.sections == [name for name in ORDER if name not in missing]
+
+
+def test_every_plot_of_the_page_has_data_and_every_data_a_plot(read: Reader) -> None:
+    shown = [attrs["data-plot"] for tag, attrs in read.tags if tag == "figure" and "data-plot" in attrs]
+    assert sorted(map(str, shown)) == sorted(read.data["plots"])
+    assert len(set(shown)) == len(shown)
+    identities = [attrs["id"] for _, attrs in read.tags if "id" in attrs]
+    assert len(set(identities)) == len(identities)
+
+
+def test_nothing_is_loaded_and_no_other_script_may_run(page: str, read: Reader) -> None:
+    for tag, attrs in read.tags:
+        assert tag not in ("img", "iframe", "object", "embed", "base")
+        assert not any(name.startswith("on") for name in attrs)
+        for name in ("src", "href", "action", "data"):
+            assert (attrs.get(name) or "#").startswith(("#", "data:,")), (tag, attrs)
+    policy = next(attrs["content"] for tag, attrs in read.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in read.scripts[1:]]
+    assert f"script-src {hashes[1]} {hashes[0]};" in str(policy)
+    assert str(policy).startswith("default-src 'none';")
+    assert "connect-src" not in str(policy)
+    assert "unsafe-eval" not in str(policy)
+    assert "url(" not in page.split("<style>")[1].split("</style>")[0]
+
+
+def test_what_users_write_stays_text(tmp_path: Path) -> None:
+    hostile = make_records(HOSTILE, seeds=2)
+    poison = "</script><script>alert(3)</script>"
+    hostile = [replace(r, environment={poison: poison}, spec={poison: poison}, axes={poison: poison}) for r in hostile]
+    found = quick(
+        hostile,
+        tmp_path,
+        title=poison,
+        question=poison,
+        spec={poison: [poison, "{{ 7*7 }}"]},
+        claims=[(poison, poison, poison, [poison])],
+    )
+    assert [tag for tag, _ in found.tags].count("script") == 3
+    assert not any(tag in ("img", "a") and attrs.get("class") != "brand" for tag, attrs in found.tags if tag == "img")
+    assert not any(name.startswith("on") for _, attrs in found.tags for name in attrs)
+    assert found.data["conditions"] == list(HOSTILE)
+    for name in (*HOSTILE, poison):
+        assert name in " ".join(found.words), name
+    assert "{{ 7*7 }}" in found.text
+
+
+def test_plot_texts_are_escaped_for_plotly(tmp_path: Path) -> None:
+    link = '<a href="https://example.org">condition</a>'
+    plots = quick(make_records([link, "b"], seeds=3), tmp_path).data["plots"]
+    specs = json.dumps({key: plot["spec"] for key, plot in plots.items()})
+    assert "<a href" not in specs
+    assert "&lt;a href" in specs
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_lacks_become_null(value: float) -> None:
+    assert json.loads(embedded_json({"x": [value, np.float64(value), 1.5]})) == {"x": [None, None, 1.5]}
+
+
+def test_the_data_are_those_of_the_records(records: list[Record], read: Reader) -> None:
+    cohort = read.data["cohorts"][0]
+    assert cohort["runs"] == list(range(20))
+    for place, record in enumerate(records):
+        e = record.subjects[0].reports["train"]["hessian_trace"]
+        assert cohort["values"]["train.hessian_trace"][place] == pytest.approx(e.value, rel=1e-4)
+        assert cohort["errors"]["train.hessian_trace"][place] == pytest.approx(e.data_stderr, rel=1e-2)
+    failed = [record.seed == 1 for record in records]
+    assert [v is None for v in cohort["values"]["train.adaptive_sharpness"]] == failed
+
+
+def test_scaled_models_are_not_counted_as_further_models(read: Reader) -> None:
+    names = [cohort["name"] for cohort in read.data["cohorts"]]
+    assert names == ["final", "final, temperature-scaled"]
+    assert "n = 40" not in read.text
+
+
+def test_correlations_are_those_of_scipy(records: list[Record], read: Reader) -> None:
+    table = read.file("correlations.csv")
+    assert set(table["models"]) == {"final", "final, temperature-scaled"}
+    row = table[(table.measure == "Hessian trace") & (table.outcome == "test error") & (table.models == "final")].iloc[
+        0
+    ]
+    x, y = (
+        [r.subjects[0].reports[split][name].value for r in records]
+        for split, name in (("train", "hessian_trace"), ("test", "error"))
+    )
+    truth = stats.kendalltau(x, y)
+    assert row["value"] == pytest.approx(truth.statistic, abs=1e-12)
+    assert row["p_value"] == pytest.approx(truth.pvalue, rel=1e-6)
+    forest = read.data["plots"]["forest"]["spec"]["outcomes"][0]
+    drawn = next(r for r in forest["rows"] if r["measure"] == "Hessian trace")
+    assert drawn["value"] == pytest.approx(truth.statistic, abs=1e-5)
+    assert drawn["low"] < drawn["value"] < drawn["high"]
+
+
+def test_the_files_hold_everything(records: list[Record], read: Reader) -> None:
+    truth = long_table(records)
+    found = read.file("estimates.csv")
+    assert len(found) == len(truth)
+    np.testing.assert_array_equal(found["value"], truth["value"])
+    np.testing.assert_array_equal(found["stderr"], truth["stderr"])
+    assert list(read.file("models.csv").columns) == list(wide_table(records).columns)
+    assert len(read.file("histories.csv")) == 20 * 30
+
+
+def test_best_and_worst_conditions_are_marked(records: list[Record], page: str) -> None:
+    errors = (
+        wide_table([replace(r, subjects=r.subjects[:1]) for r in records]).groupby("condition")["test.error"].mean()
+    )
+    table = page[page.index('<section id="conditions">') :]
+    rows = {name: table[table.index(f">{name}</span>") :].split("</tr>")[0] for name in CONDITIONS}
+    first_number = {name: re.findall(r'<td class="(\w*)[^"]*"', row)[1] for name, row in rows.items()}
+    assert first_number[errors.idxmin()] == "best"
+    assert first_number[errors.idxmax()] == "worst"
+
+
+def test_conditions_are_tested_against_the_baseline(records: list[Record], read: Reader) -> None:
+    errors = {
+        name: np.array([r.subjects[0].reports["test"]["error"].value for r in records if r.condition == name])
+        for name in CONDITIONS
+    }
+    table = baseline_table(Study.of(records, outcomes=["test.error"]), "baseline")
+    assert table is not None
+    truths = [stats.wilcoxon(errors[c], errors["baseline"], alternative="less", method="exact") for c in CONDITIONS[1:]]
+    adjusted = stats.false_discovery_control([t.pvalue for t in truths], method="by")
+    for name, p, row in zip(CONDITIONS[1:], adjusted, table.rows, strict=True):
+        change = errors[name] - errors["baseline"]
+        ranks = stats.rankdata(np.abs(change))
+        effect = (ranks[change < 0].sum() - ranks[change > 0].sum()) / ranks.sum()
+        assert row[1].text == f"{effect:+.2f}".replace("-", "−")
+        assert row[2].text == (f"{p:.3f}" if p < 0.1 else f"{p:.2f}")
+    assert "better than baseline?" in read.text
+
+
+def test_an_unknown_baseline_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'baseline'"):
+        quick(make_records(seeds=1), tmp_path, baseline="base line")
+
+
+def test_temperatures_are_no_measures_and_corrupted_images_an_outcome(records: list[Record]) -> None:
+    assert "corrupted.accuracy" in Study.of(records).outcomes
+    scaled = Study.of([replace(r, subjects=r.subjects[1:]) for r in records])
+    assert "calibration.temperature" in scaled.main.frame
+    assert "calibration.temperature" not in (*scaled.measures, *scaled.outcomes)
+
+
+def test_what_could_not_be_measured_is_said(read: Reader) -> None:
+    assert "the ascent did not end" in read.text
+    assert "a batch-normalised network" in read.text
+    assert "8 of 40" in read.text
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_few_models_tell_no_correlation(tmp_path: Path, seeds: int) -> None:
+    found = quick(make_records(["only"], seeds=seeds, temperature=False), tmp_path, measures=None, outcomes=None)
+    assert "cannot be told from" in found.text
+    assert "forest" not in found.data["plots"]
+    assert "correlations" not in found.sections
+    assert "estimates" in found.sections
+    assert "Hessian trace" in found.text
+
+
+def test_a_model_with_nothing_but_a_norm(tmp_path: Path) -> None:
+    subject = Subject(checkpoint="final", reports={"train": Report({"l2_norm": Estimate(2.0)})})
+    alone = Record(run="a", condition="c", axes={}, seed=0, spec={}, subjects=(subject,))
+    found = Reader(write_report([alone], tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "no outcome was measured" in found.text
+
+
+@pytest.mark.parametrize("records", [[], [Record(run="a", condition="c", axes={}, seed=0, spec={}, subjects=())]])
+def test_nothing_to_report_is_an_error(tmp_path: Path, records: list[Record]) -> None:
+    with pytest.raises(OperandError, match=r"at least one record|measured model"):
+        write_report(records, tmp_path / "r.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_plotly_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'landscope\[report\]'"):
+        write_report(make_records(seeds=1), tmp_path / "r.html")
+
+
+def test_extras_that_cannot_be_read_are_named_and_the_others_shown(tmp_path: Path) -> None:
+    several = make_records(["a", "b"], seeds=2)
+    broken = replace(
+        several[0].subjects[0], extras={"reliability": {"before": {"lower": [0]}}, "landscape": 7, "layers": []}
+    )
+    several[0] = replace(several[0], subjects=(broken,))
+    found = quick(several, tmp_path)
+    assert {"calibration", "landscapes", "layers"} <= set(found.sections)
+    assert found.text.count("1 model could not be shown here: a · seed 0") == 3
+
+
+def test_reliability_before_and_after_come_from_both_models(records: list[Record]) -> None:
+    found, faults = calibrations(Study.of(records))
+    assert not faults.faults
+    assert all(set(tables) == {"before", "after"} for tables in found.values())
+    assert all(tables["before"].ece > tables["after"].ece for tables in found.values())
+
+
+def test_published_numbers_stand_beside_ours_in_their_units(records: list[Record], read: Reader) -> None:
+    found = comparisons(Study.of(records), PUBLISHED)
+    base = [r for r in records if r.condition == "baseline"]
+    errors = [100 * r.subjects[0].reports["test"]["error"].value for r in base]
+    assert found[0].ours == pytest.approx(np.mean(errors), rel=1e-12)
+    assert found[0].ours_spread == pytest.approx(np.std(errors, ddof=1), rel=1e-12)
+    assert found[0].n == 5
+    assert found[1].ours == pytest.approx(np.mean([100 * r.subjects[1].reports["test"]["ece"].value for r in base]))
+    sam = [r.subjects[0].reports["train"] for r in records if r.condition == "SAM"]
+    assert found[2].ours == pytest.approx(np.mean([r["igs"].details["mean_log"] for r in sam]))
+    assert found[3].ours == pytest.approx(np.mean([r["l2_norm"].value for r in sam]))
+    assert math.isnan(found[4].ours)
+    scaled = [r.subjects[1].reports for r in records]
+    x, y = [r["test"]["ece"].value for r in scaled], [r["train"]["relative_flatness"].value for r in scaled]
+    assert found[5].ours == pytest.approx(stats.spearmanr(x, y).statistic)
+    assert "1 of 6 published numbers have no counterpart" in read.text
+
+
+def test_a_file_of_that_name_is_replaced_whole(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("old")
+    assert "Hessian trace" in quick(make_records(["a"], seeds=3, extras=False), tmp_path).text
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_histories_with_holes(tmp_path: Path) -> None:
+    odd = make_records(["a"], seeds=3, extras=False)
+    odd[0] = replace(
+        odd[0], history=({"epoch": 0, "loss": math.nan}, {"epoch": 1, "loss": math.inf}, {"epoch": 2, "note": "x"})
+    )
+    odd[1] = replace(odd[1], history=({"epoch": 0, "loss": 1.0}, {"epoch": 1, "loss": None}, {"epoch": 2, "loss": 0.5}))
+    curves = quick(odd, tmp_path).data["plots"]["history-loss"]["spec"]["data"]
+    assert [curve["meta"]["run"] for curve in curves] == [1]
+    assert curves[0]["y"] == [1.0, 0.5]
+
+
+@pytest.mark.slow
+def test_a_thousand_runs(tmp_path: Path) -> None:
+    many = make_records([f"condition {i}" for i in range(50)], seeds=20, temperature=False)
+    path = write_report(many, tmp_path / "report.html")
+    assert path.stat().st_size < 12e6
+    found = Reader(path.read_text(encoding="utf-8"))
+    assert len(found.data["runs"]) == 1000
+    lines = [trace for plot in found.data["plots"].values() for trace in plot["spec"].get("data", [])]
+    assert len(lines) < 2000
+    assert len(found.file("estimates.csv")) == len(long_table(many))
+
+
+def test_plotly_cannot_end_its_own_element() -> None:
+    assert "</script" not in plotly_script()
+    assert "<!--" not in plotly_script()
