@@ -8,7 +8,7 @@ JOBS ?= 2
 .PHONY: demo test test-all lint types imports tests clean
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/demo.py
+	$(BIN)/landscope study run examples/digits.yaml --into demo
 
 test: lint types imports tests
 

@@ -11,7 +11,7 @@ import typer
 from landscope.cli.failures import CommandError, StoppedError
 from landscope.cli.output import console, note, print_json, table
 from landscope.cli.parameters import Json
-from landscope.cli.study import ExecutorOption, ExecutorOptions, RetryFailed, TimeLimit, execute
+from landscope.cli.study import ExecutorOption, ExecutorOptions, RetryFailed, TimeLimit, do_runs
 from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run(
             raise StoppedError(f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on")
         note(f"{name}, {label}: {entry.note or entry.study.name}")
         study = Study(entry.study, folder / label)
-        execute(study, folder / label, executor, executor_option, retry_failed, left, with_report=False, as_json=False)
+        do_runs(study, folder / label, executor, executor_option, retry_failed, left).check()
         made += finish_part(chosen, label, size, study, folder)
     if as_json:
         print_json([str(path) for path in made])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from landscope.studies.executors.base import Event, Executor, Summary
     from landscope.studies.study import Study
 
-__all__ = ["REPORT_EXAMPLES", "app", "execute", "report"]
+__all__ = ["REPORT_EXAMPLES", "app", "do_runs", "report"]
 
 ExecutorName = Literal["local", "ray", "slurm"]
 Into = Annotated[
@@ -115,27 +115,26 @@ def run(
     if dry_run:
         _foretell(made, as_json)
         return
-    execute(made, folder, executor, executor_option, retry_failed, time_limit, with_report, as_json)
+    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit)
+    show(made, folder, summary, with_report, as_json)
 
 
-def execute(
+def do_runs(
     made: Study,
     folder: Path,
     executor: ExecutorName,
     executor_options: Sequence[str] | None,
     retry_failed: bool,
     time_limit: float | None,
-    with_report: bool,
-    as_json: bool,
-) -> None:
-    """Do the runs of a study, show what happens, write its report."""
+) -> Summary:
+    """Do the runs of a study, telling what happens; Ctrl-C and a time limit leave it resumable."""
     from landscope.studies.executors.base import Resources
 
+    worker = _executor(made, executor, retry_failed, executor_options)
     made.save(folder)
     start = time.monotonic()
     before = made.progress()
     note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
-    worker = _executor(made, executor, retry_failed, executor_options)
     with _Limit(time_limit) as limit:
         try:
             summary = worker.run(made.jobs(Resources()), on_event=_tell(made))
@@ -147,6 +146,11 @@ def execute(
                 ) from None
             raise
     note(f"{len(summary.finished)} runs finished in {duration(time.monotonic() - start)}")
+    return summary
+
+
+def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool) -> None:
+    """What became of the runs, and the report; an error where a run failed."""
     page = write(made, folder / "report.html") if with_report and made.progress().done else None
     if as_json:
         print_json(_summary(made, summary, folder, page))
@@ -394,7 +398,9 @@ def measure(
         },
     }
     folder = into or Path("studies") / name
-    execute(Study.of(written, folder), folder, executor, executor_option, retry_failed, time_limit, True, as_json)
+    made = Study.of(written, folder)
+    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit)
+    show(made, folder, summary, True, as_json)
 
 
 def write(made: Study, path: Path) -> Path:

@@ -168,7 +168,7 @@ def _any(models: _Models, predicting: Mapping[str, Claim]) -> Claim:
     holding = [measure for measure, claim in predicting.items() if claim.verdict == "holds"]
     unknown = [measure for measure, claim in predicting.items() if claim.verdict == "cannot be told"]
     return models.claim(
-        "some measure of sharpness predicts the test error beyond what the settings and the training loss tell",
+        "some measure of sharpness predicts the test error in all three ways",
         "holds" if holding else "cannot be told" if unknown else "does not hold",
         f"{len(holding)} of {len(predicting)} measures do{': ' if holding else ''}{', '.join(holding)}; of {len(unknown)} it "
         f"cannot be told. The training loss alone and the test error: {loss}.",

@@ -77,7 +77,7 @@ def _training(part: str, size: Size) -> dict[str, object]:
 def _study(part: str, size: Size) -> StudySpec:
     own = {name: dict(settings) for name, settings in _OWN.items()}
     some = ("gradient_norm", "sam_sharpness") if size == "tiny" else tuple(own)
-    samples = {"tiny": 64, "small": 128, "paper": 2000}[size]
+    samples = {"tiny": 32, "small": 128, "paper": 2000}[size]
     # a fifth of the training rows, as in the paper's figures
     plane = {"tiny": (3, 32), "small": (9, 200), "paper": (15, 10_000)}[size]
     return build(

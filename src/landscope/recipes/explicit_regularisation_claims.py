@@ -132,7 +132,7 @@ def _sharper(models: _Models) -> list[Claim]:
 def _correlated(models: _Models, x: str, y: str, scaled: bool = False) -> tuple[Correlation, str]:
     """Spearman's ρ over the final models, and in words that and what the paper's way gives, over means of conditions."""
     rows, means = models.at(scaled), models.means(scaled)
-    found = correlation(rows[x], rows[y], "spearman")
+    found = correlation(rows[x], rows[y], "spearman", resamples=500)
     paper = correlation(means[x], means[y], "spearman", resamples=0)
     return found, f"{found} final models; over {paper.n} means of conditions, as the paper has it: {paper}"
 

@@ -16,124 +16,25 @@ The Hessian is that of the loss without its L2 term, on the training rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, TypeAlias
-
-from torch.nn.functional import interpolate
-
-from landscope.core.schema import build
-from landscope.data import load
-from landscope.data.card import Split
-from landscope.recipes.false_friend_claims import DECAYS, EVAL, claims
+from landscope.recipes.false_friend_claims import EVAL, claims
+from landscope.recipes.false_friend_images import adaptive, regularised
+from landscope.recipes.false_friend_study import CURVATURE, L2, SCHEDULE, Mode, Options, part_of, study_of
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
-from landscope.studies.spec import StudySpec
 
-__all__ = ["HUNDRED_CLASSES", "RECIPE", "enlarged_digits"]
+__all__ = ["HUNDRED_CLASSES", "RECIPE"]
 
 HUNDRED_CLASSES = "tinyimagenet100_32"
 """Stands for CIFAR-100: as many images of the same size in as many classes. Set it to "cifar100" where that is at hand."""
-
-Options: TypeAlias = dict[str, object]
-Mode: TypeAlias = Literal["eval", "batch_statistics"]
-
-BATCH = 128
-SCHEDULE: Options = {"name": "flat_linear_flat", "flat": 0.5, "end": 0.9, "final": 0.01}
-L2: Options = {condition: {"optimizer.weight_decay": decay} for condition, decay in DECAYS.items()}
 MNIST: Options = {"name": "mnist", "pixels": "symmetric", "validation": 5_000, "train_size": 45_000}
 STEPS_PER_EPOCH = 352
 """45,000 images in batches of 128."""
-AVERAGING = 161 / 300
-"""The share of the epochs after which Gadam averages."""
-PREDICTIONS = ("loss", "error", "accuracy")
-CURVATURE = ("hessian_top_eigenvalue", "hessian_trace", "hessian_frobenius")
-METRICS = ("hessian_top_eigenvalue", "hessian_bottom_eigenvalue", "hessian_frobenius")
-"""Of the published numbers, those that depend on BatchNorm's mode."""
-NETWORKS: Mapping[str, Mapping[Size, Options]] = {
-    "cnn": {"tiny": {"name": "cnn9", "width": 1}, "small": {"name": "cnn9", "width": 16}, "paper": {"name": "cnn9"}},
-    "preresnet164": {
-        "tiny": {"name": "landscope.models.images:PreResNet", "depth": 11, "width": 1},
-        "small": {"name": "landscope.models.images:PreResNet", "depth": 11, "width": 8},
-        "paper": {"name": "preresnet164"},
-    },
-    "wideresnet28x10": {
-        "tiny": {"name": "landscope.models.images:WideResNet", "depth": 10, "widen_factor": 1, "conv_bias": True},
-        "small": {"name": "landscope.models.images:WideResNet", "depth": 10, "widen_factor": 1, "conv_bias": True},
-        "paper": {"name": "wide_resnet28_10", "conv_bias": True},
-    },
-    "vgg16bn": {
-        "tiny": {"name": "vgg16", "width": 1, "head": "two_hidden", "dropout": 0.5},
-        "small": {"name": "vgg16", "width": 8, "head": "two_hidden", "dropout": 0.5, "init": "he"},
-        "paper": {"name": "vgg16", "head": "two_hidden", "dropout": 0.5, "init": "he"},
-    },
-}
-RATES: Mapping[str, float] = {"cnn": 0.01, "preresnet164": 0.1, "wideresnet28x10": 0.1}
-SMALLEST: Mapping[str, int] = {"cnn": 2, "preresnet164": 1, "wideresnet28x10": 1, "vgg16bn": 4}
-"""How many times 8×8 pixels a network needs."""
-STAND_INS = "On small stand-ins, to show that everything runs."
-
-
-def enlarged_digits(train: int = 40, times: int = 4) -> dict[str, Split]:
-    """The digits, larger and in three colours: the smallest data that the networks of the paper take.
-
-    >>> enlarged_digits()["train"].x.shape
-    torch.Size([40, 3, 32, 32])
-    """
-    digits = load("digits", train_size=train, pixels="symmetric")
-    return {
-        split: Split(interpolate(x[:train], scale_factor=float(times)).expand(-1, 3, -1, -1).contiguous(), y[:train])
-        for split, (x, y) in (("train", digits.train), ("validation", digits.validation), ("test", digits.test))
-    }
-
-
-def _study(
-    name: str,
-    question: str,
-    training: Options,
-    axes: dict[str, Options],
-    *,
-    seeds: int = 3,
-    checkpoints: tuple[str, ...] = ("final",),
-    mode: Mode = "eval",
-    samples: int | None = None,
-    plain: Options | None = None,
-) -> StudySpec:
-    """A study whose training rows get the paper's measures, or `plain` ones of ours with their settings."""
-    train: Options = {"measures": (*PREDICTIONS, "l2_norm", "gradient_norm"), "as_published": "false-friend"}
-    if plain is not None:
-        train = {"measures": dict.fromkeys((*PREDICTIONS, "l2_norm")) | plain}
-    prefix = "train.corrected" if plain is None else "train"
-    return build(
-        StudySpec,
-        {
-            "name": f"false-friend-{name}",
-            "question": question,
-            "training": {"batch_size": BATCH, **training},
-            "axes": axes,
-            "seeds": seeds,
-            "measuring": {
-                "checkpoints": checkpoints,
-                "splits": {
-                    "train": {**train, "samples": samples},
-                    "validation": PREDICTIONS,
-                    "test": (*PREDICTIONS, "ece"),
-                },
-                "mode": mode,
-                "batch_size": BATCH if mode == "batch_statistics" else None,
-            },
-            "analysis": {
-                "outcomes": ["validation.error", "test.error", "gap.error", "test.ece"],
-                "measures": [*(f"{prefix}.{measure}" for measure in CURVATURE), "train.l2_norm"],
-                "baseline": next(iter(next(iter(axes.values())))),
-            },
-        },
-    )
 
 
 def _softmax_regression(size: Size) -> Part:
     tiny = size == "tiny"
     epochs, steps = ((4,), 2) if tiny else ((10, 50, 200, 500), STEPS_PER_EPOCH)
     snapshots = [epoch * steps for epoch in epochs]
-    study = _study(
+    study = study_of(
         "softmax-regression",
         "Softmax regression on MNIST: does L2 regularisation lead to sharper minima, and to better ones?",
         {
@@ -154,12 +55,12 @@ def _softmax_regression(size: Size) -> Part:
         "Measured on all 45,000 training rows. Seeds change the start and the order of the rows, not the split: whatever the "
         "spread over seeds, an accuracy over 5,000 images has a standard error of 0.3 points, over 10,000 of 0.2."
     )
-    return _part(study, size, {"data": "mnist", "model": "softmax regression"}, note)
+    return part_of(study, size, {"data": "mnist", "model": "softmax regression"}, note)
 
 
 def _mlp(size: Size) -> Part:
     tiny = size == "tiny"
-    study = _study(
+    study = study_of(
         "mlp",
         "A hidden layer of 100 units on MNIST: does L2 regularisation lead to sharper minima, and to better ones?",
         {
@@ -175,13 +76,13 @@ def _mlp(size: Size) -> Part:
     note = (
         "As softmax regression. 784-100-10 has 79,510 parameters. The gap is that of the test and the training error."
     )
-    return _part(study, size, {"data": "mnist", "model": "mlp 100"}, note)
+    return part_of(study, size, {"data": "mnist", "model": "mlp 100"}, note)
 
 
 def _vanishing_loss(size: Size) -> Part:
     tiny = size == "tiny"
     snapshots = (3, 10) if tiny else (10, 30, 100, 300, 1_000, 3_000)
-    study = _study(
+    study = study_of(
         "vanishing-loss",
         "As the training loss goes to 0, does the largest eigenvalue of the Hessian?",
         {
@@ -205,98 +106,11 @@ def _vanishing_loss(size: Size) -> Part:
         plain=dict.fromkeys(CURVATURE),
     )
     note = "The theorem has no experiment in the paper. Here 500 images, which can be separated, are learnt by Adam, whole batch."
-    return _part(study, size, {}, note)
-
-
-def _regularised(network: str, size: Size, mode: Mode) -> Part:
-    """One of the convolutional networks under L2."""
-    study = _study(
-        f"{network}-{mode}",
-        f"{network}: does L2 regularisation lead to sharper minima, and to better ones?",
-        {
-            **_images(network, HUNDRED_CLASSES, size),
-            "optimizer": {"name": "sgd", "lr": RATES[network]},
-            "schedule": SCHEDULE,
-        },
-        {"l2": {name: L2[name] for name in ("l2 0", "l2 5e-4")} if size == "tiny" else L2},
-        seeds=1 if size == "tiny" else 3,
-        mode=mode,
-        samples={"tiny": 8, "small": 500, "paper": None}[size],
-        plain={"hessian_top_eigenvalue": {"max_matvecs": 4}} if size == "tiny" else None,
-    )
-    rows: dict[str, str | tuple[str, ...]] = {"model": network}
-    if mode == "batch_statistics":
-        rows["metric"] = METRICS
-    return _part(study, size, rows, _about_images(HUNDRED_CLASSES, size, mode))
-
-
-def _adaptive(data: str, size: Size, mode: Mode) -> Part:
-    """VGG-16 by SGD and by Gadam. Both are measured as "average"; that of SGD is of its last iterate alone."""
-    published = "cifar10" if data == "cifar10" else "cifar100"
-    decay, decoupled = (3e-4, 0.35) if published == "cifar10" else (5e-4, 0.25)
-    study = _study(
-        f"vgg16bn-{published}-{mode}",
-        "VGG-16: is Adam with decoupled decay and averaged iterates better than SGD, and sharper?",
-        _images("vgg16bn", data, size),
-        {
-            "optimizer": {
-                "sgd": {
-                    "optimizer": {"name": "sgd", "lr": 0.1, "weight_decay": decay},
-                    "schedule": SCHEDULE,
-                    "averaging": {"kind": "ema", "decay": 0.0, "start": 1.0},
-                },
-                "adam": {
-                    "optimizer": {"name": "adam", "lr": 5e-4, "weight_decay": decoupled, "decoupled": True},
-                    "schedule": {**SCHEDULE, "flat": 0.5 * AVERAGING, "end": 0.9 * AVERAGING, "final": 0.5},
-                    "averaging": {"kind": "swa", "start": AVERAGING, "lr": 0.5},
-                },
-            }
-        },
-        seeds=1 if size == "tiny" else 5,
-        checkpoints=("average",) if size == "tiny" else ("average", "final"),
-        mode=mode,
-        samples={"tiny": 8, "small": 500, "paper": None}[size],
-        plain={"hessian_top_eigenvalue": {"max_matvecs": 4}} if size == "tiny" else None,
-    )
-    rows: dict[str, str | tuple[str, ...]] = {"model": "vgg16bn", "data": published}
-    rows["metric"] = "val_accuracy_pct" if mode == "eval" else METRICS
-    return _part(study, size, rows, _about_images(data, size, mode))
-
-
-def _images(network: str, data: str, size: Size) -> Options:
-    """Network, data, augmentation and length of a training on images."""
-    training: Options = {"model": NETWORKS[network][size], "augmentation": {"crop": 4, "flip": True}}
-    rows: Options = {"name": data, "pixels": "standard", "validation": 5_000}
-    if size == "tiny":
-        rows = {"name": "landscope.recipes.false_friend:enlarged_digits", "times": SMALLEST[network]}
-        return {**training, "data": rows, "epochs": 2, "batch_size": 20}
-    if size == "small":
-        return {**training, "data": {**rows, "train_size": 2_000}, "epochs": 10}
-    return {**training, "data": rows, "epochs": 300, "precision": "bfloat16", "channels_last": True}
-
-
-def _about_images(data: str, size: Size, mode: Mode) -> str:
-    how = "as it predicts" if mode == "eval" else f"by the statistics of batches of {BATCH}"
-    note = f"{data}, BatchNorm {how}, for accuracies too; trained with crops and flips, measured without."
-    if data not in ("cifar10", "cifar100"):
-        note += " The paper's numbers are those of CIFAR-100."
-    if size == "small":
-        return f"{note} Reduced: a narrower and shallower network, 2,000 images, 10 epochs, measured on 500 rows."
-    return f"{note} Trained in bfloat16."
+    return part_of(study, size, {}, note)
 
 
 def _digits(train: int) -> Options:
     return {"name": "digits", "pixels": "symmetric", "train_size": train}
-
-
-def _part(study: StudySpec, size: Size, published: Mapping[str, str | tuple[str, ...]], note: str) -> Part:
-    return Part(
-        study=study,
-        published={} if size == "tiny" else published,
-        conditions={f"{condition}, bn eval": condition for condition in DECAYS},
-        columns={metric: f"train.published.{metric}" for metric in METRICS},
-        note=STAND_INS if size == "tiny" else note,
-    )
 
 
 def _parts(size: Size) -> dict[str, Part]:
@@ -304,14 +118,14 @@ def _parts(size: Size) -> dict[str, Part]:
         "softmax-regression": _softmax_regression(size),
         "mlp": _mlp(size),
         "vanishing-loss": _vanishing_loss(size),
-        "cnn": _regularised("cnn", size, "eval"),
+        "cnn": regularised("cnn", HUNDRED_CLASSES, size, "eval"),
     }
     modes: tuple[tuple[str, Mode], ...] = (("", "batch_statistics"), (EVAL, "eval"))
     for suffix, mode in modes:
-        parts[f"preresnet164{suffix}"] = _regularised("preresnet164", size, mode)
-        parts[f"wideresnet28x10{suffix}"] = _regularised("wideresnet28x10", size, mode)
-        parts[f"vgg16bn{suffix}"] = _adaptive(HUNDRED_CLASSES, size, mode)
-        parts[f"vgg16bn-cifar10{suffix}"] = _adaptive("cifar10", size, mode)
+        parts[f"preresnet164{suffix}"] = regularised("preresnet164", HUNDRED_CLASSES, size, mode)
+        parts[f"wideresnet28x10{suffix}"] = regularised("wideresnet28x10", HUNDRED_CLASSES, size, mode)
+        parts[f"vgg16bn{suffix}"] = adaptive(HUNDRED_CLASSES, size, mode)
+        parts[f"vgg16bn-cifar10{suffix}"] = adaptive("cifar10", size, mode)
     return parts
 
 

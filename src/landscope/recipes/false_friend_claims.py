@@ -136,7 +136,7 @@ def _convergence(table: pd.DataFrame) -> Claim:
     text, part = "Softmax regression: after 1000 epochs convergence is not an issue", "softmax-regression"
     runs = tuple(table["run"].unique())
     course = [*kinds, "final"]
-    if means.empty or not set(course) <= set(means.columns):
+    if not set(course) <= set(means.columns) or means[course].isna().any(axis=None):
         return Claim(text=text, verdict="cannot be told", why="λ₁ was not measured on the way", part=part, records=runs)
     worst = max(means["final"] / means[kinds[-1]] - 1, key=abs)
     courses = [f"{name}: {' → '.join(f'{row[kind]:.4g}' for kind in course)}" for name, row in means.iterrows()]

@@ -18,6 +18,8 @@ LINES = 60
 """More runs than these are shown by condition."""
 PANELS = 8
 TIMES = ("epoch", "step", "iteration")
+SCHEDULES = ("lr", "learning_rate")
+"""What was set and not found out: shown last."""
 NOT_CURVES = (*TIMES, "seconds", "time", "time_s", "samples")
 
 Curves = dict[int, tuple[list[float], list[float]]]
@@ -25,12 +27,16 @@ Curves = dict[int, tuple[list[float], list[float]]]
 
 def history_section(study: Study) -> Section:
     """One panel for each column of the histories."""
-    columns = list(dict.fromkeys(key for record in study.records for row in record.history for key in row))
+    columns = sorted(
+        dict.fromkeys(key for record in study.records for row in record.history for key in row),
+        key=SCHEDULES.__contains__,
+    )
     time = next((name for name in TIMES if name in columns), "")
     panels = []
     for column in columns:
         curves = _curves(study, column, time)
-        if column in NOT_CURVES or not any(len(x) > 1 for x, _ in curves.values()):
+        told = {value for _, y in curves.values() for value in y}
+        if column in NOT_CURVES or len(told) < 2 or not any(len(x) > 1 for x, _ in curves.values()):
             continue
         panels.append(_panel(study, column, time or "row", curves))
     return Section("training", "Training curves", [Panels(panels[:PANELS])] if panels else [])
@@ -54,7 +60,7 @@ def _number(row: Mapping[str, Plain], key: str, otherwise: float) -> float:
 
 
 def _panel(study: Study, column: str, time: str, curves: Curves) -> Plot:
-    name = "learning rate" if column == "lr" else column.replace("_", " ")
+    name = "learning rate" if column in SCHEDULES else column.replace("_", " ")
     many = len(curves) > LINES
     data: list[Plain] = [
         *(_by_condition(study, curves) if many else (model_line(study, r, *c) for r, c in curves.items()))

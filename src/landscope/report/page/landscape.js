@@ -14,7 +14,13 @@ function landscapeParts(model, height) {
     for (let power = Math.floor(low); power <= Math.ceil(high); power += 1) for (const digit of [1, 3]) found.push(digit * 10 ** power);
     const kept = found.filter((v) => Math.log10(v) >= low && Math.log10(v) <= high);
     return { tickvals: kept.map(Math.log10), ticktext: kept.map((v) => number(v, 2)) };
-  })() : {};
+  })() : (() => {
+    const rough = (high - low) / 5 || 1, unit = 10 ** Math.floor(Math.log10(rough));
+    const step = unit * [1, 2, 5, 10].find((digit) => digit * unit >= rough);
+    const kept = [];
+    for (let at = Math.ceil(low / step); at * step <= high; at += 1) kept.push(at * step);
+    return { tickvals: kept, ticktext: kept.map((v) => number(v, 2)) };
+  })();
   const bar = { title: { text: "loss", side: "right", font: { size: 11 } }, thickness: 10, outlinewidth: 0, tickfont: { size: 10, color: css("muted") }, ...ticks };
   const hover = (split) => split.z.map((row, j) => row.map((v, i) => `a = ${number(split.x[i], 3)}, b = ${number(split.y[j], 3)}<br>loss ${number(v)}`));
   const flat = model.splits.map((split, place) => ({

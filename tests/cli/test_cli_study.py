@@ -1,0 +1,188 @@
+"""`landscope study`, `report` and `recipe`, from a file to what they leave."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., tuple[int, str, str]]
+needs_plotly = pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="needs plotly (landscope[report])")
+
+STUDY = """\
+name: tiny
+training: {data: circles, model: {name: mlp, widths: [4]}, epochs: 2, batch_size: 20}
+axes:
+  regulariser:
+    none: {}
+    decay: {optimizer.weight_decay: 0.1}
+seeds: 2
+measuring:
+  splits:
+    train: [loss, l2_norm]
+    test: [loss, error]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+def test_a_dry_run_lists_the_runs_and_does_nothing(call: Call, spec: Path, tmp_path: Path) -> None:
+    code, out, err = call("study", "run", spec, "--into", tmp_path / "s", "--dry-run", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert [(run["condition"], run["seed"]) for run in told["runs"]] == [
+        ("none", 0),
+        ("none", 1),
+        ("decay", 0),
+        ("decay", 1),
+    ]
+    assert all(run["training_seconds"] > 0 for run in told["runs"])
+    assert not (tmp_path / "s").exists()
+    code, out, _ = call("study", "run", spec, "--into", tmp_path / "s", "--dry-run")
+    assert code == 0
+    assert "4 runs, one at a time about" in out
+
+
+def test_mistakes_are_one_line_each(call: Call, spec: Path, tmp_path: Path) -> None:
+    spec.write_text(STUDY.replace("weight_decay", "wait_decay").replace("epochs: 2", "epochs: none"))
+    code, _, err = call("study", "run", spec, "--into", tmp_path / "s")
+    assert code == 2
+    assert f"{spec}:6:" in err
+    assert "did you mean 'weight_decay'" in err
+    assert f"{spec}:2: training.epochs: must be an integer" in err
+
+
+def test_no_study_there(call: Call, tmp_path: Path) -> None:
+    for command in (("study", "status"), ("study", "report"), ("report",)):
+        code, _, err = call(*command, tmp_path)
+        assert code == 2
+        assert "holds no study" in err
+
+
+def test_unknown_executor_settings(call: Call, spec: Path, tmp_path: Path) -> None:
+    code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "wrokers=2")
+    assert code == 2
+    assert "did you mean 'workers'" in err
+
+
+@needs_plotly
+def test_from_a_file_to_a_report(call: Call, spec: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    code, out, err = call("study", "run", spec, "--into", folder, "-e", "workers=1", "--json")
+    assert code == 0, err
+    done = json.loads(out)
+    assert len(done["finished"]) == 4
+    assert done["failed"] == {}
+    assert "[4/4] finished decay · seed 1" in err
+    page = Path(done["report"])
+    assert "<title>" in page.read_text()
+    code, out, err = call("study", "status", folder, "--json")
+    assert [run["state"] for run in json.loads(out)] == ["done"] * 4
+    code, out, err = call("study", "run", spec, "--into", folder, "--no-report", "--json")
+    assert len(json.loads(out)["skipped"]) == 4
+    code, out, err = call("report", folder, "--output", tmp_path / "page.html", "--figures", "png", "--json")
+    assert code == 0, err
+    assert all(Path(path).stat().st_size > 1000 for path in json.loads(out)["figures"])
+
+
+def test_a_failed_run_keeps_its_traceback_and_can_be_retried(call: Call, spec: Path, tmp_path: Path) -> None:
+    spec.write_text(STUDY.replace("epochs: 2,", "epochs: 2, optimizer: {lr: 1e30},").replace("seeds: 2", "seeds: 1"))
+    folder = tmp_path / "s"
+    code, _, err = call("study", "run", spec, "--into", folder, "-e", "workers=1")
+    assert code == 2
+    assert "2 of 2 runs failed" in err
+    code, out, _ = call("study", "status", folder, "--json")
+    (first, _) = json.loads(out)
+    assert first["state"] == "failed"
+    assert "NonFiniteTrainingError" in first["error"]
+    assert "Traceback" in (folder / "runs" / first["run"] / "failure.txt").read_text()
+    code, _, err = call("study", "run", spec, "--into", folder, "--retry-failed", "-e", "workers=1")
+    assert code == 2
+    assert "failed" in err
+
+
+def test_killed_and_started_again(spec: Path, tmp_path: Path) -> None:
+    """kill -9 of the whole study; the same command finishes it, and loses nothing that was done."""
+    words = [
+        sys.executable,
+        "-m",
+        "landscope",
+        "study",
+        "run",
+        str(spec),
+        "--into",
+        str(tmp_path / "s"),
+        "--no-report",
+        "--json",
+    ]
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    records = tmp_path / "s" / "runs"
+    deadline = time.monotonic() + 120
+    while not list(records.glob("*/record.json")) and time.monotonic() < deadline and first.poll() is None:
+        time.sleep(0.05)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    kept = {path: path.read_bytes() for path in records.glob("*/record.json")}
+    again = subprocess.run(words, capture_output=True, text=True, check=True, timeout=240)
+    summary = json.loads(again.stdout)
+    assert len(summary["finished"]) + len(summary["skipped"]) == 4
+    assert len(summary["skipped"]) >= len(kept) >= 1
+    assert all(path.read_bytes() == content for path, content in kept.items())
+
+
+def test_models_that_exist(call: Call, digits_net: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    shutil.copy(digits_net, other)
+    words = ["--model", "mlp", "-o", "widths=[4]", "--data", "digits", "--measures", "l2_norm", "--samples", 50]
+    code, out, err = call(
+        "study", "measure", digits_net, other, *words, "--into", tmp_path / "s", "-e", "workers=1", "--json"
+    )
+    if importlib.util.find_spec("plotly") is None:
+        assert code == 3
+        return
+    assert code == 0, err
+    assert len(json.loads(out)["finished"]) == 2
+    code, _, err = call("study", "measure", tmp_path / "none.pt", *words, "--into", tmp_path / "t")
+    assert code == 2
+    assert "no such file" in err
+
+
+def test_recipes_are_listed(call: Call) -> None:
+    code, out, err = call("recipe", "list", "--json")
+    assert code == 0, err
+    listed = {entry["name"]: entry for entry in json.loads(out)}
+    assert sum(listed["adaptive-sharpness"]["models"]["paper"].values()) == 150
+    code, _, err = call("recipe", "run", "adaptive-sharpnes")
+    assert code == 2
+    assert "did you mean 'adaptive-sharpness'" in err
+
+
+@needs_plotly
+def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "adaptive-sharpness"
+    words = ["adaptive-sharpness", "--size", "tiny", "--part", "fcnn", "--into", folder, "-e", "workers=1", "--json"]
+    code, out, err = call("recipe", "run", *words)
+    assert code == 0, err
+    records, page = map(Path, json.loads(out))
+    assert (records.name, page.name) == ("fcnn.json.gz", "fcnn.html")
+    results = tmp_path / "RESULTS.md"
+    code, _, err = call("recipe", "results", tmp_path / "results", "--page", results)
+    assert code == 0, err
+    text = results.read_text()
+    assert "### fcnn" in text
+    assert "Size `tiny`, 4 runs" in text
+    assert "**cannot be told**" in text or "**holds**" in text or "**does not hold**" in text

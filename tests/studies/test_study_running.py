@@ -1,0 +1,176 @@
+"""One run from its spec to its record, and a study from its runs to its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from landscope import Probe, measure
+from landscope.core.errors import RunStoppedError, SpecError
+from landscope.data import load
+from landscope.models import build
+from landscope.studies import stopping
+from landscope.studies.record import Record, Subject
+from landscope.studies.running import work
+from landscope.studies.study import Study
+
+SPEC: dict[str, object] = {
+    "name": "circles",
+    "training": {
+        "data": "circles",
+        "model": {"name": "mlp", "widths": [4]},
+        "epochs": 3,
+        "batch_size": 20,
+        "optimizer": {"lr": 0.1},
+        "early_stopping": {},
+        "snapshots": [5],
+    },
+    "axes": {"regulariser": {"none": {}, "decay": {"optimizer.weight_decay": 0.05}}},
+    "seeds": 2,
+    "measuring": {
+        "checkpoints": ["final", "best", "step 5"],
+        "temperature": "both",
+        "splits": {"train": ["loss", "error", "l2_norm", "relative_flatness"], "test": ["loss", "error", "ece"]},
+        "layers": True,
+        "landscape": 3,
+    },
+}
+
+
+def do(study: Study) -> None:
+    for key, run in study.runs.items():
+        folder = study.store.add(run.plain)
+        assert folder.key == key
+        if not folder.done():
+            with folder.claim():
+                work(folder.spec(), str(folder.folder))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    made = Study.of(SPEC, tmp_path_factory.mktemp("study"))
+    do(made)
+    return made
+
+
+def test_every_run_leaves_a_whole_record(study: Study) -> None:
+    records = study.records()
+    assert [(r.condition, r.seed) for r in records] == [("none", 0), ("none", 1), ("decay", 0), ("decay", 1)]
+    for record in records:
+        assert [s.checkpoint for s in record.subjects] == ["final", "final", "best", "best", "step 5", "step 5"]
+        assert len(record.history) == 3
+        assert record.environment["torch"] == torch.__version__
+        assert record.seconds > 0
+        assert record.peak_memory > 1e6
+        assert Record.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+
+
+def test_the_numbers_are_those_of_the_weights(study: Study) -> None:
+    record = study.records()[0]
+    weights = load_file(study.store.run(record.run).path("training/final.safetensors"))
+    net = build("mlp", in_features=2, widths=(4,), num_classes=2)
+    net.load_state_dict(weights)
+    data = load("circles")
+    truth = measure(Probe(net, data.train), measures=["loss", "l2_norm", "relative_flatness"])
+    found = record.subjects[0].reports["train"]
+    for name, estimate in truth.items():
+        assert found[name].value == pytest.approx(estimate.value, rel=1e-6)
+    assert found["loss"].value == pytest.approx(record.history[-1]["train_loss"], rel=0.5)  # type: ignore[arg-type]
+
+
+def test_temperature_is_fitted_on_validation_rows_and_changes_no_prediction(study: Study) -> None:
+    for record in study.records():
+        plain, scaled = record.subjects[:2]
+        assert plain.temperature == 1.0
+        assert "calibration" not in plain.reports
+        assert scaled.temperature == scaled.reports["calibration"]["temperature"].value
+        assert plain.reports["test"]["error"].value == scaled.reports["test"]["error"].value
+
+
+def test_figures_are_made_for_the_first_seed_only(study: Study) -> None:
+    for record in study.records():
+        extras = record.subjects[0].extras
+        assert ("landscape" in extras) == ("layers" in extras) == (record.seed == 0)
+        assert set(extras["reliability"]) == {"before"}
+        assert set(record.subjects[1].extras["reliability"]) == {"before", "after"}
+
+
+def test_consistency_is_that_of_the_predictions(study: Study) -> None:
+    table = study.table()
+    for condition in ("none", "decay"):
+        rows = table[(table.condition == condition) & (table.checkpoint == "final") & (table.temperature == 1.0)]
+        outputs = [load_file(study.store.run(run).path("outputs/final.safetensors"))["test"] for run in rows.run]
+        apart = float((outputs[0].argmax(1) != outputs[1].argmax(1)).float().mean())
+        assert rows["consistency.disagreement"].tolist() == pytest.approx([apart, apart])
+    assert (table["gap.loss"] - (table["test.loss"] - table["train.loss"])).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("after", [7, 15])
+def test_a_run_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study, after: int
+) -> None:
+    """Stopped in the middle of an epoch, and after the first of six measurements."""
+    again = Study.of(SPEC, tmp_path)
+    key, run = next(iter(again.runs.items()))
+    folder = again.store.add(run.plain)
+    asked = 0
+
+    def from_then_on() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > after
+
+    monkeypatch.setattr(stopping, "requested", from_then_on)
+    monkeypatch.setattr(stopping, "request", lambda: None)
+    with pytest.raises(RunStoppedError), folder.claim():
+        work(folder.spec(), str(folder.folder))
+    assert not folder.done()
+    assert folder.path("training/final.safetensors").exists() == (after == 15)
+    assert len(list(folder.path("state/measured").glob("*.json"))) == (after == 15)
+    monkeypatch.setattr(stopping, "requested", lambda: False)
+    with folder.claim():
+        work(folder.spec(), str(folder.folder))
+    one = Record.from_dict(folder.record())
+    other = Record.from_dict(study.store.run(key).record())
+    assert [_values(subject) for subject in one.subjects] == [_values(subject) for subject in other.subjects]
+
+
+def _values(subject: Subject) -> dict[str, dict[str, float]]:
+    return {split: {name: e.value for name, e in report.items()} for split, report in subject.reports.items()}
+
+
+def test_models_that_exist(tmp_path: Path) -> None:
+    files = []
+    for seed in range(2):
+        path = tmp_path / f"net{seed}.safetensors"
+        save_file(build("mlp", seed=seed, in_features=64, widths=(4,)).state_dict(), path)
+        files.append(str(path))
+    taken = {"files": files, "model": {"name": "mlp", "widths": [4]}, "data": "digits"}
+    spec = {"name": "mine", "checkpoints": taken, "measuring": {"splits": {"train": ["l2_norm"], "test": ["error"]}}}
+    made = Study.of(spec, tmp_path / "store")
+    do(made)
+    table = made.table()
+    assert table.condition.tolist() == ["net0", "net1"]
+    truth = build("mlp", seed=1, in_features=64, widths=(4,))
+    norm = sum(float(p.detach().square().sum()) for p in truth.parameters()) ** 0.5
+    assert table["train.l2_norm"].tolist()[1] == pytest.approx(norm, rel=1e-6)
+
+
+def test_a_checkpoint_of_another_network_is_refused_in_words(tmp_path: Path) -> None:
+    save_file(build("mlp", in_features=64, widths=(5,)).state_dict(), tmp_path / "net.safetensors")
+    taken = {"files": [str(tmp_path / "net.safetensors")], "model": {"name": "mlp", "widths": [4]}, "data": "digits"}
+    made = Study.of({"name": "mine", "checkpoints": taken}, tmp_path / "store")
+    with pytest.raises(ValueError, match="does not fit the model"):
+        do(made)
+    (status,) = made.statuses().values()
+    assert status.state.value == "failed"
+    assert "does not fit" in status.error
+
+
+def test_what_a_training_did_not_make_is_said() -> None:
+    with pytest.raises(SpecError, match="needs early_stopping"):
+        Study.of({**SPEC, "training": {"data": "circles", "model": "mlp"}}, "unused")

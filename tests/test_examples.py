@@ -1,0 +1,70 @@
+"""The examples run as their own comments say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def command(*words: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="needs plotly (landscope[report])")
+def test_your_own_model_and_data(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(EXAMPLES / "own", folder, ignore=shutil.ignore_patterns("__pycache__", "studies", "*.safetensors"))
+    assert "weights in spirals.safetensors" in command("bring_your_own.py", folder=folder)
+    words = ["--model", "bring_your_own:network", "--data", "bring_your_own:spirals"]
+    measured = command(
+        "-m",
+        "landscope",
+        "measure",
+        "spirals.safetensors",
+        *words,
+        "--measures",
+        "loss,accuracy",
+        "--json",
+        folder=folder,
+    )
+    assert json.loads(measured)["estimates"]["accuracy"]["value"] > 0.9
+    study = folder / "study.yaml"
+    study.write_text(study.read_text().replace("epochs: 60", "epochs: 2").replace("seeds: 3", "seeds: 1"))
+    done = json.loads(command("-m", "landscope", "study", "run", "study.yaml", "--json", folder=folder))
+    assert len(done["finished"]) == 4
+    assert (folder / done["report"]).stat().st_size > 100_000
+
+
+def test_the_study_of_the_demo_is_whole(tmp_path: Path) -> None:
+    words = [
+        "-m",
+        "landscope",
+        "study",
+        "run",
+        str(EXAMPLES / "digits.yaml"),
+        "--into",
+        str(tmp_path),
+        "--dry-run",
+        "--json",
+    ]
+    runs = json.loads(command(*words, folder=tmp_path))["runs"]
+    assert len(runs) == 20
+    assert len({run["condition"] for run in runs}) == 4
