@@ -57,7 +57,7 @@ def test_tiny_runs_from_end_to_end(tmp_path):
 
 
 def _grid() -> pd.DataFrame:
-    """One measure predicts, one follows the training loss only, one rises with the architecture and falls inside, one is noise."""
+    """One measure predicts, one follows the loss only, one rises with the architecture but falls inside, one is noise."""
     rng = np.random.default_rng(1)
     rows = []
     for a, b, c, seed in itertools.product(range(4), range(4), range(4), range(2)):

@@ -61,7 +61,6 @@ def artefacts() -> Path:
     """A folder that git ignores, for pictures to look at."""
     folder = Path(__file__).parents[2] / "test-artefacts"
     folder.mkdir(exist_ok=True)
-    (folder / ".gitignore").write_text("*\n")
     return folder
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from landscope.analysis import correlation, models_needed
+from landscope.analysis import correlation, models_needed, partial_correlation
 from landscope.core.schema import build
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.studies.spec import StudySpec
@@ -178,9 +178,12 @@ def _negative(key: str, family: Family, table: pd.DataFrame, column: str, meanin
         return Claim(
             text=text, verdict="cannot be told", why=f"n = {result.n}: {result.reason}", part=key, records=records
         )
+    given_loss = partial_correlation(table[column], table["test.loss"], table["train.loss"], "kendall")
+    survives = "" if given_loss.value is None else f"; given the training loss τ = {given_loss.value:.3f}"
+    survives += "" if given_loss.p_value is None else f", p = {given_loss.p_value:.3g}"
     why = (
         f"τ = {result.value:.3f}, 95 % interval {result.low:.3f} to {result.high:.3f}, p = {result.p_value:.3g}, "
-        f"n = {result.n} models"
+        f"n = {result.n} models{survives}"
     )
     if result.p_value < 0.05:
         return Claim(

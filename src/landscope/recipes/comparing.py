@@ -89,8 +89,8 @@ def _correlation_texts(
         result = correlation(x, y, method)
         value = result.p_value if kind == "p" else result.value
         n = max(n, result.n)
-        interval = f" [{result.low:.2f}, {result.high:.2f}]" if kind != "p" and result.low is not None else ""
-        texts.append("–" if value is None else f"{value:.3f}{interval}")
+        interval = f" [{result.low:.2f}, {result.high:.2f}]" if result.low is not None else ""
+        texts.append("–" if value is None else f"{value:.3g}" if kind == "p" else f"{value:.3f}{interval}")
     return (texts[0], texts[1], n) if n >= 3 else None
 
 

@@ -70,7 +70,7 @@ def regularised(network: str, data: str, size: Size, mode: Mode) -> Part:
     rows: dict[str, str | tuple[str, ...]] = {"model": network}
     if mode == "batch_statistics":
         rows["metric"] = METRICS
-    return part_of(study, size, rows, _about_images(data, size, mode))
+    return part_of(study, size, rows, _about(network, data, size, mode))
 
 
 def adaptive(data: str, size: Size, mode: Mode) -> Part:
@@ -103,7 +103,7 @@ def adaptive(data: str, size: Size, mode: Mode) -> Part:
     )
     rows: dict[str, str | tuple[str, ...]] = {"model": "vgg16bn", "data": published}
     rows["metric"] = "val_accuracy_pct" if mode == "eval" else METRICS
-    return part_of(study, size, rows, _about_images(data, size, mode))
+    return part_of(study, size, rows, _about("vgg16bn", data, size, mode))
 
 
 def _images(network: str, data: str, size: Size) -> Options:
@@ -118,9 +118,9 @@ def _images(network: str, data: str, size: Size) -> Options:
     return {**training, "data": rows, "epochs": 300, "precision": "bfloat16", "channels_last": True}
 
 
-def _about_images(data: str, size: Size, mode: Mode) -> str:
-    how = "as it predicts" if mode == "eval" else f"by the statistics of batches of 128"
-    note = f"{data}, BatchNorm {how}, for accuracies too; trained with crops and flips, measured without."
+def _about(network: str, data: str, size: Size, mode: Mode) -> str:
+    how = "as it predicts" if mode == "eval" else "by the statistics of batches of 128, for accuracies too"
+    note = f"{data}; trained with crops and flips, measured without{'' if network == 'cnn' else f', BatchNorm {how}'}."
     if data not in ("cifar10", "cifar100"):
         note += " The paper's numbers are those of CIFAR-100."
     if size == "small":

@@ -83,7 +83,7 @@ def write_report(
         given: a column to account for in partial correlations, left out where it was not measured; `None` for none.
         baseline: a condition that the others are tested against.
 
-    Cost: a second for tens of models, about ten for a thousand. Size: 5 MB, of which Plotly is 4.8.
+    Cost: a few seconds for tens of models, about ten for a thousand. Size: 5 MB, of which Plotly is 4.8; 9 MB for a thousand.
     """
     plotly = plotly_script()
     study = Study.of(records, measures, outcomes)
@@ -144,7 +144,7 @@ def _page(
 ) -> str:
     from landscope import __version__
 
-    parts = resources.files("landscope.report") / "page"
+    parts = resources.files("landscope.report") / "assets"
 
     def read(name: str) -> str:
         return (parts / name).read_text(encoding="utf-8")
