@@ -3,8 +3,9 @@
     attempts/0001.json    {"owner": …, "since": …, "outcome": "stopped"}
     attempts/0002.json    {"owner": …, "since": …, "outcome": ""}         ← held, for as long as its owner lives
 
-To take a run is to create the file with the next number, which a filesystem lets exactly one process do. Numbers are never used again and files never removed, so that breaking the lock of a dead owner is the same step
-as taking a free one, and whoever judged too slowly finds the number gone: there is nothing to race for in between.
+To take a run is to create the file with the next number, which a filesystem lets exactly one process do. Numbers are never used
+again and files never removed, so that breaking the lock of a dead owner is the same step as taking a free one, and whoever
+judged too slowly finds the number gone: there is nothing to race for in between.
 
 An owner on this machine is asked after directly: dead is free, at once. One on another machine is believed as long as its
 heartbeat, the file's time of change, is younger than `stale_after` seconds on the filesystem's own clock.

@@ -9,4 +9,15 @@ from landscope.training.pool_result import Pool
 from landscope.training.result import Trained
 from landscope.training.spec import TrainingSpec
 
-__all__ = ["FAM", "SAM", "Callback", "Pool", "TensorBoard", "Trained", "TrainingSpec", "WeightsAndBiases", "train", "train_pool"]
+__all__ = [
+    "FAM",
+    "SAM",
+    "Callback",
+    "Pool",
+    "TensorBoard",
+    "Trained",
+    "TrainingSpec",
+    "WeightsAndBiases",
+    "train",
+    "train_pool",
+]
