@@ -291,6 +291,12 @@ def test_an_unknown_baseline_is_named(tmp_path: Path) -> None:
         quick(make_records(seeds=1), tmp_path, baseline="base line")
 
 
+@pytest.mark.parametrize("role", ["measures", "outcomes"])
+def test_a_mistyped_column_is_named_and_not_left_out(tmp_path: Path, role: str) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'train.hessian_trace'"):
+        quick(make_records(seeds=1), tmp_path, **{role: ["train.hesian_trace"]})
+
+
 def test_temperatures_are_no_measures_and_corrupted_images_an_outcome(records: list[Record]) -> None:
     assert "corrupted.accuracy" in Study.of(records).outcomes
     scaled = Study.of([replace(r, subjects=r.subjects[1:]) for r in records])

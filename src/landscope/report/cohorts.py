@@ -13,7 +13,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from landscope.core.errors import OperandError
+from landscope.core.errors import OperandError, UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.report.columns import default_measures, default_outcomes, value_columns
 from landscope.studies.record import Record, Subject
@@ -79,6 +79,10 @@ class Study:
             raise OperandError("none of the records holds a measured model; measure the study's models first")
         ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
         cohorts = tuple(_cohort(records, key, members) for key, members in ordered)
+        named = {column for cohort in cohorts for column in cohort.frame.columns}
+        for column in (*(measures or ()), *(outcomes or ())):
+            if column not in named:
+                raise UnknownNameError.among("column of the study's table", column, named)
         frame = cohorts[0].frame
         known = set(value_columns(frame))
         chosen = [c for c in (default_outcomes(frame) if outcomes is None else outcomes) if c in known]

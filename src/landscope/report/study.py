@@ -54,6 +54,7 @@ def write_records_report(
         outcomes=outcomes or None,
         method=spec.analysis.method,
         given=spec.analysis.given if spec.analysis.given in known else None,
+        baseline=spec.analysis.baseline,
     )
 
 
