@@ -134,3 +134,10 @@ def test_wrong_arguments() -> None:
         wilcoxon([1], [2], "larger")  # type: ignore[arg-type]
     with pytest.raises(UnknownNameError, match="pratt"):
         wilcoxon([1], [2], zeros="prat")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [80, 98, 100])
+def test_no_p_value_is_above_one(n: int) -> None:
+    rng = np.random.default_rng(n)
+    sample = rng.normal(size=n)
+    assert wilcoxon(sample, sample + rng.uniform(0.1, 1, n), "greater").p_value <= 1.0

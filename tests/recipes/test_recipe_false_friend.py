@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from landscope.core.estimate import Status
+from landscope.data.card import Split
+from landscope.recipes import false_friend
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.false_friend import HUNDRED_CLASSES, RECIPE
@@ -63,12 +66,28 @@ def test_mnist_is_trained_as_the_paper_says(paper):
         assert {(run.condition, run.training.optimizer.weight_decay) for run in runs} == set(DECAYS.items())
         for run in runs:
             assert (run.training.epochs, run.training.batch_size, run.training.optimizer.lr) == (epochs, 128, 0.01)
-            assert run.training.data.options == {"pixels": "symmetric", "validation": 5_000, "train_size": 45_000}
+            assert run.training.data.name == "landscope.recipes.false_friend:mnist_split"
         first, spec = runs[0].training, math.ceil(45_000 / 128)
         rates = [learning_rate(first, round(share * epochs * spec), spec) for share in (0, 0.5, 0.7, 0.9, 0.99)]
         assert rates == pytest.approx([0.01, 0.01, 0.00505, 1e-4, 1e-4], rel=1e-3)
     assert RECIPE.parts("small")["softmax-regression"].study == paper["softmax-regression"].study
     assert RECIPE.parts("small")["mlp"].study == paper["mlp"].study
+
+
+def test_the_split_keeps_the_last_rows_of_the_training_file_for_validation(monkeypatch):
+    rows = Split(torch.arange(60_000), torch.arange(60_000) % 10)
+    asked = {}
+
+    def load(name, **options):
+        asked.update(options, name=name)
+        return SimpleNamespace(train=rows, test=Split(torch.arange(3), torch.arange(3)))
+
+    monkeypatch.setattr(false_friend, "load", load)
+    split = false_friend.mnist_split()
+    assert asked == {"name": "mnist", "pixels": "symmetric", "validation": 0}
+    assert {name: len(part.y) for name, part in split.items()} == {"train": 45_000, "validation": 5_000, "test": 3}
+    assert int(split["train"].x.max()) == 44_999
+    assert split["validation"].x.tolist() == list(range(55_000, 60_000))
 
 
 def test_snapshots_of_softmax_regression_are_taken_after_whole_epochs(paper):

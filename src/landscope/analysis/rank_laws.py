@@ -51,7 +51,8 @@ def p_of_law(law: Floats, at: int, alternative: Alternative) -> float:
     >>> p_of_law(np.array([0.25, 0.5, 0.25]), 2, "two-sided")
     0.5
     """
-    return combine_tails(float(law[at:].sum()), float(law[: at + 1].sum()), alternative)
+    # sums of many shares may come out a rounding above 1
+    return min(1.0, combine_tails(float(law[at:].sum()), float(law[: at + 1].sum()), alternative))
 
 
 def normal_p(statistic: float, mean: float, spread: float, alternative: Alternative) -> float:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "note", "print_json", "progress", "table", "target", "write_text"]
+__all__ = ["console", "note", "print_json", "progress", "table", "target"]
 
 Tick = Callable[[str, int, int | None], None]
 """Told (what, how much of it is done, of how much)."""
@@ -57,13 +57,6 @@ def target(path: Path | None) -> Path | None:
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise CommandError(f"{path} cannot be written: it is a folder, or its folder is not there. Make it first")
     return path
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    aside = path.with_name(path.name + ".part")
-    aside.write_text(text)
-    aside.replace(path)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.failures import CommandError
-from landscope.cli.output import console, note, print_json, progress, table, target, write_text
+from landscope.cli.output import console, note, print_json, progress, table, target
 from landscope.cli.parameters import (
     Checkpoint,
     DataOptions,
@@ -71,6 +71,7 @@ def robustness(
     model is, in batches, and never stored; they are normalised as --pixels says after corruption.
     """
     from landscope.cli import sources
+    from landscope.core.files import write_whole
     from landscope.data import corrupt
     from landscope.measures.robustness import corruption_accuracy
 
@@ -104,7 +105,7 @@ def robustness(
             progress=lambda done, total, what: tick(what, done, total),
         )
     if output is not None:
-        write_text(output, scores.to_long_frame().to_csv(index=False))
+        write_whole(output, scores.to_long_frame().to_csv(index=False).encode(), flush=False)
         note(f"written: {output}")
     if as_json:
         about = {"checkpoint": str(checkpoint), "model": model, "data": f"{data} ({splits.card.version})"}

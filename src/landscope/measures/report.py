@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Cost, Estimate, Plain, Status
+from landscope.core.files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,9 +144,8 @@ class Report(Mapping[str, Estimate]):
     def save(self, path: str | Path) -> Path:
         """Write JSON, whole or not at all."""
         target = Path(path)
-        aside = target.with_name(target.name + ".part")
-        aside.write_text(self.to_json())
-        return aside.replace(target)
+        write_whole(target, self.to_json().encode(), flush=False)
+        return target
 
     @classmethod
     def load(cls, path: str | Path) -> Report:

@@ -1,6 +1,13 @@
 """The papers, ready to be run: their studies at three sizes, their numbers beside ours, their claims put to the test."""
 
-from landscope.recipes import adaptive_sharpness
+from landscope.recipes import (
+    adaptive_sharpness,
+    does_sharpness_predict,
+    explicit_regularisation,
+    false_friend,
+    fam,
+    function_centric,
+)
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.results import finish_part, results_page, write_results
 
@@ -11,7 +18,12 @@ __all__ = [
     "Recipe",
     "Size",
     "adaptive_sharpness",
+    "does_sharpness_predict",
+    "explicit_regularisation",
+    "false_friend",
+    "fam",
     "finish_part",
+    "function_centric",
     "results_page",
     "write_results",
 ]

@@ -11,6 +11,7 @@ from typing import cast
 
 from landscope.core.errors import DamagedFileError
 from landscope.core.estimate import Estimate
+from landscope.core.files import write_whole
 from landscope.core.schema import Plain, build, to_plain
 from landscope.measures import Report
 from landscope.studies.record import Record, Subject
@@ -43,10 +44,8 @@ def save_bundle(bundle: Bundle, path: Path) -> Path:
         "records": [_trimmed(record).to_dict() for record in bundle.records],
     }
     text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
-    aside.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
-    return aside.replace(path)
+    write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0), flush=False)
+    return path
 
 
 def load_bundle(path: Path) -> Bundle:
@@ -60,10 +59,17 @@ def load_bundle(path: Path) -> Bundle:
 
 
 def _trimmed(record: Record) -> Record:
-    """Without the long lists (spectra, curves) of models that no figure shows: those of the first seed are kept."""
+    """Without the long lists (spectra, curves) of models that no figure shows: those of the first seed are kept.
+
+    Of a long history every k-th row is kept, and the last.
+    """
+    every = -(-len(record.history) // (LONG - 1)) or 1
+    history = (
+        record.history if len(record.history) <= LONG else (*record.history[every - 1 : -1 : every], record.history[-1])
+    )
     if record.spec.get("figures"):
-        return record
-    return replace(record, subjects=tuple(_short(subject) for subject in record.subjects))
+        return replace(record, history=history)
+    return replace(record, history=history, subjects=tuple(_short(subject) for subject in record.subjects))
 
 
 def _short(subject: Subject) -> Subject:

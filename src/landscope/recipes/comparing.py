@@ -54,8 +54,10 @@ def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[Compa
     found = []
     for row in rows:
         condition, metric, table = str(row["condition"]), str(row["metric"]), str(row["table"])
-        checkpoint = part.checkpoints.get(table, first)
-        texts = _texts(recipe, part, records, condition, metric, checkpoint)
+        checkpoint = part.checkpoints.get(metric, part.checkpoints.get(table, first))
+        of_data = f"{row['data']} {metric}"
+        read = of_data if of_data in part.columns else metric
+        texts = _texts(recipe, part, records, condition, read, checkpoint)
         if texts is not None:
             paper = _shown([float(row["value"])], float(row["spread"]))
             found.append(ComparedNumber(table, condition, metric, paper, *texts))

@@ -16,18 +16,33 @@ The Hessian is that of the loss without its L2 term, on the training rows.
 
 from __future__ import annotations
 
+from landscope.data import load
+from landscope.data.card import Split
 from landscope.recipes.false_friend_claims import EVAL, claims
 from landscope.recipes.false_friend_images import adaptive, regularised
 from landscope.recipes.false_friend_study import CURVATURE, L2, SCHEDULE, Mode, Options, part_of, study_of
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
 
-__all__ = ["HUNDRED_CLASSES", "RECIPE"]
+__all__ = ["HUNDRED_CLASSES", "RECIPE", "mnist_split"]
 
 HUNDRED_CLASSES = "tinyimagenet100_32"
 """Stands for CIFAR-100: as many images of the same size in as many classes. Set it to "cifar100" where that is at hand."""
-MNIST: Options = {"name": "mnist", "pixels": "symmetric", "validation": 5_000, "train_size": 45_000}
+MNIST = "landscope.recipes.false_friend:mnist_split"
+TRAIN, VALIDATION = 45_000, 5_000
 STEPS_PER_EPOCH = 352
 """45,000 images in batches of 128."""
+
+
+def mnist_split() -> dict[str, Split]:
+    """MNIST with pixels in [−1, 1], split as the paper's code splits data: the last 5,000 training rows are for validation.
+
+    They are easier than the others: softmax regression that errs on 8.7 % of held-out rows among the first 55,000 errs on 6.4 %
+    of those among the last 5,000. Of the first 55,000, 45,000 are for training, as the text says.
+    """
+    whole = load("mnist", pixels="symmetric", validation=0)
+    x, y = whole.train
+    train, validation = Split(x[:TRAIN], y[:TRAIN]), Split(x[-VALIDATION:], y[-VALIDATION:])
+    return {"train": train, "validation": validation, "test": whole.test}
 
 
 def _softmax_regression(size: Size) -> Part:
@@ -51,7 +66,7 @@ def _softmax_regression(size: Size) -> Part:
         checkpoints=("final", *(f"step {step}" for step in snapshots)),
     )
     note = (
-        "As in the paper but for what it does not state: batches of 128, pixels in [−1, 1], which rows are for validation. "
+        "As in the paper; what it does not state: batches of 128, pixels in [−1, 1], validation on the last 5,000 rows. "
         "Measured on all 45,000 training rows. Seeds change the start and the order of the rows, not the split: whatever the "
         "spread over seeds, an accuracy over 5,000 images has a standard error of 0.3 points, over 10,000 of 0.2."
     )
@@ -139,6 +154,8 @@ RECIPE = RECIPES.register("false-friend")(
         differences=(
             "The text does not say how MNIST's pixels are scaled, and λ₁ depends on it by a factor of ten; only [−1, 1] comes "
             "near the published numbers.",
+            "MNIST's validation rows are the last 5,000 of the training file, which are easier than the others: accuracies on "
+            "them are two points above those on the test rows.",
             "Every published number is of one training run. Here each condition has several seeds.",
             "λ₁ is the largest Ritz value after 100 Lanczos steps from one random vector, converged or not; corrected: "
             "restarted to a tolerance, with a residual bound.",

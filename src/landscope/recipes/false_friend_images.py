@@ -16,10 +16,10 @@ __all__ = ["adaptive", "enlarged_digits", "regularised"]
 AVERAGING = 161 / 300
 """The share of the epochs after which Gadam averages."""
 NETWORKS: Mapping[str, Mapping[Size, Options]] = {
-    "cnn": {"tiny": {"name": "cnn9", "width": 1}, "small": {"name": "cnn9", "width": 16}, "paper": {"name": "cnn9"}},
+    "cnn": {"tiny": {"name": "cnn9", "width": 1}, "small": {"name": "cnn9", "width": 8}, "paper": {"name": "cnn9"}},
     "preresnet164": {
         "tiny": {"name": "landscope.models.images:PreResNet", "depth": 11, "width": 1},
-        "small": {"name": "landscope.models.images:PreResNet", "depth": 11, "width": 8},
+        "small": {"name": "landscope.models.images:PreResNet", "depth": 11, "width": 4},
         "paper": {"name": "preresnet164"},
     },
     "wideresnet28x10": {
@@ -64,7 +64,7 @@ def regularised(network: str, data: str, size: Size, mode: Mode) -> Part:
         {"l2": {name: L2[name] for name in ("l2 0", "l2 5e-4")} if size == "tiny" else L2},
         seeds=1 if size == "tiny" else 3,
         mode=mode,
-        samples={"tiny": 8, "small": 500, "paper": None}[size],
+        samples={"tiny": 8, "small": 128, "paper": None}[size],
         plain={"hessian_top_eigenvalue": {"max_matvecs": 4}} if size == "tiny" else None,
     )
     rows: dict[str, str | tuple[str, ...]] = {"model": network}
@@ -98,7 +98,7 @@ def adaptive(data: str, size: Size, mode: Mode) -> Part:
         seeds=1 if size == "tiny" else 5,
         checkpoints=("average",) if size == "tiny" else ("average", "final"),
         mode=mode,
-        samples={"tiny": 8, "small": 500, "paper": None}[size],
+        samples={"tiny": 8, "small": 128, "paper": None}[size],
         plain={"hessian_top_eigenvalue": {"max_matvecs": 4}} if size == "tiny" else None,
     )
     rows: dict[str, str | tuple[str, ...]] = {"model": "vgg16bn", "data": published}
@@ -124,5 +124,5 @@ def _about(network: str, data: str, size: Size, mode: Mode) -> str:
     if data not in ("cifar10", "cifar100"):
         note += " The paper's numbers are those of CIFAR-100."
     if size == "small":
-        return f"{note} Reduced: a narrower and shallower network, 2,000 images, 10 epochs, measured on 500 rows."
+        return f"{note} Reduced: a narrower and shallower network, 2,000 images, 10 epochs, measured on 128 rows."
     return f"{note} Trained in bfloat16."

@@ -115,7 +115,7 @@ def _moved(tests: Mapping[str, tuple[pd.Series, pd.Series]]) -> list[_Moved]:
     rows = {name: pair for name, pair in tests.items() if len(pair[0].index.intersection(pair[1].index))}
     up, down = ([wilcoxon(a, b, side) for a, b in rows.values()] for side in SIDES)
     # An exact p-value is a sum of floats that can pass 1 by a rounding error.
-    p_values = [[None if test.p_value is None else min(1.0, test.p_value) for test in side] for side in (up, down)]
+    p_values = [[test.p_value for test in side] for side in (up, down)]
     larger, smaller = map(benjamini_yekutieli, p_values)
     found = []
     for name, test, q_larger, q_smaller in zip(rows, up, larger, smaller, strict=True):

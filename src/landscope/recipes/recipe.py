@@ -40,7 +40,8 @@ class Part:
     """One study of a recipe, and which published numbers stand beside it.
 
     `published` picks rows of the table of published numbers by its columns, such as {"data": "cifar10"}; `conditions` names our
-    condition for each of the paper's, `columns` our column for each of its metrics, where the names differ.
+    condition for each of the paper's, `columns` our column for each of its metrics ("METRIC", or "DATA METRIC" where a table has
+    several data sets), where the names differ.
     """
 
     study: StudySpec
@@ -48,7 +49,7 @@ class Part:
     conditions: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
-    """Which weights a table of the paper shows: {"1 early stopping": "best"}; the first of `measuring.checkpoints` otherwise."""
+    """Which weights a table or a metric of the paper shows: {"1 early stopping": "best"}; otherwise the first that are measured."""
     note: str = ""
     """What differs from the paper: data, size, number of seeds."""
 

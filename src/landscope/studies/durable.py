@@ -1,66 +1,40 @@
-"""Files that are there whole or not at all.
+"""Files of the store: there whole or not at all, with errors that name the file and the remedy.
 
-A file is written under another name in its own folder, flushed to the disk, and renamed; then the folder is flushed, so that
-a power cut after the return cannot undo it. Whoever dies on the way leaves the old file, and a hidden `.….aside` that the
-next owner of the folder sweeps up.
+Whoever dies while writing leaves the old file, and a hidden `.….aside` that the next owner of the folder sweeps up.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from landscope.core import files
 from landscope.core.errors import LandscopeError, StoreError, StoreFullError
 
 __all__ = ["create", "is_full", "store_errors", "sweep", "write_whole", "writing"]
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-SUFFIX = ".aside"
 
 
 @contextmanager
 def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
-    """A path to write to; what was written there becomes `path` when the block ends without an error.
-
-    Without `flush` a power cut, though no death of a process, may leave it empty: for what can be written again.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with writing(Path(folder) / "weights" / "final.bin") as aside:
-    ...         _ = aside.write_bytes(b"12")
-    ...     [file.name for file in (Path(folder) / "weights").iterdir()]
-    ['final.bin']
-    """
-    aside = _aside(path)
-    with store_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield aside
-            if flush:
-                _flush(aside, os.O_RDWR)
-            os.replace(aside, path)
-            if flush and os.name == "posix":
-                _flush(path.parent, os.O_RDONLY)
-        finally:
-            with suppress(OSError):
-                aside.unlink()
+    """A path to write to; what was written there becomes `path` when the block ends without an error (see `core.files`)."""
+    with store_errors(path), files.writing(path, flush=flush) as aside:
+        yield aside
 
 
 def write_whole(path: Path, content: bytes, *, flush: bool = True) -> None:
     """Write a file, whole or not at all."""
-    with writing(path, flush=flush) as aside, aside.open("xb", buffering=0) as file:
-        rest = memoryview(content)
-        while rest:
-            rest = rest[file.write(rest) :]
+    with store_errors(path):
+        files.write_whole(path, content, flush=flush)
 
 
 def create(path: Path, content: bytes) -> bool:
     """Make a file, content and all, unless there is one; of several processes that try, on any machine, one gets True."""
-    aside = _aside(path)
+    aside = files.aside_of(path)
     try:
         aside.write_bytes(content)
         try:
@@ -81,7 +55,7 @@ def create(path: Path, content: bytes) -> bool:
 
 def sweep(folder: Path) -> None:
     """Remove what writers that died have left under a folder; only its owner may."""
-    for left in folder.rglob(f".*{SUFFIX}"):
+    for left in folder.rglob(f".*{files.SUFFIX}"):
         left.unlink(missing_ok=True)
 
 
@@ -122,15 +96,3 @@ def is_full(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{SUFFIX}")
-
-
-def _flush(path: Path, mode: int) -> None:
-    descriptor = os.open(path, mode)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

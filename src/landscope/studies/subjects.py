@@ -20,6 +20,7 @@ from landscope.measures import AS_PUBLISHED, Report, by_layer, invariance, measu
 from landscope.measures.base import Measure
 from landscope.measures.calibration import fit_temperature, reliability
 from landscope.measures.robustness import corruption_accuracy
+from landscope.measures.shapes import shape_scores
 from landscope.planes import landscape
 from landscope.studies.record import Subject
 from landscope.studies.spec import CorruptionsSpec, MeasuringSpec, SplitSpec
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Gauge", "fitted_temperature", "measure_subject"]
 
 EVALUATION_ROWS = 512
+FILLED = 0.5
+"""Occupancy from which a voxel counts as filled."""
 
 
 class _AsCalled(nn.Module):
@@ -96,7 +99,10 @@ class Gauge:
 
     def outputs(self, model: nn.Module, split: str) -> Tensor:
         """The model's outputs on a whole split, in eval mode, on the CPU."""
-        x, _ = self.rows(split)
+        return self.answers(model, self.rows(split).x)
+
+    def answers(self, model: nn.Module, x: Tensor) -> Tensor:
+        """The model's outputs for some inputs, in eval mode, on the CPU."""
         model.eval().to(self.device)
         with torch.no_grad():
             return torch.cat([model(part.to(self.device)).float().cpu() for part in x.split(EVALUATION_ROWS)])
@@ -145,6 +151,8 @@ def measure_subject(
         reports["calibration"] = Report({"temperature": temperature})
     if gauge.task.classes and spec.reliability and len(gauge.rows("test").y):
         extras["reliability"] = _reliability(gauge, model, temperature)
+    if gauge.task.rows.kind == "reconstruction":
+        reports |= _shapes(gauge, model)
     if spec.corruptions is not None:
         note(f"{checkpoint}: corruptions")
         reports["corrupted"], extras["corruptions"] = _corrupted(gauge, model, spec.corruptions, T)
@@ -162,6 +170,18 @@ def _split_report(gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec,
     probe = gauge.probe(model, split, wanted.samples, T)
     report = measure(probe, measures=chosen, seconds=gauge.spec.seconds, progress=False)
     return Report(report.estimates, {**report.about, "split": split})
+
+
+def _shapes(gauge: Gauge, model: nn.Module) -> dict[str, Report]:
+    """Dice score and distances of reconstructed shapes; under "shapes_shifted" those from another kind of defect."""
+    inputs, truth = gauge.rows("test")
+    if not len(truth):
+        return {}
+    shifted = gauge.task.rows.extra.get("test_shifted")
+    given = {"shapes": inputs} | ({} if shifted is None else {"shapes_shifted": shifted})
+    return {
+        name: Report(shape_scores(gauge.answers(model, x) > FILLED, truth.cpu() > FILLED)) for name, x in given.items()
+    }
 
 
 def _reliability(gauge: Gauge, model: nn.Module, temperature: Estimate | None) -> Plain:

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from landscope.core.errors import TrainingError
+from landscope.core.files import write_whole, writing
 from landscope.core.schema import Plain
 
 __all__ = ["forget_state", "load_state", "read_tensors", "save_state", "write_json", "write_tensors"]
@@ -32,16 +33,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], plain: Plain = None
     """Write tensors and plain values, whole or not at all."""
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(plain, sort_keys=True)
-    aside = path.with_name(path.name + ".part")
-    save_file(own, aside, metadata={_KEY: text, _SUM: str(_checksum(own, text))})
-    _settle(aside, path)
+    with writing(path) as aside:
+        save_file(own, aside, metadata={_KEY: text, _SUM: str(_checksum(own, text))})
 
 
 def write_json(path: Path, value: Plain) -> None:
     """Write a JSON file, whole or not at all."""
-    aside = path.with_name(path.name + ".part")
-    aside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _settle(aside, path)
+    write_whole(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Plain]:
@@ -92,14 +90,6 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> int:
     for name in sorted(tensors):
         total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode(), total))
     return total
-
-
-def _settle(aside: Path, path: Path) -> None:
-    """What was written aside reaches the disk and takes its name."""
-    with aside.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    _flush_folder(path.parent)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -1,0 +1,111 @@
+"""Paper 4: FAM, relative flatness aware minimisation. The loss plus λκ of one layer; does it generalise better?
+
+Its tables: four image tasks against plain training and SAM, the completion of skulls over a range of λ, a text encoder on RTE.
+The code of the paper held the Hessian constant, so the method that its text describes has hardly been run: here every task
+has both. What a step costs is measured by `benchmarks/fam.py`, figures 4 and 5 by `benchmarks/layer_hessian.py`.
+"""
+
+from __future__ import annotations
+
+from landscope.core.schema import build
+from landscope.recipes.fam_claims import claims_of
+from landscope.recipes.fam_conditions import Task
+from landscope.recipes.fam_tasks import tasks
+from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
+from landscope.studies.spec import StudySpec
+
+__all__ = ["RECIPE"]
+
+_OWN = (
+    "loss",
+    "error",
+    "l2_norm",
+    "gradient_norm",
+    "relative_flatness",
+    "relative_flatness_layerwise",
+    "sam_sharpness",
+)
+_TEST = ("loss", "error", "accuracy", "ece", "brier")
+_OF_CLASSES = ("error", "accuracy", "ece", "brier")
+
+
+def _study(part: str, task: Task, size: Size) -> StudySpec:
+    shapes = part == "skulls"
+    own, test = (tuple(name for name in names if not shapes or name not in _OF_CLASSES) for names in (_OWN, _TEST))
+    measured: dict[str, dict[str, object] | None] = dict.fromkeys(own)
+    if size == "paper" and not shapes:
+        measured |= {"hessian_top_eigenvalue": {"tol": 0.05}, "hessian_trace": {"tol": 0.1}}
+    kept = task.training.get("snapshots")
+    half_time = [f"step {step}" for step in kept] if isinstance(kept, list) else []
+    return build(
+        StudySpec,
+        {
+            "name": f"fam-{part}",
+            "question": "Does a penalty on relative flatness lead to flatter minima, and do these generalise better?",
+            "training": dict(task.training),
+            "axes": {"method": {name: dict(changes) for name, changes in task.conditions.items()}},
+            "seeds": task.seeds,
+            "measuring": {
+                "checkpoints": ["final", *half_time],
+                "splits": {
+                    "train": {
+                        "measures": measured,
+                        "samples": {"tiny": 8, "small": 256, "paper": 1000}[size],
+                        "as_published": "fam",
+                        "only": _as_published(shapes, size),
+                    },
+                    "test": {"measures": test, "samples": 2000 if size == "small" else None},
+                },
+                "batch_size": 10 if shapes else None,
+                # a guard for a GPU; on a shared machine it would decide which numbers there are
+                "seconds": 180.0 if size == "paper" else None,
+                "consistency": False,
+            },
+            "analysis": {
+                "outcomes": ["test.loss", "gap.loss"] if shapes else ["test.error", "gap.loss", "test.ece"],
+                "baseline": "baseline",
+            },
+        },
+    )
+
+
+def _as_published(shapes: bool, size: Size) -> tuple[str, ...]:
+    """Measures of the preset: the auto-encoder has more units than inputs, and d² products are for a GPU."""
+    if shapes:
+        return ("relative_flatness_layerwise",)
+    cheap = ("relative_flatness", "relative_flatness_in_out")
+    return (*cheap, "relative_flatness_layerwise") if size == "paper" else cheap[1:] if size == "small" else cheap
+
+
+def _parts(size: Size) -> dict[str, Part]:
+    return {
+        part: Part(
+            study=_study(part, task, size),
+            published=task.published,
+            conditions=task.paper_conditions,
+            columns={name: f"shapes.{name}" for name in ("dsc", "hd", "hd95")} if part == "skulls" else {},
+            note=task.note,
+        )
+        for part, task in tasks(size).items()
+    }
+
+
+RECIPE = RECIPES.register("fam")(
+    Recipe(
+        name="fam",
+        title="FAM: relative flatness aware minimisation",
+        paper="L. Adilova, A. Abourayya, J. Li, A. Dada, H. Petzka, J. Egger, J. Kleesiek, M. Kamp. TAG-ML at ICML 2023",
+        parts=_parts,
+        claims=claims_of,
+        differences=(
+            "The code detaches the Hessian, so that only the products of the weights carry gradient, and divides neuronwise κ by "
+            "the number of inputs of the layer. Its published numbers stand beside `fam as coded`, which does the same; `fam` is "
+            "the method of the text, with the whole gradient of κ and the λ of the text.",
+            "One way through the code traces the wrong axes of the Hessian, and its layerwise form has ‖W‖ where the text has "
+            "‖W‖². Neither is repeated in training; landscope.measures.AS_PUBLISHED has the values.",
+            "Under the Dice loss κ can be negative, and a penalty on it is then a reward for sharpness without bound.",
+            "Spreads of table 1 are of unstated numbers of runs; table 2 has no spreads. Here a "
+            "claim needs a rank-sum test over seeds.",
+        ),
+    )
+)

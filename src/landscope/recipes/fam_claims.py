@@ -1,0 +1,254 @@
+"""What the fourth paper says, put to the test: one-sided rank-sum tests between conditions, over seeds.
+
+A comparison is shown where p ≤ 0.05: three seeds against three show something only where they do not overlap. A claim of several
+comparisons holds where all of them are shown (no correction is needed to require all), does not hold where the opposite of one
+is shown after Benjamini and Yekutieli, and cannot be told otherwise. κ falls with the training loss, which stands beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from landscope.analysis import RankTest, benjamini_yekutieli, wilcoxon
+from landscope.recipes.recipe import Claim, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["claims_of"]
+
+ALPHA = 0.05
+SHOWN = 5
+"""Values of a condition that are listed one by one; of more, the mean."""
+BEST = {"cifar10": "fam", "classes100": "fam", "svhn": "sam", "fashion-mnist": "sam"}
+"""The most accurate method of each task in table 1; plain training is always the least."""
+KAPPA = "train.relative_flatness"
+KAPPA_LAYERWISE = "train.relative_flatness_layerwise"
+CODED = "fam as coded"
+WORDS = {
+    "baseline": "plain training",
+    "sam": "SAM",
+    "fam": "FAM with its whole gradient",
+    CODED: "FAM as coded",
+}
+SWEPT = re.compile(r"fam (?P<strength>[\d.e-]+)(?P<coded> as coded)?")
+
+
+@dataclass(frozen=True)
+class _Values:
+    """One column of one condition at one set of weights: an end of a comparison."""
+
+    condition: str
+    column: str
+    checkpoint: str = "final"
+
+    def of(self, table: pd.DataFrame) -> list[float]:
+        """The values that are there."""
+        if self.column not in table:
+            return []
+        rows = table[(table["condition"] == self.condition) & (table["checkpoint"] == self.checkpoint)]
+        return [float(value) for value in rows[self.column].dropna()]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The table of a part, and how claims are asked of it."""
+
+    name: str
+    table: pd.DataFrame
+
+    @property
+    def conditions(self) -> list[str]:
+        return list(dict.fromkeys(self.table["condition"]))
+
+    def has(self, *conditions: str) -> bool:
+        """Whether all of the conditions were run."""
+        return set(conditions) <= set(self.conditions)
+
+    def claim(self, text: str, larger: Mapping[str, tuple[_Values, _Values]], remark: str = "") -> Claim:
+        """The claim that in every pair the first is larger than the second."""
+        ends = [(first.of(self.table), second.of(self.table)) for first, second in larger.values()]
+        up = [wilcoxon(a, b, "greater", paired=False) for a, b in ends]
+        down = [wilcoxon(a, b, "less", paired=False) for a, b in ends]
+        texts = [
+            f"{name + ': ' if name else ''}{_listed(a)} against {_listed(b)}, {_p_values(more, less)}"
+            for name, (a, b), more, less in zip(larger, ends, up, down, strict=True)
+        ]
+        used = {(end.condition, end.checkpoint) for pair in larger.values() for end in pair}
+        rows = [row in used for row in zip(self.table["condition"], self.table["checkpoint"], strict=True)]
+        return Claim(
+            text=f"{self.name}: {text}",
+            verdict=_verdict(up, down),
+            why="; ".join(texts) + remark,
+            part=self.name,
+            records=tuple(dict.fromkeys(self.table[rows]["run"])),
+        )
+
+
+def _listed(values: Sequence[float]) -> str:
+    if not values:
+        return "nothing"
+    if len(values) > SHOWN:
+        return f"{sum(values) / len(values):.4g} (mean of {len(values)})"
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+def _p_values(up: RankTest, down: RankTest) -> str:
+    if up.p_value is None or down.p_value is None:
+        return up.reason
+    return f"p = {up.p_value:.2g} (n = {up.n} and {up.n_baseline}; the opposite: p = {down.p_value:.2g})"
+
+
+def _verdict(up: Sequence[RankTest], down: Sequence[RankTest]) -> Verdict:
+    opposite = benjamini_yekutieli([None if test.p_value is None else min(1.0, test.p_value) for test in down])
+    if any(q is not None and q <= ALPHA for q in opposite):
+        return "does not hold"
+    shown = [test.p_value is not None and test.p_value <= ALPHA for test in up]
+    return "holds" if shown and all(shown) else "cannot be told"
+
+
+def claims_of(tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
+    """Every claim that the tables of the parts allow."""
+    found: list[Claim] = []
+    for name, table in tables.items():
+        if table.empty or "baseline" not in set(table["condition"]):
+            continue
+        part = _Part(name, table)
+        if name in BEST:
+            found += [*_accuracy(part), *_flatter(part, ("fam", CODED), KAPPA), *_whole_or_coded(part)]
+        elif name == "skulls":
+            found += _shapes(part)
+        elif name == "rte":
+            found += _text(part)
+    return found
+
+
+def _accuracy(part: _Part) -> list[Claim]:
+    """Table 1: FAM and SAM against plain training, and FAM against SAM."""
+    column = "test.accuracy"
+    ranks = [("sam", "baseline")]
+    for fam in ("fam", CODED):
+        ranks += [(fam, "baseline"), (fam, "sam") if BEST[part.name] == "fam" else ("sam", fam)]
+    return [
+        part.claim(
+            f"{WORDS[better]} is more accurate than {WORDS[worse]}",
+            {"test accuracy": (_Values(better, column), _Values(worse, column))},
+        )
+        for better, worse in ranks
+        if part.has(better, worse)
+    ]
+
+
+def _flatter(part: _Part, fams: Sequence[str], kappa: str) -> list[Claim]:
+    """Whether the penalty does what it is there for."""
+    return [
+        part.claim(
+            f"{_in_words(fam)} finds flatter minima than plain training",
+            {"κ of plain training and with it": (_Values("baseline", kappa), _Values(fam, kappa))},
+            _losses(part, "baseline", fam),
+        )
+        for fam in fams
+        if part.has(fam) and kappa in part.table
+    ]
+
+
+def _in_words(condition: str) -> str:
+    """A condition as it stands in a sentence.
+
+    >>> _in_words("fam 0.02 as coded"), _in_words("sam")
+    ('FAM as coded, λ = 0.02,', 'SAM')
+    """
+    swept = SWEPT.fullmatch(condition)
+    if swept is None:
+        return WORDS.get(condition, condition)
+    return f"{WORDS[CODED if swept['coded'] else 'fam']}, λ = {swept['strength']},"
+
+
+def _losses(part: _Part, *conditions: str) -> str:
+    values = [_Values(condition, "train.loss").of(part.table) for condition in conditions]
+    if not all(values):
+        return ""
+    return f"; mean training loss {' against '.join(f'{sum(own) / len(own):.3g}' for own in values)}"
+
+
+def _whole_or_coded(part: _Part) -> list[Claim]:
+    """What the paper could not ask: is the method of its text another one than that of its code?"""
+    if not part.has("fam", CODED):
+        return []
+    found = []
+    for what, column, first, second in (
+        ("more accurate", "test.accuracy", "fam", CODED),
+        ("flatter", KAPPA, CODED, "fam"),
+    ):
+        if column in part.table:
+            text = f"FAM is {what} with its whole gradient than as coded (not a claim of the paper)"
+            ends = (_Values(first, column), _Values(second, column))
+            found.append(part.claim(text, {f"{WORDS[first]} and {WORDS[second]}": ends}))
+    return found
+
+
+def _shapes(part: _Part) -> list[Claim]:
+    """Table 2. The two kinds of FAM are asked about one by one, all λ together."""
+    found: list[Claim] = []
+    for kind, words in (("", WORDS["fam"]), (" as coded", WORDS[CODED])):
+        swept = [(match, name) for name in part.conditions if (match := SWEPT.fullmatch(name))]
+        names = {f"λ = {match['strength']}": name for match, name in swept if (match["coded"] or "") == kind}
+        if not names:
+            continue
+        sets = {"": "shapes.dsc", ", other defects": "shapes_shifted.dsc"}
+        better = {
+            strength + where: (_Values(name, column), _Values("baseline", column))
+            for strength, name in names.items()
+            for where, column in sets.items()
+            if column in part.table
+        }
+        if better:
+            text = f"{words} completes skulls better than plain training by Dice score, for every λ"
+            found.append(part.claim(text, better))
+        text = f"{words} has a higher training loss than plain training, for every λ"
+        losses = {s: (_Values(name, "train.loss"), _Values("baseline", "train.loss")) for s, name in names.items()}
+        found.append(part.claim(text, losses))
+        found += _flatter(part, list(names.values()), KAPPA_LAYERWISE)
+        if "shapes.variety" in part.table:
+            strength, strongest = max(names.items(), key=lambda item: float(item[0].removeprefix("λ = ")))
+            text = f"{words} with {strength} gives more nearly one shape, whatever it is shown, than plain training"
+            ends = (_Values("baseline", "shapes.variety"), _Values(strongest, "shapes.variety"))
+            found.append(part.claim(text, {"variety of plain training and with it": ends}))
+    return [*found, *_overfitting(part)]
+
+
+def _overfitting(part: _Part) -> list[Claim]:
+    """What table 2 says of plain training alone."""
+    table, column = part.table, "shapes.dsc"
+    if column not in table:
+        return []
+    found = []
+    half_time = next((name for name in dict.fromkeys(table["checkpoint"]) if str(name).startswith("step ")), None)
+    if half_time is not None:
+        ends = (_Values("baseline", column, str(half_time)), _Values("baseline", column))
+        text = "plain training overfits: its Dice score is higher at half time than at the end"
+        found.append(part.claim(text, {"half time and end": ends}))
+    if "shapes_shifted.dsc" in table:
+        ends = (_Values("baseline", column), _Values("baseline", "shapes_shifted.dsc"))
+        text = "plain training does worse on other kinds of defects than on those it has seen"
+        found.append(part.claim(text, {"Dice score on the known and on the other defects": ends}))
+    return found
+
+
+def _text(part: _Part) -> list[Claim]:
+    """Table 3 and figure 3."""
+    fams = [name for name in part.conditions if name.startswith("fam")]
+    found = []
+    for fam in fams:
+        accuracy, loss = ((_Values(fam, name), _Values("baseline", name)) for name in ("test.accuracy", "test.loss"))
+        found += [
+            part.claim(f"{_in_words(fam)} is more accurate than plain training", {"accuracy": accuracy}),
+            part.claim(
+                f"{_in_words(fam)} ends with a lower development loss than plain training",
+                {"loss of plain training and with it": loss[::-1]},
+            ),
+        ]
+    return [*found, *_flatter(part, fams, KAPPA)]

@@ -1,0 +1,63 @@
+"""RESULTS.md is what the kept records give, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from landscope.recipes import RECIPES, results_page
+from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
+from landscope.recipes.comparing import compare
+from landscope.recipes.numbers import published_numbers
+from landscope.studies.table import wide_table
+
+ROOT = Path(__file__).parent.parent.parent
+BUNDLES = sorted((ROOT / "results").glob("*/*.json.gz"))
+
+
+def test_the_page_is_made_from_the_records() -> None:
+    assert (ROOT / "RESULTS.md").read_text(encoding="utf-8") == results_page(ROOT / "results")
+
+
+@pytest.mark.parametrize("path", BUNDLES, ids=[f"{path.parent.name}/{path.name}" for path in BUNDLES])
+def test_every_bundle_is_whole(path: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(path)
+    assert path.parent.name == bundle.recipe
+    assert path.name == f"{bundle.part}.json.gz"
+    assert bundle.part in RECIPES[bundle.recipe].parts(bundle.size)  # type: ignore[arg-type]
+    assert len({record.run for record in bundle.records}) == len(bundle.records)
+    assert all(record.seconds > 0 and record.environment["torch"] for record in bundle.records)
+    again = load_bundle(save_bundle(bundle, tmp_path / "again.json.gz"))
+    assert again == bundle
+
+
+def test_bundles_are_small() -> None:
+    assert sum(path.stat().st_size for path in BUNDLES) < 5_000_000
+
+
+def test_claims_point_at_records() -> None:
+    for name in {path.parent.name for path in BUNDLES}:
+        bundles = {b.part: b for b in map(load_bundle, (ROOT / "results" / name).glob("*.json.gz"))}
+        claims = RECIPES[name].claims({part: wide_table(bundle.records) for part, bundle in bundles.items()})
+        assert claims, name
+        for claim in claims:
+            known = {record.run for bundle in bundles.values() for record in bundle.records}
+            assert set(claim.records) <= known, claim.text
+            assert claim.why, claim.text
+
+
+def test_the_published_numbers_are_all_there() -> None:
+    table = published_numbers()
+    assert len(table) == 367
+    assert set(table["paper"]) <= set(RECIPES)
+
+
+def test_a_published_number_stands_beside_ours() -> None:
+    path = ROOT / "results" / "adaptive-sharpness" / "fcnn.json.gz"
+    bundle: Bundle = load_bundle(path)
+    recipe = RECIPES["adaptive-sharpness"]
+    (number,) = compare(recipe, recipe.parts("small")["fcnn"], bundle.records)
+    assert number.paper == "-0.311"
+    assert number.n == 50
+    assert number.published != number.corrected
