@@ -260,9 +260,11 @@ def test_losses_that_are_no_mean_over_samples() -> None:
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0, 10.0]))
     contrast = lambda z, y: (z @ z.T).mean()  # noqa: E731
     wrong = Loss(lambda z, y: F.cross_entropy(z, y, reduction="sum"), reduction="mean")
-    for loss in (weighted, contrast, wrong):
-        with pytest.raises(errors.LossReductionError, match="per_sample|neither"):
-            Probe(net(), (X, Y), loss)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        for loss in (weighted, contrast, wrong):
+            with pytest.raises(errors.LossReductionError, match="per_sample|neither"):
+                Probe(net(), (X, Y), loss)
     with pytest.raises(errors.LossReductionError, match="shape"):
         Probe(net(), (X, Y), lambda z, y: z.sum(0))
     with pytest.raises(errors.LossError, match="reduction must be"):

@@ -156,7 +156,9 @@ def test_claimed_invariances_hold_and_the_others_visibly_fail(key: str, name: st
     for transformation, moved in found.items():
         if transformation in kind.invariant_to:
             assert moved.change <= 1e-6 + 4 * moved.error, (transformation, moved)
-        else:
+        elif (
+            moved.before.value != 0
+        ):  # more parameters than samples: the smallest eigenvalue is 0 and has no scale to change
             assert moved.change > 1e-6, (transformation, moved, "not declared, yet unchanged")
 
 

@@ -136,6 +136,10 @@ def _relative_change(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max()) / scale if scale > 0 else float((a - b).abs().max())
 
 
+SINGLE_SAMPLES = 8
+"""Samples that are evaluated one by one to find out what a loss does with a batch."""
+
+
 def with_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch) -> Loss:
     """The loss with its reduction found or confirmed: halves of a batch tell a mean from a sum."""
     whole = evaluate(loss, batch)
@@ -162,19 +166,16 @@ def with_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch:
 
 
 def _found_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, whole: float) -> Reduction:
-    cut = max(1, batch.size // 3)
-    raw_parts = list(batch.pieces(cut))
-    parts = [float(evaluate(loss, part)) for part in raw_parts]
-    if not all(map(math.isfinite, [whole, *parts])):
-        raise NonFiniteLossError(f"the loss {loss.name!r} is not finite: {whole}")
-    sizes = [part.size for part in raw_parts]
-    as_mean = sum(s * v for s, v in zip(sizes, parts, strict=True)) / batch.size
-    as_sum = sum(parts)
-    tolerance = 1e-3 * max(abs(whole), *map(abs, parts), 1e-12)
-    fits = {"mean": abs(as_mean - whole) <= tolerance, "sum": abs(as_sum - whole) <= tolerance}
-    if loss.reduction == "unknown" and any(fits.values()):
-        return "mean" if fits["mean"] else "sum"
-    if fits.get(loss.reduction):
+    """A mean or a sum over samples is one however the batch is cut: into thirds, and a few samples one by one.
+
+    Thirds alone may agree by chance where they hold about as many samples of each class.
+    """
+    few = next(batch.pieces(SINGLE_SAMPLES))
+    as_mean, as_sum, fits = _in_parts(loss, evaluate, batch, max(1, batch.size // 3), whole)
+    fits &= _in_parts(loss, evaluate, few, 1, float(evaluate(loss, few)))[2]
+    if loss.reduction == "unknown" and fits:
+        return "mean" if "mean" in fits else "sum"
+    if loss.reduction in fits:
         return loss.reduction
     raise LossReductionError(
         f"the loss {loss.name!r} is neither a mean nor a sum over samples"
@@ -184,6 +185,21 @@ def _found_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batc
         f"class-weighted mean or a contrast within the batch depends on the batch size. Return one loss per sample: "
         f"landscope.Loss(function, reduction='per_sample')."
     )
+
+
+def _in_parts(
+    loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, size: int, whole: float
+) -> tuple[float, float, set[str]]:
+    """The loss of a batch from parts of it, were it a mean or a sum; and which of the two it is."""
+    raw_parts = list(batch.pieces(size))
+    parts = [float(evaluate(loss, part)) for part in raw_parts]
+    if not all(map(math.isfinite, [whole, *parts])):
+        raise NonFiniteLossError(f"the loss {loss.name!r} is not finite: {whole}")
+    as_mean = sum(part.size * value for part, value in zip(raw_parts, parts, strict=True)) / batch.size
+    as_sum = sum(parts)
+    tolerance = 1e-3 * max(abs(whole), *map(abs, parts), 1e-12)
+    candidates = {"mean": as_mean, "sum": as_sum}
+    return as_mean, as_sum, {name for name, value in candidates.items() if abs(value - whole) <= tolerance}
 
 
 def check_finite_loss(mean: Tensor | float, where: str = "over the data") -> float:

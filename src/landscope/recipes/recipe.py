@@ -49,7 +49,7 @@ class Part:
     conditions: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
-    """Which weights a table or a metric of the paper shows: {"1 early stopping": "best"}; otherwise the first that are measured."""
+    """Which weights a table or a metric of the paper shows: {"1 early stopping": "best"}; otherwise the first that are there."""
     note: str = ""
     """What differs from the paper: data, size, number of seeds."""
 
