@@ -333,3 +333,17 @@ def test_auto_compiles_once_the_price_is_spent(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(compilation, "COMPILE_SECONDS", 0.0)
     op @ v
     assert len(compiled) == 1
+
+
+def test_a_kink_beside_the_weights_is_no_wrong_derivative() -> None:
+    """A unit whose pre-activations are all but 0 switches within any step: then difference quotients tell nothing."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3)).double()
+    with torch.no_grad():
+        net[0].weight[0] *= 1e-13
+        net[0].bias[0] = 0.0
+        net[2].weight[:, 0] = 1e3
+    x, y = torch.randn(12, 3, dtype=torch.float64), torch.arange(12) % 3
+    probe = Probe(net, (x, y))
+    v = torch.randn(probe.n_params, dtype=torch.float64)
+    assert relative(Hessian(probe) @ v, dense.hessian(probe) @ v) < 1e-9

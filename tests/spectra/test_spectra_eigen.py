@@ -190,3 +190,21 @@ def test_errors():
         eigsh(A, v0=torch.zeros(3))
     with pytest.raises(ValueError, match="basis_size"):
         eigsh(torch.eye(50), 5, basis_size=6)
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-3])
+def test_a_start_vector_short_of_the_top_one_is_found_out(tol: float) -> None:
+    """400 start vectors: some meet the second eigenvalue first. Without a second look 9 and 1 of them were believed."""
+    values = torch.rand(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.05
+    values[:3] = torch.tensor([1.118, 1.0, 0.6])
+
+    class Diagonal:
+        shape, dtype, device = (4000, 4000), torch.float64, torch.device("cpu")
+
+        def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+            return values[:, None] * v if v.dim() > 1 else values * v
+
+    for seed in range(400):
+        pairs = eigsh(Diagonal(), k=1, tol=tol, seed=seed)
+        assert pairs.converged
+        assert abs(float(pairs.values[0]) - 1.118) <= float(pairs.residuals[0]) + 2 * tol * 1.118

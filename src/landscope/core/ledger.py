@@ -57,6 +57,10 @@ class Ledger:
             if time.monotonic() > deadline or self.passes >= last_pass:
                 raise BudgetSpentError(f"the budget of {what} is spent")
 
+    def seconds_left(self) -> float:
+        """Until the earliest deadline; infinite where there is none."""
+        return min((deadline for deadline, _, _ in self._limits), default=float("inf")) - time.monotonic()
+
     @contextmanager
     def limited(self, seconds: float | None = None, passes: float | None = None) -> Iterator[None]:
         """Allow so many seconds and passes from now on; may be nested, the tightest limit holds."""

@@ -27,17 +27,23 @@ Piece = Callable[..., Tensor]
 COMPILE_SECONDS = 60.0
 """What compiling a product is expected to cost: 30–110 s were seen for ResNet-18 and a two-layer transformer."""
 
+ROOM = 20
+"""Where there is a deadline, so many times the price must be left: compiling cannot be stopped half-way."""
+
 log = logging.getLogger("landscope")
 
 
 class Compiler:
     """Chooses, product by product, between the fastest way as it is and the fastest compiled one."""
 
-    def __init__(self, wish: Compile, device: torch.device) -> None:
+    def __init__(
+        self, wish: Compile, device: torch.device, seconds_left: Callable[[], float] = lambda: float("inf")
+    ) -> None:
         if wish not in ("auto", True, False):
             raise OperandError(f"compile must be 'auto', True or False, got {wish!r}")
         self.wish = wish
         self.device = device
+        self.seconds_left = seconds_left
         self.spent = 0.0
         self._eager: dict[tuple[int, int], float] = {}
         self._compiled: dict[tuple[str, int, int], Piece] = {}
@@ -52,7 +58,7 @@ class Compiler:
     def _due(self, vectors: int) -> bool:
         if self.wish is False or vectors in self._declined:
             return False
-        return self.wish is True or self.spent >= COMPILE_SECONDS
+        return self.wish is True or (self.spent >= COMPILE_SECONDS and self.seconds_left() > ROOM * COMPILE_SECONDS)
 
     def __call__(self, method: Method, piece: Piece, batch: Batch, vectors: int) -> Piece:
         """The function to call for this method, batch size and number of vectors."""

@@ -54,7 +54,7 @@ class CurvatureOperator(ABC):
         self.products = 0
         """How many vectors have been multiplied so far: each costs one pass over the data."""
         self._compile: Compile = compile
-        self._compiler = Compiler(compile, self.probe.device)
+        self._compiler = Compiler(compile, self.probe.device, self.probe.ledger.seconds_left)
         self._methods = {block: list(self._ways(block)) for block in (False, True)}
         self._rounding: float | None = None
 

@@ -31,6 +31,10 @@ __all__ = ["Eigenpairs", "eigsh"]
 SAFETY = 0.8
 """Part of the tolerance at which the recurrence stops; the last products then confirm the whole."""
 
+LEAST_PRODUCTS = 24
+"""Before these a single pair is not believed as it is, and its complement is searched from a fresh random vector: a start
+vector that happens to be short of the extreme eigenvector meets the next eigenvalue first, and converges to it."""
+
 SMALL = 2**16
 """Size up to which memory does not matter, and a larger basis is kept for fewer restarts."""
 
@@ -175,7 +179,7 @@ def search(
         goal = max(SAFETY * tol * space.scale - noise, noise)
         accurate = defects <= goal
         enough = space.filled >= k and bool(accurate[:k].all())
-        if enough and not verify:
+        if enough and not verify and op.matvecs >= LEAST_PRODUCTS:
             return space, True
         if space.locked >= k and not exceeded(space, k, prefer, goal):
             if nothing_hidden(space, k, prefer, goal):
