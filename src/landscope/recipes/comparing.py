@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 
@@ -83,7 +82,9 @@ def _correlation_texts(
     recipe: Recipe, part: Part, records: Sequence[Record], found: re.Match[str], checkpoint: str
 ) -> tuple[str, str, int] | None:
     kind, first, second, when = found.groups()
-    method = cast(Method, {"kendall_tau": "kendall", "p": "kendall"}.get(kind, kind))
+    spearman = any(str(name).startswith("spearman") for name in published_of(recipe.name, part)["metric"])
+    methods: dict[str, Method] = {"kendall_tau": "kendall", "pearson": "pearson", "spearman": "spearman"}
+    method = methods.get(kind, "spearman" if spearman else "kendall")
     subjects = [s for _, s in _subjects(records, checkpoint, when == "after", part)]
     texts, n = [], 0
     for x_of, y_of in zip(_readers(recipe, part, first), _readers(recipe, part, second), strict=True):
