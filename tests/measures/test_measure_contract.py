@@ -192,14 +192,13 @@ def test_everything_on_a_larger_network_within_its_budget(name: str) -> None:
             nn.Embedding(100, 64), nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(64 * 16, 10)
         )
         x = torch.randint(0, 100, (8, 16))
+    seconds = {"resnet18": 240, "transformer": 60}[name]  # on two cores
     start = time.monotonic()
-    report = measure(model, (x, torch.arange(8) % 10), seconds=60)
-    assert time.monotonic() - start < 75
+    report = measure(model, (x, torch.arange(8) % 10), seconds=seconds)
+    assert time.monotonic() - start < 1.1 * seconds + 10
     assert len(report) == len(ALL)
     assert report["relative_flatness"].status is Status.EXACT
     assert all(
         e.reason for e in report.values() if e.status in (Status.FAILED, Status.BUDGET_SPENT, Status.NOT_APPLICABLE)
     )
-    assert report["hessian_top_eigenvalue"].status.has_value
-    if name == "transformer":  # where the budget is ample, all that applies has a value
-        assert all(e.status.has_value or e.status is Status.NOT_APPLICABLE for e in report.values())
+    assert all(e.status.has_value or e.status is Status.NOT_APPLICABLE for e in report.values())
