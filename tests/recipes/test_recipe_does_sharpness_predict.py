@@ -7,13 +7,13 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from study_runs import do_here
 
 from landscope.recipes.comparing import compare
 from landscope.recipes.does_sharpness_predict import MEASURED, RECIPE
 from landscope.recipes.does_sharpness_predict_claims import claims_of
 from landscope.recipes.recipe import Claim
 from landscope.studies.grid import runs_of
-from landscope.studies.running import work
 from landscope.studies.study import Study
 
 AXES = {"architecture", "regulariser", "batch", "rate", "optimizer"}
@@ -41,11 +41,7 @@ def test_there_are_no_published_numbers():
 def test_tiny_runs_from_end_to_end(tmp_path):
     tables = {}
     for name, part in RECIPE.parts("tiny").items():
-        study = Study(part.study, tmp_path / name)
-        for spec in study.runs.values():
-            run = study.store.add(spec.plain)
-            with run.claim():
-                work(run.spec(), str(run.folder))
+        study = do_here(Study(part.study, tmp_path / name))
         tables[name] = study.table()
         assert len(tables[name]) == 2 * len(study.runs)  # the last weights and their average
         assert np.isfinite(tables[name].select_dtypes("number").to_numpy()).all()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 import pytest
+from study_runs import do_here
 
 from landscope.measures import AS_PUBLISHED
 from landscope.recipes.comparing import compare
@@ -15,7 +16,6 @@ from landscope.recipes.explicit_regularisation_claims import claims_of
 from landscope.recipes.numbers import published_of
 from landscope.recipes.recipe import Claim
 from landscope.studies.grid import runs_of
-from landscope.studies.running import work
 from landscope.studies.study import Study
 
 SEEDS = (43, 91, 17)
@@ -50,11 +50,7 @@ def tiny(tmp_path_factory):
     """The records and tables of both tiny parts."""
     records, tables = {}, {}
     for name, part in RECIPE.parts("tiny").items():
-        study = Study(part.study, tmp_path_factory.mktemp(name))
-        for spec in study.runs.values():
-            run = study.store.add(spec.plain)
-            with run.claim():
-                work(run.spec(), str(run.folder))
+        study = do_here(Study(part.study, tmp_path_factory.mktemp(name)))
         records[name], tables[name] = study.records(), study.table()
     return records, tables
 

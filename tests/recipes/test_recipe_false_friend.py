@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from study_runs import do_here
 
 from landscope.core.estimate import Status
 from landscope.data.card import Split
@@ -21,7 +22,6 @@ from landscope.recipes.false_friend_images import enlarged_digits
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.spectra import Spectrum
 from landscope.studies.grid import runs_of
-from landscope.studies.running import work
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
 from landscope.training.schedules import averaging_begins, learning_rate
@@ -42,10 +42,7 @@ def tiny(tmp_path_factory):
     studies = {}
     for name, part in RECIPE.parts("tiny").items():
         studies[name] = study = Study(part.study, tmp_path_factory.mktemp(name))
-        for spec in study.runs.values():
-            run = study.store.add(spec.plain)
-            with run.claim():
-                work(run.spec(), str(run.folder))
+        do_here(study)
     return studies
 
 

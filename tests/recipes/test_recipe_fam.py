@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from study_runs import do_here
 
 from landscope.core.estimate import Estimate
 from landscope.core.losses import LOSSES
@@ -22,7 +23,6 @@ from landscope.recipes.fam_inputs import rte_word_pieces
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.studies.grid import runs_of
 from landscope.studies.record import Record, Subject
-from landscope.studies.running import work
 from landscope.studies.study import Study
 from landscope.training.rows import load_rows
 from landscope.training.sources import built_model
@@ -112,11 +112,7 @@ def tiny(tmp_path_factory):
     """The records and tables of the tiny parts."""
     records, tables = {}, {}
     for name, part in RECIPE.parts("tiny").items():
-        study = Study(part.study, tmp_path_factory.mktemp(name))
-        for spec in study.runs.values():
-            run = study.store.add(spec.plain)
-            with run.claim():
-                work(run.spec(), str(run.folder))
+        study = do_here(Study(part.study, tmp_path_factory.mktemp(name)))
         records[name], tables[name] = study.records(), study.table()
     return records, tables
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from study_runs import do_here
 
 from landscope.data import TEST_FUNCTIONS
 from landscope.recipes.comparing import compare
@@ -16,7 +17,6 @@ from landscope.recipes.function_centric_claims import CORRECTED, QUALITY, claims
 from landscope.recipes.numbers import published_numbers
 from landscope.recipes.recipe import Claim
 from landscope.studies.grid import runs_of
-from landscope.studies.running import work
 from landscope.studies.spec import SplitSpec
 from landscope.studies.study import Study
 
@@ -62,11 +62,7 @@ def test_conditions_differ_in_what_their_names_say():
 def test_tiny_runs_from_end_to_end(tmp_path):
     tables = {}
     for name, part in RECIPE.parts("tiny").items():
-        study = Study(part.study, tmp_path / name)
-        for spec in study.runs.values():
-            run = study.store.add(spec.plain)
-            with run.claim():
-                work(run.spec(), str(run.folder))
+        study = do_here(Study(part.study, tmp_path / name))
         tables[name] = study.table()
         values = tables[name].drop(columns=["run", "condition", "checkpoint"]).select_dtypes("number")
         assert np.isfinite(values.to_numpy()).all(), name

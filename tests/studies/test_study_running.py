@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from study_runs import do_here
 
 from landscope import Probe, measure
 from landscope.core.errors import RunStoppedError, SpecError
@@ -41,20 +42,10 @@ SPEC: dict[str, object] = {
 }
 
 
-def do(study: Study) -> None:
-    for key, run in study.runs.items():
-        folder = study.store.add(run.plain)
-        assert folder.key == key
-        if not folder.done():
-            with folder.claim():
-                work(folder.spec(), str(folder.folder))
-
-
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     made = Study.of(SPEC, tmp_path_factory.mktemp("study"))
-    do(made)
-    return made
+    return do_here(made)
 
 
 def test_every_run_leaves_a_whole_record(study: Study) -> None:
@@ -152,7 +143,7 @@ def test_models_that_exist(tmp_path: Path) -> None:
     taken = {"files": files, "model": {"name": "mlp", "widths": [4]}, "data": "digits"}
     spec = {"name": "mine", "checkpoints": taken, "measuring": {"splits": {"train": ["l2_norm"], "test": ["error"]}}}
     made = Study.of(spec, tmp_path / "store")
-    do(made)
+    do_here(made)
     table = made.table()
     assert table.condition.tolist() == ["net0", "net1"]
     truth = build("mlp", seed=1, in_features=64, widths=(4,))
@@ -165,7 +156,7 @@ def test_a_checkpoint_of_another_network_is_refused_in_words(tmp_path: Path) -> 
     taken = {"files": [str(tmp_path / "net.safetensors")], "model": {"name": "mlp", "widths": [4]}, "data": "digits"}
     made = Study.of({"name": "mine", "checkpoints": taken}, tmp_path / "store")
     with pytest.raises(ValueError, match="does not fit the model"):
-        do(made)
+        do_here(made)
     (status,) = made.statuses().values()
     assert status.state.value == "failed"
     assert "does not fit" in status.error

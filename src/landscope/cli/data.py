@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from landscope.cli.groups import command_group
 from landscope.cli.output import console, note, print_json, progress, table
 from landscope.cli.parameters import Json, Root
 from landscope.cli.text import examples, size
@@ -16,18 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="List the data sets, and download those that are missing.",
-    rich_markup_mode=None,
-    epilog=examples("landscope data list", "landscope data get cifar10"),
+app = command_group(
+    "List the data sets, and download those that are missing.",
+    "landscope data list",
+    "landscope data get cifar10",
 )
-
-
-@app.callback(invoke_without_command=True)
-def data(context: typer.Context) -> None:
-    """Show the help where no command is given."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @app.command(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
+from landscope.cli.groups import command_group
 from landscope.cli.output import console, note, print_json, table
 from landscope.cli.parameters import Json
-from landscope.cli.study import ExecutorOption, ExecutorOptions, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_running import ExecutorOption, ExecutorOptions, RetryFailed, TimeLimit, do_runs
 from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
@@ -27,23 +28,13 @@ SizeOption = Annotated[
     typer.Option(help="tiny: seconds; small: minutes on two cores; paper: what the paper did, on a GPU."),
 ]
 
-app = typer.Typer(
-    help="Run the papers' experiments, and set their numbers beside ours.",
-    rich_markup_mode=None,
-    epilog=examples(
-        "landscope recipe list",
-        "landscope recipe run adaptive-sharpness --size small",
-        "landscope recipe run explicit-regularisation --size paper --time-limit 1500",
-        "landscope recipe results results/",
-    ),
+app = command_group(
+    "Run the papers' experiments, and set their numbers beside ours.",
+    "landscope recipe list",
+    "landscope recipe run adaptive-sharpness --size small",
+    "landscope recipe run explicit-regularisation --size paper --time-limit 1500",
+    "landscope recipe results results/",
 )
-
-
-@app.callback(invoke_without_command=True)
-def recipe(context: typer.Context) -> None:
-    """Show the help where no command is given."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @app.command("list", epilog=examples("landscope recipe list", "landscope recipe list --json"))

@@ -1,0 +1,130 @@
+"""Have the runs of a study done, telling what happens; Ctrl-C and a time limit leave it resumable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from landscope.cli.failures import StoppedError
+from landscope.cli.output import note
+from landscope.cli.text import duration
+
+if TYPE_CHECKING:
+    from landscope.studies.executors.base import Event, Executor, Summary
+    from landscope.studies.study import Study
+
+__all__ = ["ExecutorName", "ExecutorOption", "ExecutorOptions", "RetryFailed", "TimeLimit", "do_runs"]
+
+ExecutorName = Literal["local", "ray", "slurm"]
+ExecutorOption = Annotated[ExecutorName, typer.Option("--executor", help="Who does the runs.")]
+ExecutorOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-option",
+        "-e",
+        metavar="KEY=VALUE",
+        help="A setting of the executor: workers=4 (local), address=auto (ray), minutes=120 (slurm); may be repeated.",
+        show_default=False,
+    ),
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try runs that failed again.")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="Stop in order after so long; the same command goes on.", show_default=False),
+]
+
+
+def do_runs(
+    made: Study,
+    folder: Path,
+    executor: ExecutorName,
+    executor_options: Sequence[str] | None,
+    retry_failed: bool,
+    time_limit: float | None,
+) -> Summary:
+    """Do the runs of a study, telling what happens; Ctrl-C and a time limit leave it resumable."""
+    from landscope.studies.executors.base import Resources
+
+    worker = _executor(made, executor, retry_failed, executor_options)
+    made.save(folder)
+    start = time.monotonic()
+    before = made.progress()
+    note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
+    with _Limit(time_limit) as limit:
+        try:
+            summary = worker.run(made.jobs(Resources()), on_event=_tell(made))
+        except KeyboardInterrupt:
+            _say_where(made, folder)
+            if limit.reached:
+                raise StoppedError(
+                    f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
+                ) from None
+            raise
+    note(f"{len(summary.finished)} runs finished in {duration(time.monotonic() - start)}")
+    return summary
+
+
+class _Limit:
+    """After so many seconds this process is asked to stop, as by SIGTERM."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.reached = False
+        self._timer = None if seconds is None else threading.Timer(seconds, self._end)
+
+    def _end(self) -> None:
+        self.reached = True
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def __enter__(self) -> _Limit:
+        if self._timer:
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+
+def _executor(made: Study, name: ExecutorName, retry_failed: bool, options: Sequence[str] | None) -> Executor:
+    from dataclasses import fields
+
+    from landscope.cli.sources import parsed_options
+    from landscope.core.errors import UnknownNameError
+    from landscope.studies.executors import EXECUTORS
+    from landscope.studies.study import WORK
+
+    kind = EXECUTORS[name]
+    known = [field.name for field in fields(kind) if field.name not in ("store", "work", "retry_failed")]
+    given = parsed_options(options)
+    for key in given:
+        if key not in known:
+            raise UnknownNameError.among(f"option of the executor {name}", key, known)
+    return kind(made.store, WORK, retry_failed=retry_failed, **given)  # type: ignore[arg-type]
+
+
+def _tell(made: Study) -> Callable[[Event], None]:
+    """A line for each thing that happens to a run."""
+    total, done = len(made.runs), 0
+
+    def tell(event: Event) -> None:
+        nonlocal done
+        done += event.kind in ("finished", "skipped")
+        run = made.runs[event.key]
+        about = f": {event.detail}" if event.detail else ""
+        if event.kind != "skipped" or event.detail != "done before":
+            note(f"[{done}/{total}] {event.kind} {run.condition} · seed {run.seed} ({event.key}){about}")
+
+    return tell
+
+
+def _say_where(made: Study, folder: Path) -> None:
+    progress = made.progress()
+    note(f"{progress.done} of {progress.total} runs are done; the rest goes on from its checkpoints ({folder})")

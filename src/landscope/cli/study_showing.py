@@ -1,0 +1,137 @@
+"""What there is to see of a study: its runs and where they stand, how long they will take, what became of them, its report."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from landscope.cli.output import console, print_json, table
+from landscope.cli.text import duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from landscope.studies.executors.base import Summary
+    from landscope.studies.study import Study
+
+__all__ = ["foretell", "plain_statuses", "show", "status_table", "write"]
+
+MOST_ROWS = 60
+
+
+def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool) -> None:
+    """What became of the runs, and the report; an error where a run failed."""
+    page = write(made, folder / "report.html") if with_report and made.progress().done else None
+    if as_json:
+        print_json(_summary(made, summary, folder, page))
+    else:
+        console().print(status_table(made))
+        if page is not None:
+            typer.echo(f"report: {page}")
+    summary.check()
+
+
+def _summary(made: Study, summary: Summary, folder: Path, page: Path | None) -> dict[str, object]:
+    return {
+        "study": made.spec.name,
+        "folder": folder,
+        "finished": summary.finished,
+        "skipped": summary.skipped,
+        "failed": summary.failed,
+        "report": page,
+    }
+
+
+def foretell(made: Study, as_json: bool) -> None:
+    """The runs, with an estimate of time."""
+    from landscope.studies.forecast import forecast
+
+    told = forecast(made)
+    states = made.statuses()
+    if as_json:
+        rows = [
+            {
+                "run": key,
+                "condition": r.condition,
+                "seed": r.seed,
+                "state": states[key].state.value,
+                "training_seconds": told.training[key],
+            }
+            for key, r in made.runs.items()
+        ]
+        print_json({"runs": rows, "measuring_seconds": told.measuring, "total_seconds": told.total})
+        return
+    shown = table("run", "condition", "seed", "state", "training", right=["seed", "training"])
+    for key, r in made.runs.items():
+        shown.add_row(key, r.condition, str(r.seed), states[key].state.value, duration(told.training[key]))
+    console().print(shown)
+    each = (
+        "not known before a run is done (or set measuring.seconds)"
+        if told.measuring is None
+        else f"about {duration(told.measuring)} per run"
+    )
+    typer.echo(f"{len(made.runs)} runs, one at a time about {duration(told.total)}; measuring {each}.")
+
+
+def plain_statuses(made: Study) -> list[dict[str, object]]:
+    """Where each run stands, in the types of JSON."""
+    return [
+        {
+            "run": key,
+            "condition": made.runs[key].condition,
+            "seed": made.runs[key].seed,
+            "state": found.state.value,
+            "attempts": found.attempts,
+            "error": found.error,
+        }
+        for key, found in made.statuses().items()
+    ]
+
+
+def status_table(made: Study) -> Table:
+    """Where each run stands, those that are not done first."""
+    from landscope.studies.store import RunState
+
+    progress = made.progress()
+    counts = ", ".join(f"{count} {state.value}" for state, count in progress.by_state.items())
+    left = f"; about {duration(progress.seconds_left)} of work left" if progress.seconds_left else ""
+    shown = table(
+        "run",
+        "condition",
+        "seed",
+        "state",
+        "since",
+        "by",
+        "error",
+        right=["seed"],
+        title=f"{made.spec.name}: {counts}{left}",
+    )
+    styles = {RunState.DONE: "green", RunState.FAILED: "red", RunState.RUNNING: "bold", RunState.DAMAGED: "red"}
+    order = sorted(made.statuses().items(), key=lambda item: item[1].state is RunState.DONE)
+    for key, found in order[:MOST_ROWS]:
+        r = made.runs[key]
+        since = duration(time.time() - found.since) if found.since and found.state is RunState.RUNNING else ""
+        owner = str(found.owner) if found.owner and found.state is RunState.RUNNING else ""
+        shown.add_row(
+            key,
+            r.condition,
+            str(r.seed),
+            found.state.value,
+            since,
+            owner,
+            found.error,
+            style=styles.get(found.state, ""),
+        )
+    if len(order) > MOST_ROWS:
+        shown.add_row("…", f"and {len(order) - MOST_ROWS} more (--json shows all)", "", "", "", "", "")
+    return shown
+
+
+def write(made: Study, path: Path) -> Path:
+    """The report of what is done so far."""
+    from landscope.report.study import write_study_report
+
+    return write_study_report(made, path)

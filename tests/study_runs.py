@@ -1,0 +1,18 @@
+"""Do the runs of a study in this process, as a worker of an executor would."""
+
+from __future__ import annotations
+
+from landscope.studies.running import work
+from landscope.studies.study import Study
+
+__all__ = ["do_here"]
+
+
+def do_here(study: Study) -> Study:
+    """Every run that is not done yet; the study itself."""
+    for spec in study.runs.values():
+        run = study.store.add(spec.plain)
+        if not run.done():
+            with run.claim():
+                work(run.spec(), str(run.folder))
+    return study
