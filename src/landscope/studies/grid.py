@@ -9,9 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 from landscope.core.errors import LandscopeError, SpecError
+from landscope.core.importing import import_function, is_import
 from landscope.core.schema import MismatchError, Path, Plain, conform, located, to_plain
+from landscope.models import MODELS
+from landscope.models.options import check
 from landscope.studies.spec import StudySpec
-from landscope.training.spec import TrainingSpec
+from landscope.training.spec import ModelSpec, TrainingSpec
 
 __all__ = ["Level", "RunSpec", "levels", "runs_of"]
 
@@ -123,6 +126,10 @@ def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, comm
     except LandscopeError as error:
         raise MismatchError((("training",), str(error))) from None
     assert isinstance(training, TrainingSpec)
+    try:
+        _check_model(training.model)
+    except LandscopeError as error:
+        raise MismatchError(_blame(("training", "model"), str(error), changed)) from None
     _check_checkpoints(study, training)
     return RunSpec(
         condition=" · ".join(level.name for level in chosen.values()) or "all",
@@ -131,6 +138,14 @@ def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, comm
         plain={"training": to_plain(training), **common, "figures": seed == study.seed_numbers[0]},
         training=training,
     )
+
+
+def _check_model(model: ModelSpec) -> None:
+    """The network is there and has the options that are given."""
+    if is_import(model.name):
+        import_function(model.name)
+    else:
+        check(model.name, MODELS[model.name].options, model.options)  # type: ignore[arg-type]
 
 
 def _set(written: dict[str, object], key: str, value: object, path: Path) -> None:
