@@ -12,7 +12,7 @@ from landscope.cli.failures import CommandError, StoppedError
 from landscope.cli.groups import command_group
 from landscope.cli.output import console, note, print_json, table
 from landscope.cli.parameters import Json
-from landscope.cli.study_running import ExecutorOption, ExecutorOptions, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, RetryFailed, TimeLimit, do_runs
 from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def run(
     ] = None,
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
+    gpus: Gpus = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -118,7 +119,7 @@ def run(
             raise StoppedError(f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on")
         note(f"{name}, {label}: {entry.note or entry.study.name}")
         study = Study(entry.study, folder / label)
-        do_runs(study, folder / label, executor, executor_option, retry_failed, left).check()
+        do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus).check()
         made += finish_part(chosen, label, size, study, folder)
     if as_json:
         print_json([str(path) for path in made])

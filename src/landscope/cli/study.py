@@ -12,7 +12,7 @@ from landscope.cli.failures import CommandError
 from landscope.cli.groups import command_group
 from landscope.cli.output import console, print_json
 from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
-from landscope.cli.study_running import ExecutorOption, ExecutorOptions, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, RetryFailed, TimeLimit, do_runs
 from landscope.cli.study_showing import foretell, plain_statuses, show, status_table, write
 from landscope.cli.text import examples
 
@@ -57,6 +57,7 @@ def run(
     ] = None,
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
+    gpus: Gpus = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     dry_run: Annotated[
@@ -81,7 +82,7 @@ def run(
     if dry_run:
         foretell(made, as_json)
         return
-    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit)
+    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus)
     show(made, folder, summary, with_report, as_json)
 
 
@@ -137,6 +138,7 @@ def measure(
     into: Into = None,
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
+    gpus: Gpus = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -170,7 +172,7 @@ def measure(
     }
     folder = into or Path("studies") / name
     made = Study.of(written, folder)
-    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit)
+    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus)
     show(made, folder, summary, True, as_json)
 
 

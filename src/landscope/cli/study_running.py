@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from landscope.studies.executors.base import Event, Executor, Summary
     from landscope.studies.study import Study
 
-__all__ = ["ExecutorName", "ExecutorOption", "ExecutorOptions", "RetryFailed", "TimeLimit", "do_runs"]
+__all__ = ["ExecutorName", "ExecutorOption", "ExecutorOptions", "Gpus", "RetryFailed", "TimeLimit", "do_runs"]
 
 ExecutorName = Literal["local", "ray", "slurm"]
 ExecutorOption = Annotated[ExecutorName, typer.Option("--executor", help="Who does the runs.")]
@@ -30,7 +30,16 @@ ExecutorOptions = Annotated[
         "--executor-option",
         "-e",
         metavar="KEY=VALUE",
-        help="A setting of the executor: workers=4 (local), address=auto (ray), minutes=120 (slurm); may be repeated.",
+        help="A setting of the executor: workers=4, per_gpu=2 (local), address=auto (ray), minutes=120 (slurm); may be repeated.",
+        show_default=False,
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Graphics cards of each run.  [default: 1 where this machine has one, otherwise 0]",
         show_default=False,
     ),
 ]
@@ -48,10 +57,14 @@ def do_runs(
     executor_options: Sequence[str] | None,
     retry_failed: bool,
     time_limit: float | None,
+    gpus: int | None,
 ) -> Summary:
     """Do the runs of a study, telling what happens; Ctrl-C and a time limit leave it resumable."""
+    import torch
+
     from landscope.studies.executors.base import Resources
 
+    needs = Resources(gpus=int(torch.cuda.is_available()) if gpus is None else gpus)
     worker = _executor(made, executor, retry_failed, executor_options)
     made.save(folder)
     start = time.monotonic()
@@ -59,7 +72,7 @@ def do_runs(
     note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
     with _Limit(time_limit) as limit:
         try:
-            summary = worker.run(made.jobs(Resources()), on_event=_tell(made))
+            summary = worker.run(made.jobs(needs), on_event=_tell(made))
         except KeyboardInterrupt:
             _say_where(made, folder)
             if limit.reached:

@@ -70,7 +70,7 @@ class Gauge:
         """Rows of a split, never augmented; `samples` of them are drawn in proportion to the classes."""
         x, y = getattr(self.task.rows, split)
         if samples is not None and samples < len(y):
-            chosen, _ = draw(y, samples, self.spec.seed, f"measured {split}")
+            chosen, _ = draw(y.cpu(), samples, self.spec.seed, f"measured {split}")
             x, y = x[chosen], y[chosen]
         return Split(self._shaped(x), y)
 
@@ -123,7 +123,7 @@ def fitted_temperature(gauge: Gauge, model: nn.Module) -> Estimate:
         return Estimate.not_applicable("a temperature is fitted to class probabilities")
     if not len(labels):
         return Estimate.not_applicable("there are no validation rows to fit a temperature on")
-    return fit_temperature(gauge.outputs(model, "validation"), labels).estimate
+    return fit_temperature(gauge.outputs(model, "validation"), labels.cpu()).estimate
 
 
 def measure_subject(
@@ -185,7 +185,7 @@ def _shapes(gauge: Gauge, model: nn.Module) -> dict[str, Report]:
 
 
 def _reliability(gauge: Gauge, model: nn.Module, temperature: Estimate | None) -> Plain:
-    logits, labels = gauge.outputs(model, "test"), gauge.rows("test").y
+    logits, labels = gauge.outputs(model, "test"), gauge.rows("test").y.cpu()
     shown: dict[str, Plain] = {"before": _table(logits, labels)}
     if temperature is not None and temperature.status.has_value:
         shown["after"] = _table(logits / temperature.value, labels)
@@ -208,7 +208,7 @@ def _lists(frame: pd.DataFrame) -> dict[str, Plain]:
 def _corrupted(gauge: Gauge, model: nn.Module, wanted: CorruptionsSpec, T: float) -> tuple[Report, Plain]:
     rows, data = gauge.task.rows, gauge.task.spec.data
     pixels = str(data.options.get("pixels", "unit"))
-    x, y = gauge.task.rows.test
+    x, y = (part.cpu() for part in gauge.task.rows.test)
     if x.dim() != 4 or not rows.classes or pixels == "raw":
         raise NotApplicableError(f"corruptions are for images with classes, not for {rows.name}")
     if wanted.samples is not None and wanted.samples < len(y):

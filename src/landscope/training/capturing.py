@@ -69,5 +69,14 @@ class Captured:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             warnings.warn(f"the training step cannot be recorded and runs as it is: {reason}", stacklevel=3)
             self._able = False
+            _release_generator(x.device)
             return
         self._graph = graph
+
+
+def _release_generator(device: torch.device) -> None:
+    """A recording that fails leaves the device's generator waiting for its end, and it refuses to draw: give it a new state."""
+    own = torch.cuda.default_generators[device.index or 0]
+    seed = own.initial_seed()
+    own.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+    own.manual_seed(seed)

@@ -41,7 +41,8 @@ class Run:
         spec, device = task.spec, task.train.y.device
         self.task, self.folder, self.callbacks = task, folder, callbacks
         self.per_epoch = task.steps_per_epoch
-        cuda = device.type == "cuda"
+        # fused steps have their rate as one float32 on the device, which is not what float64 asks for
+        fused = device.type == "cuda" and spec.precision in ("float32", "bfloat16")
         model = task.model
         if spec.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -49,14 +50,13 @@ class Run:
         self.fam = _fam(task)
         self.state = State(
             model,
-            build_optimizer(model, spec, fused=cuda and spec.precision != "float16"),
+            build_optimizer(model, spec, fused=fused),
             Average(model, averaging.decay if averaging.kind == "ema" else None) if averaging else None,
             self.fam,
             GradScaler(device.type) if spec.precision == "float16" else None,
         )
         step = Step(task, self.state.optimizer, fam=self.fam, scaler=self.state.scaler)
-        capturable = cuda and processes() == 1 and spec.precision != "float16"
-        capturable = capturable and (spec.fam is None or spec.fam.probes is None)
+        capturable = fused and processes() == 1 and (spec.fam is None or spec.fam.probes is None)
         self.captures = capturable if graphs is None else capturable and graphs
         full = len(task.train.y) if spec.batch_size == "full" else spec.batch_size
         self._step = Captured(step, full) if self.captures else step

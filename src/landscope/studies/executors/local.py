@@ -38,9 +38,11 @@ class LocalExecutor:
     store: Store
     work: str
     workers: int | None = None
-    """None: as many as the cores allow, one per graphics card where runs need one."""
+    """None: as many as the cores allow, `per_gpu` per graphics card where runs need one."""
     gpus: Sequence[str] | None = None
     """Names as in CUDA_VISIBLE_DEVICES. None: all that there are."""
+    per_gpu: int = 1
+    """How many runs share a graphics card; small networks leave most of one idle."""
     attempts: int = 3
     retry_failed: bool = False
     grace: float = 30.0
@@ -80,11 +82,12 @@ class _Crew:
         self._settings, self._course = settings, course
         waiting = [job.resources for job in course.waiting]
         needing = sum(needs.gpus > 0 for needs in waiting)
-        gpus = list(_gpus() if settings.gpus is None else settings.gpus) if needing else []
+        cards = list(_gpus() if settings.gpus is None else settings.gpus) if needing else []
+        gpus = cards * settings.per_gpu
         most = max((needs.gpus for needs in waiting), default=0)
-        if most > min(1, len(gpus)):
+        if most > min(1, len(cards)):
             raise SpecError(
-                f"a run asks for {most} GPUs; a worker on this machine has {min(1, len(gpus))}. Ask for fewer, or use the "
+                f"a run asks for {most} GPUs; a worker on this machine has {min(1, len(cards))}. Ask for fewer, or use the "
                 "executor ray or slurm"
             )
         cores = _cores()
