@@ -1,6 +1,7 @@
 """How much faster a pool is than its members one after another, in one run.
 
     python benchmarks/pool.py [--device cuda] [--members 50] [--rounds 3] [--networks circles abalone lenet …] [--threads 2]
+                              [--longer 40]
 
 For each network and batch size, the time per member and optimizer step, median over interleaved rounds of which the first is left
 out, of
@@ -11,7 +12,7 @@ out, of
 
 and the ratios to the last; also the bytes of activations by which `train_pool` chooses its way on a CPU. Data are random
 numbers of the real shapes, resident on the device; members are trained for whole epochs, evaluation at their end included
-(the plain loop evaluates nothing).
+(the plain loop evaluates nothing). On a GPU they train `--longer` times as many epochs: a few steps pass before one is recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -144,6 +145,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--alone", type=int, default=3, help="how many members are timed one after another")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--longer", type=int, help="so many times the epochs; 1 on a CPU, 40 on a GPU by default")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--networks", nargs="+", default=list(SUBJECTS), choices=list(SUBJECTS))
     args = parser.parse_args()
@@ -153,8 +155,10 @@ def main() -> None:
     print(f"torch {torch.__version__}, {where}, {args.members} members, median of {args.rounds} interleaved rounds")
     titles = ("activations", "train", "plain loop", "pool", "train/pool", "plain/pool")
     print(f"{'network':18}" + "".join(f"{title:>12}" for title in titles) + "  chosen way")
+    longer = args.longer or (40 if device.type == "cuda" else 1)
     for name in args.networks:
-        print(f"{name:18}" + compare(SUBJECTS[name], args.members, args.alone, args.rounds, device), flush=True)
+        subject = replace(SUBJECTS[name], epochs=longer * SUBJECTS[name].epochs)
+        print(f"{name:18}" + compare(subject, args.members, args.alone, args.rounds, device), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from landscope.cli.failures import CommandError, StoppedError
 from landscope.cli.groups import command_group
 from landscope.cli.output import console, note, print_json, table
 from landscope.cli.parameters import Json
-from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_showing import reports_can_be_made
 from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def run(
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
     gpus: Gpus = None,
+    pool: Pool = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -110,6 +112,7 @@ def run(
             raise UnknownNameError.among(f"part of {name}", wanted, parts)
     folder = into or Path("recipes") / f"{name}-{size}"
     start = time.monotonic()
+    report = reports_can_be_made()
     made = []
     for label, entry in parts.items():
         if part and label not in part:
@@ -119,8 +122,9 @@ def run(
             raise StoppedError(f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on")
         note(f"{name}, {label}: {entry.note or entry.study.name}")
         study = Study(entry.study, folder / label)
-        do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus).check()
-        made += finish_part(chosen, label, size, study, folder)
+        pooled = entry.pool if pool is None else pool
+        do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled).check()
+        made += finish_part(chosen, label, size, study, folder, report=report)
     if as_json:
         print_json([str(path) for path in made])
     else:

@@ -12,8 +12,8 @@ from landscope.cli.failures import CommandError
 from landscope.cli.groups import command_group
 from landscope.cli.output import console, print_json
 from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
-from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, RetryFailed, TimeLimit, do_runs
-from landscope.cli.study_showing import foretell, plain_statuses, show, status_table, write
+from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_showing import foretell, plain_statuses, reports_can_be_made, show, status_table, write
 from landscope.cli.text import examples
 
 __all__ = ["REPORT_EXAMPLES", "app", "report"]
@@ -58,6 +58,7 @@ def run(
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
     gpus: Gpus = None,
+    pool: Pool = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     dry_run: Annotated[
@@ -82,7 +83,8 @@ def run(
     if dry_run:
         foretell(made, as_json)
         return
-    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus)
+    with_report = with_report and reports_can_be_made()
+    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool)
     show(made, folder, summary, with_report, as_json)
 
 
@@ -172,8 +174,9 @@ def measure(
     }
     folder = into or Path("studies") / name
     made = Study.of(written, folder)
-    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus)
-    show(made, folder, summary, True, as_json)
+    with_report = reports_can_be_made()
+    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool=False)
+    show(made, folder, summary, with_report, as_json)
 
 
 REPORT_EXAMPLES = examples(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from landscope.studies.executors.base import Event, Executor, Summary
     from landscope.studies.study import Study
 
-__all__ = ["ExecutorName", "ExecutorOption", "ExecutorOptions", "Gpus", "RetryFailed", "TimeLimit", "do_runs"]
+__all__ = ["ExecutorName", "ExecutorOption", "ExecutorOptions", "Gpus", "Pool", "RetryFailed", "TimeLimit", "do_runs"]
 
 ExecutorName = Literal["local", "ray", "slurm"]
 ExecutorOption = Annotated[ExecutorName, typer.Option("--executor", help="Who does the runs.")]
@@ -43,6 +43,15 @@ Gpus = Annotated[
         show_default=False,
     ),
 ]
+Pool = Annotated[
+    bool | None,
+    typer.Option(
+        "--pool/--no-pool",
+        help="Train runs that differ in seeds and numbers together, as one program, where that is faster; each is then "
+        "measured alone.",
+        show_default=False,
+    ),
+]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try runs that failed again.")]
 TimeLimit = Annotated[
     float | None,
@@ -58,6 +67,7 @@ def do_runs(
     retry_failed: bool,
     time_limit: float | None,
     gpus: int | None,
+    pool: bool | None,
 ) -> Summary:
     """Do the runs of a study, telling what happens; Ctrl-C and a time limit leave it resumable."""
     import torch
@@ -72,6 +82,8 @@ def do_runs(
     note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
     with _Limit(time_limit) as limit:
         try:
+            if pool and (pools := made.pools(needs)):
+                worker.run(pools, on_event=_tell_of_pools(len(pools)))
             summary = worker.run(made.jobs(needs), on_event=_tell(made))
         except KeyboardInterrupt:
             _say_where(made, folder)
@@ -134,6 +146,17 @@ def _tell(made: Study) -> Callable[[Event], None]:
         about = f": {event.detail}" if event.detail else ""
         if event.kind != "skipped" or event.detail != "done before":
             note(f"[{done}/{total}] {event.kind} {run.condition} · seed {run.seed} ({event.key}){about}")
+
+    return tell
+
+
+def _tell_of_pools(total: int) -> Callable[[Event], None]:
+    """A line for each pool that begins or ends; members of one that fails train by themselves."""
+
+    def tell(event: Event) -> None:
+        about = f": {event.detail}" if event.detail else ""
+        if event.kind != "skipped":
+            note(f"pool {event.key} of {total}: {event.kind}{about}")
 
     return tell
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from landscope.cli.output import console, print_json, table
+from landscope.cli.output import console, note, print_json, table
 from landscope.cli.text import duration
 
 if TYPE_CHECKING:
@@ -17,9 +18,17 @@ if TYPE_CHECKING:
     from landscope.studies.executors.base import Summary
     from landscope.studies.study import Study
 
-__all__ = ["foretell", "plain_statuses", "show", "status_table", "write"]
+__all__ = ["foretell", "plain_statuses", "reports_can_be_made", "show", "status_table", "write"]
 
 MOST_ROWS = 60
+
+
+def reports_can_be_made() -> bool:
+    """Whether Plotly is here; told before hours of work, not after them."""
+    if find_spec("plotly") is not None:
+        return True
+    note("plotly is not installed: records are kept, no report is written. Run: pip install 'landscope[report]'")
+    return False
 
 
 def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -67,8 +68,10 @@ class LayerReport:
         return figure
 
 
-def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES) -> LayerReport:
+def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds: float | None = None) -> LayerReport:
     """Each measure of each layer with parameters: the Hessian's diagonal block, the layer's norm, its relative flatness.
+
+    `seconds` is a budget for all of them together; what one layer leaves goes to those after it.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -77,10 +80,15 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES) -> LayerRep
     ['0', '2']
     """
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in measures}
-    for layer, names in probe.layers().items():
+    layers = probe.layers()
+    end = None if seconds is None else time.monotonic() + seconds
+    for at, (layer, names) in enumerate(layers.items()):
         block = probe.restrict(names)
-        for name in measures:
+        for before, name in enumerate(measures):
+            left = len(measures) * (len(layers) - at) - before
+            share = None if end is None else max(0.0, end - time.monotonic()) / left
             takes_layer = any(f.name == "layer" for f in fields(MEASURES[name]))
             settings = {name: {"layer": layer} if takes_layer else {}}
-            estimates[name][layer] = measure(probe if takes_layer else block, measures=settings, progress=False)[name]
+            place = probe if takes_layer else block
+            estimates[name][layer] = measure(place, measures=settings, seconds=share, progress=False)[name]
     return LayerReport(estimates)

@@ -149,6 +149,7 @@ def _parts(size: Size) -> dict[str, Part]:
             published=family.published if size != "tiny" else {},
             columns={"test_loss": "test.loss", "adaptive_sharpness": f"train.published.{family.measure}"},
             conditions={"50 models": "all"},
+            pool=True,
             note=notes[size] + (" Trained on 6,000 of the 60,000 images." if size == "small" and family.small else ""),
         )
         for key, family in FAMILIES.items()

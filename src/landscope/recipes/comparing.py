@@ -59,7 +59,7 @@ def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[Compa
         texts = _texts(recipe, part, records, condition, read, checkpoint)
         if texts is not None:
             paper = _shown([float(row["value"])], float(row["spread"]))
-            found.append(ComparedNumber(table, condition, metric, paper, *texts))
+            found.append(ComparedNumber(table, condition, read, paper, *texts))
     return found
 
 

@@ -74,6 +74,7 @@ def part_of(study: StudySpec, size: Size, published: Mapping[str, str | tuple[st
         study=study,
         published={} if size == "tiny" else published,
         conditions={f"{condition}, bn eval": condition for condition in DECAYS},
+        pool=study.training is not None and study.training.get("model") == "softmax_regression",
         columns={metric: f"train.published.{metric}" for metric in METRICS},
         note="On small stand-ins, to show that everything runs." if size == "tiny" else note,
     )

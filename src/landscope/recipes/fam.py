@@ -27,6 +27,9 @@ _OWN = (
 )
 _TEST = ("loss", "error", "accuracy", "ece", "brier")
 _OF_CLASSES = ("error", "accuracy", "ece", "brier")
+SCORES = ("dsc", "hd", "hd95")
+HALF_TIME = "@100"
+"""The paper's mark for the scores after 100 of its 200 epochs."""
 
 
 def _study(part: str, task: Task, size: Size) -> StudySpec:
@@ -34,7 +37,7 @@ def _study(part: str, task: Task, size: Size) -> StudySpec:
     own, test = (tuple(name for name in names if not shapes or name not in _OF_CLASSES) for names in (_OWN, _TEST))
     measured: dict[str, dict[str, object] | None] = dict.fromkeys(own)
     if size == "paper" and not shapes:
-        measured |= {"hessian_top_eigenvalue": {"tol": 0.05}, "hessian_trace": {"tol": 0.1}}
+        measured |= {"hessian_top_eigenvalue": {"tol": 0.05}, "hessian_trace": {"tol": 0.1, "max_matvecs": 32}}
     kept = task.training.get("snapshots")
     half_time = [f"step {step}" for step in kept] if isinstance(kept, list) else []
     return build(
@@ -50,7 +53,7 @@ def _study(part: str, task: Task, size: Size) -> StudySpec:
                 "splits": {
                     "train": {
                         "measures": measured,
-                        "samples": {"tiny": 8, "small": 256, "paper": 1000}[size],
+                        "samples": {"tiny": 8, "small": 256, "paper": 256 if part == "rte" else 1000}[size],
                         "as_published": "fam",
                         "only": _as_published(shapes, size),
                     },
@@ -83,11 +86,28 @@ def _parts(size: Size) -> dict[str, Part]:
             study=_study(part, task, size),
             published=task.published,
             conditions=task.paper_conditions,
-            columns={name: f"shapes.{name}" for name in ("dsc", "hd", "hd95")} if part == "skulls" else {},
+            columns=_shape_columns() if part == "skulls" else {},
+            checkpoints=_half_time(task) if part == "skulls" else {},
             note=task.note,
         )
         for part, task in tasks(size).items()
     }
+
+
+def _shape_columns() -> dict[str, str]:
+    """Table 2 scores the completion of two kinds of defects, after all epochs and after half of them ("@100")."""
+    return {
+        f"skulls set {number} {score}{at}": f"{split}.{score}"
+        for number, split in ((1, "shapes"), (2, "shapes_shifted"))
+        for score in SCORES
+        for at in ("", HALF_TIME)
+    }
+
+
+def _half_time(task: Task) -> dict[str, str]:
+    kept = task.training["snapshots"]
+    assert isinstance(kept, list), "auto-encoders keep weights at half time"
+    return {f"{score}{HALF_TIME}": f"step {kept[0]}" for score in SCORES}
 
 
 RECIPE = RECIPES.register("fam")(

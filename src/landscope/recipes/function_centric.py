@@ -290,6 +290,7 @@ def _parts(size: Size) -> dict[str, Part]:
     return {
         name: Part(
             study=study,
+            pool=name in ("functions", "circles"),
             note=_STAND_INS
             if size == "tiny"
             else f"{notes[name.partition('-')[0]][size]}{own.get(name, '')} {_NO_NUMBERS}",

@@ -50,6 +50,8 @@ class Part:
     columns: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     """Which weights a table or a metric of the paper shows: {"1 early stopping": "best"}; otherwise the first that are there."""
+    pool: bool = False
+    """Whether the seeds of a condition are trained together, as one program, where that is faster."""
     note: str = ""
     """What differs from the paper: data, size, number of seeds."""
 

@@ -22,11 +22,13 @@ SHOWN = 60
 """Rows of a comparison on the page; the reports have all of them."""
 
 
-def finish_part(recipe: Recipe, part: str, size: Size, study: Study, folder: Path) -> list[Path]:
+def finish_part(
+    recipe: Recipe, part: str, size: Size, study: Study, folder: Path, *, report: bool = True
+) -> list[Path]:
     """After the runs of a part: its records in one file, and its report."""
     bundle = Bundle(recipe.name, part, size, study.spec, tuple(study.records()))
     kept = save_bundle(bundle, folder / f"{part}.json.gz")
-    return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html")]
+    return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html")] if report else [kept]
 
 
 def write_results(folder: Path, page: Path, *, reports: bool = False) -> list[Path]:

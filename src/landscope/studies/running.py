@@ -23,6 +23,7 @@ from landscope.core.schema import Plain, build
 from landscope.studies import stopping
 from landscope.studies.consistency import outputs_file
 from landscope.studies.environment import environment, forget_peak_memory, peak_memory
+from landscope.studies.pooling import POOL, train_together
 from landscope.studies.record import Record, Subject
 from landscope.studies.run_folder import RunFolder
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
@@ -38,10 +39,13 @@ Weights = Mapping[str, Tensor]
 
 
 def work(spec: Mapping[str, Plain], folder: str) -> None:
-    """Do the run in `folder`; a worker of an executor calls this, holding the run's claim."""
+    """Do the run in `folder`, or train a pool of runs there; a worker of an executor calls this, holding the run's claim."""
     run = RunFolder(folder)
     started = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if POOL in spec:
+        train_together(spec[POOL], run, device)
+        return
     forget_peak_memory(device)
     measuring = build(MeasuringSpec, spec["measuring"])
     if "training" in spec:

@@ -52,7 +52,8 @@ class SplitSpec:
     A measure is reported under its own name, or under another that its settings give it, so that it can be taken twice:
     `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`.
     `as_published` adds the measures of a paper as its code computed them (under "published.NAME") and corrected (under
-    "corrected.NAME"); `only` picks some of them.
+    "corrected.NAME"); `only` picks some of them. Where models are measured at a fitted temperature, too, `tempered` names
+    those of `measures` that are taken again there (all, where it is left out); those of a paper always are.
     """
 
     SHORTHAND: ClassVar[str] = "measures"
@@ -61,9 +62,13 @@ class SplitSpec:
     samples: Natural | None = None
     as_published: str | None = None
     only: tuple[str, ...] = ()
+    tempered: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        self.chosen()
+        chosen = self.chosen()
+        for name in self.tempered or ():
+            if name not in chosen:
+                raise UnknownNameError.among("measure of this split", name, chosen)
         if self.only and self.as_published is None:
             raise SpecError("`only` picks measures of `as_published`, which is not given")
         if self.as_published is not None:

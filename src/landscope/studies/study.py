@@ -20,6 +20,7 @@ from landscope.studies.consistency import with_consistency
 from landscope.studies.durable import write_whole
 from landscope.studies.executors.base import Job, Resources
 from landscope.studies.grid import RunSpec, runs_of
+from landscope.studies.pooling import pools_of
 from landscope.studies.record import Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus, Store
@@ -120,6 +121,15 @@ class Study:
     def jobs(self, resources: Resources) -> list[Job]:
         """What an executor is given."""
         return [Job(key, run.plain, resources) for key, run in self.runs.items()]
+
+    def pools(self, resources: Resources) -> list[Job]:
+        """Trainings that an executor may do together before the runs; see `pooling`."""
+        jobs = []
+        for spec in pools_of(self):
+            for run in self.runs.values():
+                self.store.add(run.plain)
+            jobs.append(Job.of(spec, resources))
+        return jobs
 
     def statuses(self) -> dict[str, RunStatus]:
         """Where each run of this study stands; those that the store does not know yet are waiting."""

@@ -146,7 +146,7 @@ def measure_subject(
     for split, wanted in spec.splits.items():
         if len(gauge.rows(split).y):
             note(f"{checkpoint}: {split}")
-            reports[split] = _split_report(gauge, model, split, wanted, T)
+            reports[split] = _split_report(gauge, model, split, wanted, temperature, T)
     if temperature is not None:
         reports["calibration"] = Report({"temperature": temperature})
     if gauge.task.classes and spec.reliability and len(gauge.rows("test").y):
@@ -161,8 +161,12 @@ def measure_subject(
     return Subject(checkpoint=checkpoint, temperature=T, reports=reports, extras=extras)
 
 
-def _split_report(gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec, T: float) -> Report:
+def _split_report(
+    gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec, temperature: Estimate | None, T: float
+) -> Report:
     chosen: dict[str, Measure] = wanted.chosen(gauge.spec.seed)
+    if gauge.spec.temperature == "both" and temperature is not None and wanted.tempered is not None:
+        chosen = {name: chosen[name] for name in wanted.tempered}
     if wanted.as_published is not None:
         preset = AS_PUBLISHED[wanted.as_published]
         for name in wanted.only or preset.measures:
@@ -255,7 +259,7 @@ def _figures(gauge: Gauge, model: nn.Module, T: float, note: Callable[[str], Non
     train = spec.splits.get("train", SplitSpec())
     if spec.layers:
         note("layers")
-        layers = by_layer(gauge.probe(model, "train", train.samples, T))
+        layers = by_layer(gauge.probe(model, "train", train.samples, T), seconds=spec.seconds)
         found["layers"] = _lists(layers.to_frame().reset_index())
     if spec.invariance:
         note("invariances")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -42,6 +42,7 @@ def train_pool(
     resume: bool = True,
     device: torch.device | str | None = None,
     time_limit: float | None = None,
+    should_stop: Callable[[], bool] | None = None,
     checkpoint_every: float = 60.0,
     progress: bool | None = None,
     graphs: bool | None = None,
@@ -62,6 +63,7 @@ def train_pool(
         resume: False begins anew whatever the folder holds.
         device: CUDA's by default where there is one.
         time_limit: seconds after which a checkpoint is written and the pool returned as it is; so it is at SIGTERM.
+        should_stop: asked after every step; the pool ends as at a time limit once it says yes.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
         progress: a bar on a terminal by default; True also writes lines elsewhere, False nothing.
         graphs: whether steps on a GPU are recorded as a CUDA graph; by default they are.
@@ -86,13 +88,14 @@ def train_pool(
         {number: found for number in home.members if (found := home.finished(number, task.model))} if resume else {}
     )
     missing = [number for number in range(len(specs)) if number not in results]
-    with preserved_rng(), interruptible(time_limit) as interruption:
+    with preserved_rng(), interruptible(time_limit, should_stop) as interruption:
         on = Conditions(
             task=task,
             specs=specs,
             data=data,
             folder=home,
             interruption=interruption,
+            should_stop=should_stop,
             deadline=None if time_limit is None else started + time_limit,
             resume=resume,
             checkpoint_every=checkpoint_every,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ class Conditions:
     data: DataLike | None
     folder: PoolFolder
     interruption: Interruption
+    should_stop: Callable[[], bool] | None
     deadline: float | None
     """When the time is up, by `time.monotonic`."""
     resume: bool
@@ -176,6 +177,7 @@ def one_by_one(on: Conditions, missing: Sequence[int]) -> Results:
                 resume=on.resume,
                 device=on.task.train.y.device,
                 time_limit=None if on.deadline is None else max(0.0, on.deadline - time.monotonic()),
+                should_stop=on.should_stop,
                 checkpoint_every=on.checkpoint_every,
                 callbacks=(kept,),
                 progress=on.progress,
