@@ -7,7 +7,16 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["available_bytes", "is_out_of_memory"]
+__all__ = ["GPU_SHARE", "available_bytes", "is_out_of_memory", "keep_to_gpu_share"]
+
+GPU_SHARE = "LANDSCOPE_GPU_SHARE"
+"""The part of a graphics card's memory that this process may use, where several processes work on one card."""
+
+
+def keep_to_gpu_share() -> None:
+    """Have torch refuse what goes beyond `GPU_SHARE`, so that processes that share a card do not starve each other."""
+    if GPU_SHARE in os.environ and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(float(os.environ[GPU_SHARE]))
 
 
 def available_bytes(device: torch.device) -> int:
@@ -17,9 +26,10 @@ def available_bytes(device: torch.device) -> int:
     True
     """
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(free + reusable)
+        free, total = torch.cuda.mem_get_info(device)
+        reserved = torch.cuda.memory_reserved(device)
+        allowed = float(os.environ.get(GPU_SHARE, 1.0)) * total - reserved
+        return int(max(0.0, min(free, allowed)) + reserved - torch.cuda.memory_allocated(device))
     limits = [_system_available(), *_container_available()]
     return max(min(limits), 64 * 2**20)
 

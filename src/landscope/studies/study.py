@@ -119,8 +119,10 @@ class Study:
         return place
 
     def jobs(self, resources: Resources) -> list[Job]:
-        """What an executor is given."""
-        return [Job(key, run.plain, resources) for key, run in self.runs.items()]
+        """What an executor is given, seed by seed: a study that is cut short has every condition."""
+        order = {seed: at for at, seed in enumerate(self.spec.seed_numbers)}
+        runs = sorted(self.runs.items(), key=lambda item: order.get(item[1].seed, 0))
+        return [Job(key, run.plain, resources) for key, run in runs]
 
     def pools(self, resources: Resources) -> list[Job]:
         """Trainings that an executor may do together before the runs; see `pooling`."""

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from queue import SimpleQueue
 from typing import BinaryIO
 
+from landscope.core.memory import keep_to_gpu_share
 from landscope.studies import stopping
 from landscope.studies.performing import perform
 from landscope.studies.run_folder import RunFolder
@@ -46,6 +47,7 @@ def main(work: str, grace: float) -> None:
 
     signal.signal(signal.SIGTERM, stop)
     threading.Thread(target=_listen, args=(jobs, runs, stop), daemon=True).start()
+    keep_to_gpu_share()
     _say(replies, {"ready": os.getpid()})
     while not stopping.requested() and (run := runs.get()) is not None:
         _say(replies, asdict(perform(work, run)))

@@ -123,7 +123,8 @@ class _Crew:
                 self._vacate(seat)
             if seat.worker is None:
                 settings = self._settings
-                seat.worker = WorkerProcess(settings.work, settings.grace, environment(self._threads, gpu))
+                variables = environment(self._threads, gpu, settings.per_gpu)
+                seat.worker = WorkerProcess(settings.work, settings.grace, variables)
             seat.worker.give(job, self._settings.store.run(job.key))
             for worker in self.working:
                 worker.company = max(worker.company, len(self.working))
