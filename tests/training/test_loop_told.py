@@ -124,6 +124,23 @@ def test_tensorboard_gets_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert points[-1] == ("closed", 0)
 
 
+def test_tensorboard_itself_reads_what_was_written(tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard")
+    result = train({**BASE, "epochs": 3}, callbacks=[TensorBoard(tmp_path)])
+    events = reading.EventAccumulator(str(tmp_path))
+    events.Reload()
+    shown = [(event.step, event.value) for event in events.Scalars("train_loss")]
+    assert shown == [(row["step"], pytest.approx(row["train_loss"])) for row in result.history]
+
+
+def test_weights_and_biases_itself_keeps_a_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("wandb", reason="needs wandb")
+    train({**BASE, "epochs": 2}, callbacks=[WeightsAndBiases(mode="offline", dir=str(tmp_path), project="mine")])
+    [kept] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"train_loss" in kept.read_bytes()
+    assert "train_loss" in capfd.readouterr().err  # its own summary at the end of a run
+
+
 def call(*words: object) -> tuple[int, str, str]:
     app = typer.Typer(cls=Commands)
     app.command("train")(command.train)
