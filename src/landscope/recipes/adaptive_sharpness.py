@@ -100,7 +100,7 @@ def _study(key: str, size: Size) -> StudySpec:
         "fisher_rao": None,
         "sam_sharpness": None,
     }
-    if size != "tiny":
+    if size == "paper" or (size == "small" and not family.small):
         own |= {
             "hessian_top_eigenvalue": {"tol": 0.01},
             "hessian_trace": {"tol": 0.1, "max_matvecs": 32},

@@ -92,7 +92,7 @@ def corruption_accuracy(
     *,
     prepare: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
-    batch_size: int = 500,
+    batch_size: int | None = None,
     device: torch.device | str | None = None,
     precision: Precision = "highest",
     progress: Progress | None = None,
@@ -106,7 +106,7 @@ def corruption_accuracy(
         names, severities: which corruptions.
         prepare: from corrupted images to what the model takes (normalisation); bytes become [0, 1] without it.
         seed: of the noise.
-        batch_size: bounds memory; the result does not depend on it.
+        batch_size: bounds memory; the result does not depend on it. Default: 500, on a GPU 2,000.
         device: where to compute; default: where the model is.
         precision: `"tf32"` is faster on a GPU and hardly ever changes a prediction.
         progress: called before each corruption.
@@ -123,6 +123,7 @@ def corruption_accuracy(
         raise ValueError("names and severities must not be empty")
     classifier = Classifier.of(model, device)
     images, labels = classifier.held(images), labels.to(classifier.device)
+    size = (2_000 if classifier.device.type == "cuda" else 500) if batch_size is None else batch_size
     wanted = [("clean", 0), *((name, severity) for name in chosen for severity in levels)]
     counts, of_image = [], torch.zeros(len(images), dtype=torch.float64, device=classifier.device)
     with classifier.evaluating(precision), torch.no_grad():
@@ -130,7 +131,7 @@ def corruption_accuracy(
             if progress is not None:
                 progress(done, len(wanted), f"{name} {severity}" if severity else name)
             right = torch.zeros(len(images), dtype=torch.float64, device=classifier.device)
-            for part in parts(len(images), batch_size):
+            for part in parts(len(images), size):
                 x = images[part].to(classifier.device)
                 if severity:
                     x = corrupt(x, name, severity, seed, first_index=part.start)
