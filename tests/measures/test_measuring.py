@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -167,6 +168,20 @@ def test_layers_one_by_one(tmp_path: Path) -> None:
         assert trace.value == pytest.approx(float(values.sum()), abs=4 * trace.stderr + 1e-9)
     assert frame["relative_flatness"].notna().all()
     report.plot().savefig(tmp_path / "layers.png")
+
+
+def test_layers_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+
+    def spy(*args: object, seconds: float, **options: object) -> object:
+        shares.append(seconds)
+        return measure(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sys.modules["landscope.measures.by_layer"], "measure", spy)
+    by_layer(probe(), ["l2_norm", "relative_flatness"], seconds=60.0)
+    assert len(shares) == 6
+    assert all(9.0 < share <= 60.0 for share in shares)
+    assert shares == sorted(shares)  # these take no time: what is left goes to those that come after
 
 
 def test_enough_data_is_what_sampling_needs() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from landscope.recipes import RECIPES, results_page
+from landscope.recipes import RECIPES, results_page, write_results
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.numbers import published_numbers
@@ -30,6 +30,26 @@ def test_every_bundle_is_whole(path: Path, tmp_path: Path) -> None:
     assert all(record.seconds > 0 and record.environment["torch"] for record in bundle.records)
     again = load_bundle(save_bundle(bundle, tmp_path / "again.json.gz"))
     assert again == bundle
+
+
+@pytest.mark.parametrize("path", BUNDLES, ids=[f"{path.parent.name}/{path.name}" for path in BUNDLES])
+def test_every_bundle_has_a_small_report(path: Path) -> None:
+    report = path.with_name(path.name.replace(".json.gz", ".html"))
+    assert report.stat().st_size < 2_000_000
+    text = report.read_text(encoding="utf-8")
+    assert f"{len(load_bundle(path).records):,} runs" in text
+    assert "<script" not in text
+
+
+def test_reports_are_made_with_the_page(tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    kept = folder / "fam" / "cifar10.json.gz"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes((ROOT / "results" / "fam" / "cifar10.json.gz").read_bytes())
+    page, report = write_results(folder, tmp_path / "RESULTS.md", reports="light")
+    assert report == kept.with_name("cifar10.html")
+    assert "results/fam/cifar10.html" in page.read_text(encoding="utf-8")
+    assert "as published" in report.read_text(encoding="utf-8")
 
 
 def test_bundles_are_small() -> None:

@@ -28,7 +28,7 @@ from landscope.report.baselines import baseline_table
 from landscope.report.calibrations import calibrations
 from landscope.report.cohorts import Study
 from landscope.report.embedding import embedded_json, plotly_script
-from landscope.report.published import comparisons
+from landscope.report.published import ComparedNumber, comparisons
 from landscope.studies.record import Record, Subject
 from landscope.studies.table import long_table, wide_table
 
@@ -135,6 +135,21 @@ def quick(records: list[Record], folder: Path, **options: Any) -> Reader:
 def test_the_answer_comes_first_and_the_rest_in_order(read: Reader) -> None:
     assert read.sections == ORDER
     assert read.text.index("On digits?") < read.text.index("95% interval")
+
+
+def test_a_light_report_has_pictures_and_no_script(records: list[Record], tmp_path: Path) -> None:
+    number = ComparedNumber("1", "SAM", "test_error_pct", "14.0 ± 0.5", "13.9 ± 0.4", "-1.5", 3)
+    first = write_report(records, tmp_path / "first.html", compared=[number], light=True).read_text(encoding="utf-8")
+    again = write_report(records, tmp_path / "again.html", compared=[number], light=True).read_text(encoding="utf-8")
+    assert first == again
+    assert len(first) < 1_500_000
+    assert "<script" not in first
+    assert "A click" not in first
+    assert first.count("data:image/png;base64,") == 6
+    light = Reader(first)
+    assert [key for key in ORDER if key in light.sections] == light.sections
+    assert "every-model" not in light.sections
+    assert all(text in light.text for text in ("13.9", "−1.5", "as published"))
 
 
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:

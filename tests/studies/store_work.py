@@ -41,7 +41,7 @@ def work(spec: dict, folder: str) -> None:
 
 def surroundings(spec: dict, folder: str) -> None:
     """What a worker was given."""
-    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LANDSCOPE_GPU_SHARE")
     RunFolder(folder).finish({"seed": spec["seed"], **{name: os.environ.get(name) for name in names}})
 
 

@@ -191,6 +191,15 @@ def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
     assert {found[seed]["CUDA_VISIBLE_DEVICES"] for seed in (1, 3)} <= {"GPU-3", "GPU-5"}
 
 
+def test_runs_that_share_a_card_share_its_memory(store, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
+    jobs = [Job.of({"seed": seed}, Resources(gpus=1)) for seed in range(3)]
+    executor(store, "store_work:surroundings", workers=None, per_gpu=3).run(jobs)
+    found = [record for _, record in store.records()]
+    assert [record["CUDA_VISIBLE_DEVICES"] for record in found] == ["GPU-3"] * 3
+    assert [record["LANDSCOPE_GPU_SHARE"] for record in found] == ["0.300"] * 3
+
+
 @pytest.mark.parametrize(("visible", "gpus"), [("", 1), ("0,1", 2)])
 def test_cards_that_are_not_there_are_refused(store, monkeypatch, visible, gpus):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

@@ -73,6 +73,19 @@ def test_the_numbers_are_those_of_the_weights(study: Study) -> None:
     assert found["loss"].value == pytest.approx(record.history[-1]["train_loss"], rel=0.5)  # type: ignore[arg-type]
 
 
+def test_only_what_is_asked_for_is_measured_again_at_a_temperature(tmp_path: Path) -> None:
+    splits = {"train": {"measures": ["loss", "l2_norm"], "tempered": ["loss"]}, "test": ["loss", "ece"]}
+    measuring = {"temperature": "both", "splits": splits}
+    study = do_here(Study.of({**SPEC, "seeds": 1, "axes": {}, "measuring": measuring}, tmp_path))
+    plain, scaled = study.records()[0].subjects
+    assert list(plain.reports["train"]) == ["loss", "l2_norm"]
+    assert list(scaled.reports["train"]) == ["loss"]
+    assert list(scaled.reports["test"]) == list(plain.reports["test"])
+    splits["train"] = {"measures": ["loss"], "tempered": ["l2_norm"]}
+    with pytest.raises(SpecError, match="l2_norm"):
+        Study.of({**SPEC, "measuring": measuring}, tmp_path / "wrong")
+
+
 def test_temperature_is_fitted_on_validation_rows_and_changes_no_prediction(study: Study) -> None:
     for record in study.records():
         plain, scaled = record.subjects[:2]

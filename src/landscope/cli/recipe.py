@@ -132,13 +132,16 @@ def run(
             typer.echo(f"written: {path}")
 
 
-@app.command("results", epilog=examples("landscope recipe results results/ --page RESULTS.md"))
+@app.command("results", epilog=examples("landscope recipe results results --page RESULTS.md --reports light"))
 def results(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Records, as RECIPE/PART.json.gz.", show_default=False)
     ],
     page: Annotated[Path, typer.Option(metavar="FILE.md", help="Where the page goes.")] = Path("RESULTS.md"),
-    reports: Annotated[bool, typer.Option("--reports/--no-reports", help="Write the HTML reports, too.")] = False,
+    reports: Annotated[
+        Literal["none", "light", "full"],
+        typer.Option(help="Write the HTML reports, too: small ones, or those with everything that a script can do."),
+    ] = "none",
     as_json: Json = False,
 ) -> None:
     """Make the page of results, and the reports, again from kept records."""

@@ -36,6 +36,7 @@ class Family:
 
 SMALL_ROWS = 2_000
 """Training rows on which the larger family is measured at size `small`."""
+_FEWER_IMAGES = " Trained on 6,000 of the 60,000 images, measured on 2,000 of them."
 
 _CONVERGED = {"relative_change": 0.05}
 
@@ -154,7 +155,12 @@ def _parts(size: Size) -> dict[str, Part]:
             columns={"test_loss": "test.loss", "adaptive_sharpness": f"train.published.{family.measure}"},
             conditions={"50 models": "all"},
             pool=True,
-            note=notes[size] + (" Trained on 6,000 of the 60,000 images, measured on 2,000 of them." if size == "small" and family.small else ""),
+            note=notes[size]
+            + (
+                " Trained on 6,000 of the 60,000 images, measured on 2,000 of them."
+                if size == "small" and family.small
+                else ""
+            ),
         )
         for key, family in FAMILIES.items()
     }

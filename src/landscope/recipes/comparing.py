@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,9 +20,10 @@ from landscope.core.estimate import Estimate
 from landscope.measures import AS_PUBLISHED
 from landscope.recipes.numbers import published_of
 from landscope.recipes.recipe import Part, Recipe
+from landscope.report.published import ComparedNumber
 from landscope.studies.record import Record, Subject
 
-__all__ = ["ComparedNumber", "compare"]
+__all__ = ["compare"]
 
 SCALES = {"_pct": 100.0, "_x100": 100.0}
 SPLITS = {"train": "train", "test": "test", "val": "validation"}
@@ -31,19 +31,6 @@ CORRELATED = re.compile(r"(spearman|kendall_tau|pearson|p) (\S+)~(\S+)(?: (befor
 TEMPERATURE = "+temp"
 
 Read = Callable[[Subject], float]
-
-
-@dataclass(frozen=True)
-class ComparedNumber:
-    """A published number and ours, as texts ("14.9 ± 0.2"); a dash where there is none."""
-
-    table: str
-    condition: str
-    metric: str
-    paper: str
-    published: str
-    corrected: str
-    n: int
 
 
 def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[ComparedNumber]:

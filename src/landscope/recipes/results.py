@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
-from landscope.recipes.comparing import ComparedNumber, compare
-from landscope.recipes.numbers import published_of
+from landscope.recipes.comparing import compare
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
+from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim as ShownClaim
 from landscope.report.study import write_records_report
 from landscope.studies.record import Record
@@ -17,6 +18,8 @@ from landscope.studies.study import Study
 from landscope.studies.table import wide_table
 
 __all__ = ["finish_part", "results_page", "write_results"]
+
+Reports: TypeAlias = Literal["none", "light", "full"]
 
 SHOWN = 60
 """Rows of a comparison on the page; the reports have all of them."""
@@ -31,14 +34,15 @@ def finish_part(
     return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html")] if report else [kept]
 
 
-def write_results(folder: Path, page: Path, *, reports: bool = False) -> list[Path]:
-    """The page of results, and with `reports` the report of every part beside its records."""
+def write_results(folder: Path, page: Path, *, reports: Reports = "none") -> list[Path]:
+    """The page of results, and the report of every part beside its records: small ("light") or with all that a script can do."""
     bundles = _bundles(folder)
     page.write_text(results_page(folder), encoding="utf-8")
     made = [page]
-    if reports:
+    if reports != "none":
         for recipe, parts in bundles.items():
-            made += [_report(bundle, parts, folder / recipe / f"{part}.html") for part, bundle in parts.items()]
+            for part, bundle in parts.items():
+                made.append(_report(bundle, parts, folder / recipe / f"{part}.html", light=reports == "light"))
     return made
 
 
@@ -58,7 +62,7 @@ def _part(bundle: Bundle) -> Part:
     return RECIPES[bundle.recipe].parts(bundle.size)[bundle.part]  # type: ignore[arg-type]
 
 
-def _report(bundle: Bundle, bundles: Mapping[str, Bundle], path: Path) -> Path:
+def _report(bundle: Bundle, bundles: Mapping[str, Bundle], path: Path, *, light: bool = False) -> Path:
     recipe = RECIPES[bundle.recipe]
     entry = _part(bundle)
     claims = [claim for claim in _claims(recipe, bundles) if claim.part in ("", bundle.part)]
@@ -66,9 +70,9 @@ def _report(bundle: Bundle, bundles: Mapping[str, Bundle], path: Path) -> Path:
         bundle.spec,
         bundle.records,
         path,
-        published=published_of(recipe.name, entry),
-        metrics=entry.columns,
+        compared=compare(recipe, entry, bundle.records),
         claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in claims],
+        light=light,
     )
 
 
@@ -77,9 +81,9 @@ def results_page(folder: Path) -> str:
     lines = [
         "# Results",
         "",
-        "Made by `landscope recipe results results/ --page RESULTS.md` from the records under `results/`; nothing here is",
-        "written by hand. A number is mean ± standard deviation over n models. *As published* is what the paper's code",
-        "computed, slips included; *corrected* what it should have measured.",
+        "Made by `landscope recipe results results --page RESULTS.md --reports light` from the records under `results/`;",
+        "nothing here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
+        "paper's code computed, slips included; *corrected* what it should have measured.",
     ]
     bundles = _bundles(folder)
     for name in RECIPES:
@@ -135,7 +139,8 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
         f"Size `{bundle.size}`, {len(records)} runs, seeds {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
         f"{'; '.join(where)}, "
         f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
-        f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz). {entry.note}".rstrip(),
+        f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz), report: "
+        f"[{part}.html]({folder.name}/{recipe.name}/{part}.html). {entry.note}".rstrip(),
     ]
     numbers = compare(recipe, entry, records)
     if numbers:

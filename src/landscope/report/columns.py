@@ -116,7 +116,7 @@ def default_measures(frame: pd.DataFrame, outcomes: Sequence[str]) -> list[str]:
     found: list[str] = []
     for column in known:
         split, _, name = column.partition(".")
-        if column in outcomes or name in PREDICTIONS or split not in ("train", "validation", "test"):
+        if column in outcomes or name.startswith(PREDICTIONS) or split not in ("train", "validation", "test"):
             continue
         if split != "train" and f"train.{name}" in known:
             continue

@@ -68,5 +68,5 @@ def _table(study: Study, cohort: Cohort, summary: SummaryTable, named: bool) -> 
         [Head("condition", numeric=False), Head("n"), *heads],
         rows,
         f"{which}{summary.caption} Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way "
-        f"is better (arrows). For measures of sharpness that is the question. A click on a row lights up its models.",
+        f"is better (arrows). For measures of sharpness that is the question.",
     )

@@ -30,12 +30,14 @@ from landscope.report.histories import history_section
 from landscope.report.invariances import invariance_section
 from landscope.report.landscapes import landscape_section
 from landscope.report.layers import layer_section
+from landscope.report.light import lightened
 from landscope.report.models import data_section, estimate_section, files, plain_study
 from landscope.report.provenance import provenance_section
-from landscope.report.published import published_section
+from landscope.report.published import ComparedNumber, compared_section, published_section
 from landscope.report.scatters import scatter_section
 from landscope.report.section import Claim, Panels, Plot, Section
 from landscope.report.spectral import igs_section, spectrum_section
+from landscope.report.static import pictures
 from landscope.report.within_between import within_between_section
 from landscope.studies.record import Record
 
@@ -59,12 +61,14 @@ def write_report(
     spec: Mapping[str, Plain] | None = None,
     published: pd.DataFrame | None = None,
     metrics: Mapping[str, str] | None = None,
+    compared: Sequence[ComparedNumber] = (),
     claims: Sequence[Claim | tuple[str, str, str, Sequence[str]]] | None = None,
     measures: Sequence[str] | None = None,
     outcomes: Sequence[str] | None = None,
     method: Method = "kendall",
     given: str | None = "train.loss",
     baseline: str | None = None,
+    light: bool = False,
 ) -> Path:
     """Write the report of a study, whole or not at all, and return where it is.
 
@@ -76,16 +80,18 @@ def write_report(
         spec: of the study, shown under its provenance.
         published: a paper's numbers with the columns paper, table, data, model, condition, metric, value, spread.
         metrics: {metric of `published`: column of ours} where names do not tell (see `landscope.report.published`).
+        compared: a paper's numbers that stand beside ours already, instead of `published`.
         claims: (claim, verdict, why, keys of the runs that show it).
         measures: columns, such as "train.hessian_trace"; by default everything measured on the training rows.
         outcomes: columns, such as "test.error"; by default all held-out errors.
         method: "kendall", "spearman" or "pearson".
         given: a column to account for in partial correlations, left out where it was not measured; `None` for none.
         baseline: a condition that the others are tested against.
+        light: without script, undated and small: figures as they stand (see `landscope.report.light`).
 
     Cost: a few seconds for tens of models, about ten for a thousand. Size: 5 MB, of which Plotly is 4.8; 9 MB for a thousand.
     """
-    plotly = plotly_script()
+    plotly = None if light else plotly_script()
     study = Study.of(records, measures, outcomes)
     every = [
         found for cohort in study.cohorts[:COHORTS] if (found := associate(study, cohort, method, given)) is not None
@@ -109,13 +115,17 @@ def write_report(
         layer_section(study),
         igs_section(study),
         invariance_section(study),
-        published_section(study, published, metrics),
+        compared_section(study, compared) if compared else published_section(study, published, metrics),
         data_section(list(packed)),
         provenance_section(study, spec),
     ]
     shown = [section for section in sections if section.blocks]
-    data: dict[str, Plain] = {**plain_study(study), "plots": _plots(shown), "files": {**packed}}
-    page = _page(title, question, _kicker(study, main), shown, data, plotly)
+    kicker = _kicker(study, main)
+    if plotly is None:
+        page = _page(title, question, kicker, lightened(shown, pictures(study, main)))
+    else:
+        data: dict[str, Plain] = {**plain_study(study), "plots": _plots(shown), "files": {**packed}}
+        page = _page(title, question, f"{kicker} · {_today()}", shown, data, plotly)
     target = Path(path)
     aside = target.with_name(target.name + ".part")
     aside.write_text(page, encoding="utf-8", errors="replace")
@@ -136,11 +146,20 @@ def _kicker(study: Study, main: Associations | None) -> str:
     parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
     if main is not None:
         parts.append(f"{len(main.measures)} measures against {len(main.outcomes)} outcomes")
-    return " · ".join([*parts, f"{datetime.now(timezone.utc):%d %B %Y}".lstrip("0")])
+    return " · ".join(parts)
+
+
+def _today() -> str:
+    return f"{datetime.now(timezone.utc):%d %B %Y}".lstrip("0")
 
 
 def _page(
-    title: str, question: str | None, kicker: str, sections: Sequence[Section], data: dict[str, Plain], plotly: str
+    title: str,
+    question: str | None,
+    kicker: str,
+    sections: Sequence[Section],
+    data: dict[str, Plain] | None = None,
+    plotly: str = "",
 ) -> str:
     from landscope import __version__
 
@@ -149,11 +168,11 @@ def _page(
     def read(name: str) -> str:
         return (parts / name).read_text(encoding="utf-8")
 
-    script = '"use strict";\n(() => {\n' + "\n".join(read(f"{name}.js") for name in SCRIPTS) + "})();\n"
-    policy = (
-        f"default-src 'none'; script-src {content_hash(script)} {content_hash(plotly)}; style-src 'unsafe-inline'; "
-        f"img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
+    script, scripts = "", ""
+    if data is not None:
+        script = '"use strict";\n(() => {\n' + "\n".join(read(f"{name}.js") for name in SCRIPTS) + "})();\n"
+        scripts = f"script-src {content_hash(script)} {content_hash(plotly)}; "
+    policy = f"default-src 'none'; {scripts}style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(read("page.html"))
     return template.render(
         title=title,
@@ -163,7 +182,7 @@ def _page(
         policy=policy,
         version=__version__,
         style=Markup(read("page.css")),
-        data=Markup(embedded_json(data)),
+        data=None if data is None else Markup(embedded_json(data)),
         plotly=Markup(plotly),
         script=Markup(script),
     )

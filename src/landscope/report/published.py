@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -23,7 +23,7 @@ from landscope.report.columns import value_columns
 from landscope.report.numerals import significant
 from landscope.report.section import Block, Cell, Head, Prose, Section, Table
 
-__all__ = ["COLUMNS", "Comparison", "comparisons", "published_section"]
+__all__ = ["COLUMNS", "ComparedNumber", "Comparison", "compared_section", "comparisons", "published_section"]
 
 COLUMNS = ("paper", "table", "data", "model", "condition", "metric", "value", "spread")
 """Of the table of published numbers."""
@@ -33,6 +33,50 @@ SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "
 SCALES = {"_pct": 100.0, "_x100": 100.0}
 CORRELATION = re.compile(r"(spearman|kendall_tau|pearson|p) (\S+)~(\S+)(?: (before|after) temp)?")
 ROWS = 400
+
+
+@dataclass(frozen=True)
+class ComparedNumber:
+    """A published number and ours, as its code computed it and corrected: texts ("14.9 ± 0.2"), a dash where there is none."""
+
+    table: str
+    condition: str
+    metric: str
+    paper: str
+    published: str
+    corrected: str
+    n: int
+
+
+def compared_section(study: Study, compared: Sequence[ComparedNumber]) -> Section:
+    """Numbers that were set side by side before, in the paper's order and units."""
+    heads = [
+        *(Head(text, numeric=False) for text in ("table", "condition", "metric")),
+        *(Head(text) for text in ("paper", "as published", "corrected", "n")),
+    ]
+    rows = [
+        [
+            Cell(number.table),
+            Cell(number.condition, condition=_place(study, number.condition)),
+            Cell(_shown(number.metric), title=number.metric),
+            *(_value(text) for text in (number.paper, number.published, number.corrected)),
+            Cell(str(number.n)),
+        ]
+        for number in compared
+    ]
+    caption = "The paper's numbers, ours as its code computed them, and ours corrected; mean ± standard deviation over n models."
+    table = Table(heads, rows, caption, key="published-table")
+    return Section("published", "Beside the published numbers", [table] if rows else [])
+
+
+def _value(text: str) -> Cell:
+    value, _, spread = text.replace("-", "−").partition(" ± ")
+    return Cell(value, spread)
+
+
+def _place(study: Study, condition: str) -> int | None:
+    base = condition.removesuffix("+temp").strip()
+    return study.conditions.index(base) if base in study.conditions else None
 
 
 @dataclass(frozen=True)
@@ -121,10 +165,8 @@ def published_section(
 
 def _row(study: Study, c: Comparison) -> list[Cell]:
     apart = c.deviations
-    base = c.condition.removesuffix("+temp").strip()
-    place = study.conditions.index(base) if base in study.conditions else None
     return [
-        Cell(c.condition, condition=place),
+        Cell(c.condition, condition=_place(study, c.condition)),
         Cell(_shown(c.metric), title=c.metric),
         Cell(" ".join(part for part in (c.paper, c.table) if part and part != "nan")),
         Cell(significant(c.value), significant(c.spread, 2) if math.isfinite(c.spread) else ""),

@@ -16,6 +16,7 @@ __all__ = [
     "Head",
     "Mark",
     "Panels",
+    "Picture",
     "Plot",
     "Prose",
     "Section",
@@ -33,6 +34,8 @@ class Prose:
     text: str = ""
     items: Sequence[str] = ()
     tone: Literal["", "lead", "note"] = ""
+    scripted: bool = False
+    """Whether it tells what only the script can do."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,15 @@ class Plot:
     kind: Literal["plain", "scatter", "explorer", "forest", "landscape"] = "plain"
     title: str = ""
     height: int = 360
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as it stands, for pages without script."""
+
+    source: str
+    """A data address."""
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ class Downloads:
     files: Mapping[str, str]
 
 
-Block = Prose | Plot | Panels | Table | Source | Downloads
+Block = Prose | Plot | Picture | Panels | Table | Source | Downloads
 
 
 @dataclass(frozen=True)

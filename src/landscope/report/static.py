@@ -12,8 +12,9 @@ A figure without data is not made.
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,11 @@ from landscope.studies.record import Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FORMATS", "figures"]
+__all__ = ["FORMATS", "figures", "pictures"]
 
 FORMATS = ("png", "svg", "pdf")
+SCREEN = 110
+"""Dots per inch of figures inside a page."""
 SETTINGS = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -59,8 +62,6 @@ def figures(
         outcomes: columns, such as "test.error"; by default all held-out errors.
         method: "kendall", "spearman" or "pearson".
     """
-    import matplotlib as mpl
-
     for name in formats:
         if name not in FORMATS:
             raise UnknownNameError.among("format", name, FORMATS)
@@ -69,20 +70,36 @@ def figures(
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     written = []
+    for name, figure in _drawn(study, found):
+        for suffix in formats:
+            path = target / f"{name}.{suffix}"
+            # No date: the same study gives the same file.
+            about = {"png": {"Software": "Landscope"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
+            figure.savefig(path, format=suffix, dpi=200, metadata=about)
+            written.append(path)
+    return written
+
+
+def pictures(study: Study, found: Associations | None) -> dict[str, bytes]:
+    """Every figure for which there is data as a small PNG, by its name."""
+    shown = {}
+    for name, figure in _drawn(study, found):
+        content = io.BytesIO()
+        figure.savefig(content, format="png", dpi=SCREEN, bbox_inches="tight", metadata={"Software": "Landscope"})
+        shown[name] = content.getvalue()
+    return shown
+
+
+def _drawn(study: Study, found: Associations | None) -> Iterator[tuple[str, Figure]]:
+    import matplotlib as mpl
+
     with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
         for name, draw in _drawings(study, found).items():
             figure = draw()
-            if figure is None:
-                continue
-            figure.draw_without_rendering()
-            figure.set_layout_engine("none")  # it has found its places; they need not be sought again for every format
-            for suffix in formats:
-                path = target / f"{name}.{suffix}"
-                # No date: the same study gives the same file.
-                about = {"png": {"Software": "Landscope"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
-                figure.savefig(path, format=suffix, dpi=200, metadata=about)
-                written.append(path)
-    return written
+            if figure is not None:
+                figure.draw_without_rendering()
+                figure.set_layout_engine("none")  # it has found its places; they need not be sought for every format
+                yield name, figure
 
 
 def _drawings(study: Study, found: Associations | None) -> dict[str, Callable[[], Figure | None]]:

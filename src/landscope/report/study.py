@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from landscope.core.errors import SpecError
 from landscope.core.schema import Plain, to_plain
 from landscope.report.page import write_report
+from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim
 from landscope.report.static import figures
 from landscope.studies.record import Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["write_records_report", "write_study_figures", "write_study_report"]
 
@@ -33,9 +31,9 @@ def write_records_report(
     records: Sequence[Record],
     path: str | os.PathLike[str],
     *,
-    published: pd.DataFrame | None = None,
-    metrics: Mapping[str, str] | None = None,
+    compared: Sequence[ComparedNumber] = (),
     claims: Sequence[Claim] | None = None,
+    light: bool = False,
 ) -> Path:
     """The report of a study's records: its question and the columns that its analysis names, as far as they were measured."""
     known = set(wide_table(records).columns)
@@ -47,14 +45,14 @@ def write_records_report(
         title=spec.name,
         question=spec.question or None,
         spec=cast(Mapping[str, Plain], to_plain(spec)),
-        published=published,
-        metrics=metrics,
+        compared=compared,
         claims=claims,
         measures=measures,
         outcomes=outcomes or None,
         method=spec.analysis.method,
         given=spec.analysis.given if spec.analysis.given in known else None,
         baseline=spec.analysis.baseline,
+        light=light,
     )
 
 

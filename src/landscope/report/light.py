@@ -1,0 +1,52 @@
+"""The report without script: text, tables and figures as they stand; a tenth of a megabyte or two instead of five.
+
+For places that keep many reports, such as a repository. Figures that only the script draws are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from landscope.report.section import Block, Panels, Picture, Plot, Prose, Section
+
+__all__ = ["lightened"]
+
+FIGURES: Mapping[str, Mapping[str, str]] = {
+    "correlations": {
+        "forest": "Every measure against every outcome, with 95 % intervals.",
+        "correlations": "The same correlations at a glance.",
+    },
+    "scatter": {"scatter": "The strongest measures against the outcomes, a point for each model."},
+    "calibration": {"reliability": "Confidence against accuracy; bars are 95 % intervals."},
+    "spectra": {"spectra": "Densities of the eigenvalues of the Hessian."},
+    "landscapes": {"landscape": "Lines of equal loss in a filter-normalised plane through the weights."},
+}
+"""Which of the drawn figures belong to a section, with their captions."""
+SCRIPTED = "every-model"
+"""The section that nothing is in without the script."""
+
+
+def lightened(sections: Sequence[Section], pictures: Mapping[str, bytes]) -> list[Section]:
+    """The sections with pictures for plots; those that are empty then are left out.
+
+    >>> [section] = lightened([Section("scatter", "Model by model", [Plot("a", {}, "")])], {"scatter": b"PNG"})
+    >>> section.blocks[0].source
+    'data:image/png;base64,UE5H'
+    """
+    found = []
+    for section in sections:
+        drawn = [
+            Picture(f"data:image/png;base64,{base64.b64encode(pictures[name]).decode()}", caption)
+            for name, caption in FIGURES.get(section.key, {}).items()
+            if name in pictures
+        ]
+        rest = [block for block in section.blocks if not _scripted(block)]
+        if section.key != SCRIPTED and (drawn or rest):
+            found.append(replace(section, blocks=[*drawn, *rest]))
+    return found
+
+
+def _scripted(block: Block) -> bool:
+    return isinstance(block, Plot | Panels) or (isinstance(block, Prose) and block.scripted)
