@@ -1,4 +1,4 @@
-"""What the training loop costs: an epoch against a loop written by hand, a SAM step against a plain one; on CUDA, recorded steps.
+"""What the training loop costs: an epoch against a loop written by hand, SAM and FAM against plain; on CUDA, recorded steps.
 
     python benchmarks/training.py [--device cuda] [--rounds 15] [--nets lenet5 resnet20] [--batch 128]
 
@@ -136,6 +136,13 @@ def main() -> None:
         compare(f"{net}: epoch, loop against by hand", plain, by_hand(net, device, given.batch), given.rounds, device)
         compare(
             f"{net}: epoch, SAM against plain", ours(net, device, given.batch, sam=0.05), plain, given.rounds, device
+        )
+        compare(
+            f"{net}: epoch, FAM on the classifier against plain",
+            ours(net, device, given.batch, fam={"strength": 0.1}),
+            plain,
+            given.rounds,
+            device,
         )
         if device.type == "cuda":
             eager = ours(net, device, given.batch, graphs=False)

@@ -99,6 +99,24 @@ def test_from_a_file_to_a_report(call: Call, spec: Path, tmp_path: Path) -> None
     assert all(Path(path).stat().st_size > 1000 for path in json.loads(out)["figures"])
 
 
+def test_runs_are_trained_together_when_asked_for(call: Call, spec: Path, tmp_path: Path) -> None:
+    code, out, err = call(
+        "study", "run", spec, "--pool", "--into", tmp_path / "s", "-e", "workers=1", "--no-report", "--json"
+    )
+    assert code == 0, err
+    assert "of 1: finished" in err
+    assert len(json.loads(out)["finished"]) == 4
+
+
+def test_averages_that_nobody_measures_are_pointed_out(call: Call, spec: Path, tmp_path: Path) -> None:
+    spec.write_text(
+        STUDY.replace("epochs: 2,", "epochs: 2, averaging: {kind: swa, start: 0.5},").replace("seeds: 2", "seeds: 1")
+    )
+    code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--no-report")
+    assert code == 0, err
+    assert "iterates are averaged, but measured are final" in err
+
+
 def test_a_failed_run_keeps_its_traceback_and_can_be_retried(call: Call, spec: Path, tmp_path: Path) -> None:
     spec.write_text(STUDY.replace("epochs: 2,", "epochs: 2, optimizer: {lr: 1e30},").replace("seeds: 2", "seeds: 1"))
     folder = tmp_path / "s"

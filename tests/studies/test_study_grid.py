@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,20 @@ def test_a_study_is_kept_and_opened_again(tmp_path: Path) -> None:
 def test_specs_survive_being_written_out() -> None:
     spec = changed(measuring={"splits": {"train": {"measures": {"hessian_trace": {"tol": 0.1}}}}, "landscape": 9})
     assert build(StudySpec, to_plain(spec)) == spec
+
+
+def test_an_edited_function_of_ones_own_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "own_rows.py"
+    keys = []
+    for factor in (1.0, 2.0):
+        source.write_text(
+            f"import torch\n\n\ndef rows():\n    return {{'train': (torch.ones(4, 2) * {factor}, torch.zeros(4, 1))}}\n"
+        )
+        monkeypatch.delitem(sys.modules, "own_rows", raising=False)
+        importlib.invalidate_caches()
+        study = Study.of(
+            {"name": "own", "training": {"model": "mlp", "data": "own_rows:rows"}, "seeds": 1}, tmp_path / "s"
+        )
+        keys += list(study.runs)
+    assert len(set(keys)) == 2

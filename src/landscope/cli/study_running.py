@@ -80,6 +80,7 @@ def do_runs(
     start = time.monotonic()
     before = made.progress()
     note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
+    _warn_of_averages(made)
     with _Limit(time_limit) as limit:
         try:
             if pool and (pools := made.pools(needs)):
@@ -94,6 +95,18 @@ def do_runs(
             raise
     note(f"{len(summary.finished)} runs finished in {duration(time.monotonic() - start)}")
     return summary
+
+
+def _warn_of_averages(made: Study) -> None:
+    """Averaged weights that nobody asks for are no error, and hardly ever meant."""
+    if "average" in made.spec.measuring.checkpoints:
+        return
+    averaging = {run.condition: None for run in made.runs.values() if run.training and run.training.averaging}
+    if averaging:
+        note(
+            f"{', '.join(averaging)}: iterates are averaged, but measured are {', '.join(made.spec.measuring.checkpoints)}; "
+            "say `checkpoints: [average]` under `measuring`"
+        )
 
 
 class _Limit:

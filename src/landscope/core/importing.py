@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import cast
 
 from landscope.core.errors import SpecError
 
-__all__ = ["call_imported", "import_function", "is_import"]
+__all__ = ["call_imported", "import_function", "is_import", "source_version"]
 
 
 def is_import(source: str) -> bool:
@@ -44,6 +45,21 @@ def import_function(source: str) -> Callable[..., object]:
     if not callable(function):
         raise SpecError(f"{source}: {module_name} has no function {function_name!r}")
     return cast(Callable[..., object], function)
+
+
+def source_version(source: str) -> str:
+    """The name of a function with a digest of the file that it is written in, so that an edit is another version.
+
+    A function of our own, whose versions have numbers, or one without a file goes by its name alone.
+
+    >>> source_version("math:hypot")
+    'math:hypot'
+    """
+    function = import_function(source)
+    file = getattr(sys.modules.get(getattr(function, "__module__", "") or ""), "__file__", None)
+    if source.startswith(f"{__package__.partition('.')[0]}.") or file is None or not file.endswith(".py"):
+        return source
+    return f"{source} {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}"
 
 
 def call_imported(source: str, options: Mapping[str, object]) -> object:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from landscope.core.documents import read_document
 from landscope.core.errors import DataFileError, SpecError
-from landscope.core.importing import is_import
+from landscope.core.importing import is_import, source_version
 from landscope.core.schema import Path, Plain, build, to_plain
 from landscope.data import status as data_status
 from landscope.studies.canonical import run_key
@@ -177,7 +177,7 @@ def _versions(spec: StudySpec, place: Mapping[Path, str] | None) -> dict[str, Pl
         else build(DataSpec, (spec.training or {}).get("data", {}))
     )
     if is_import(named.name):
-        return {"landscope": landscope.__version__, "data": named.name}
+        return {"landscope": landscope.__version__, "data": source_version(named.name)}
     found = data_status(named.name, root=named.options.get("root"), verify=False)  # type: ignore[arg-type]
     if found.state != "present":
         where = (place or {}).get(("training", "data"), "")
