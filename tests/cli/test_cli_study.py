@@ -104,7 +104,7 @@ def test_runs_are_trained_together_when_asked_for(call: Call, spec: Path, tmp_pa
         "study", "run", spec, "--pool", "--into", tmp_path / "s", "-e", "workers=1", "--no-report", "--json"
     )
     assert code == 0, err
-    assert "of 1: finished" in err
+    assert "finished training 4 runs together" in err
     assert len(json.loads(out)["finished"]) == 4
 
 

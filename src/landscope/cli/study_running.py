@@ -17,7 +17,7 @@ from landscope.cli.output import note
 from landscope.cli.text import duration
 
 if TYPE_CHECKING:
-    from landscope.studies.executors.base import Event, Executor, Summary
+    from landscope.studies.executors.base import Event, Executor, Job, Summary
     from landscope.studies.study import Study
 
 __all__ = ["ExecutorName", "ExecutorOption", "ExecutorOptions", "Gpus", "Pool", "RetryFailed", "TimeLimit", "do_runs"]
@@ -84,7 +84,7 @@ def do_runs(
     with _Limit(time_limit) as limit:
         try:
             if pool and (pools := made.pools(needs)):
-                worker.run(pools, on_event=_tell_of_pools(len(pools)))
+                worker.run(pools, on_event=_tell_of_pools(pools))
             summary = worker.run(made.jobs(needs), on_event=_tell(made))
         except KeyboardInterrupt:
             _say_where(made, folder)
@@ -163,13 +163,16 @@ def _tell(made: Study) -> Callable[[Event], None]:
     return tell
 
 
-def _tell_of_pools(total: int) -> Callable[[Event], None]:
+def _tell_of_pools(pools: Sequence[Job]) -> Callable[[Event], None]:
     """A line for each pool that begins or ends; members of one that fails train by themselves."""
+    from landscope.studies.pooling import members_of
+
+    sizes = {job.key: len(members_of(job.spec)) for job in pools}
 
     def tell(event: Event) -> None:
         about = f": {event.detail}" if event.detail else ""
         if event.kind != "skipped":
-            note(f"pool {event.key} of {total}: {event.kind}{about}")
+            note(f"{event.kind} training {sizes[event.key]} runs together ({event.key}){about}")
 
     return tell
 

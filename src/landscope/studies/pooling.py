@@ -29,7 +29,7 @@ from landscope.training.spec import TrainingSpec
 if TYPE_CHECKING:
     from landscope.studies.study import Study
 
-__all__ = ["POOL", "PoolSpec", "pools_of", "train_together"]
+__all__ = ["POOL", "PoolSpec", "members_of", "pools_of", "train_together"]
 
 POOL = "pool"
 """The key by which the spec of a pool is told from that of a run."""
@@ -63,6 +63,13 @@ def pools_of(study: Study) -> list[dict[str, Plain]]:
         if isinstance(training, dict) and not (place / "training").exists() and not (place / "record.json").exists():
             alike.setdefault(canonical_json(_without_numbers(training)), []).append((key, training))
     return [{POOL: to_plain(_pool(group))} for group in alike.values() if len(group) > 1]
+
+
+def members_of(spec: Mapping[str, Plain]) -> list[str]:
+    """Keys of the runs of a pool."""
+    pool = spec[POOL]
+    assert isinstance(pool, dict), "the spec of a pool"
+    return cast(list[str], pool["members"])
 
 
 def _pool(group: list[tuple[str, dict[str, Plain]]]) -> PoolSpec:

@@ -126,12 +126,11 @@ class Study:
 
     def pools(self, resources: Resources) -> list[Job]:
         """Trainings that an executor may do together before the runs; see `pooling`."""
-        jobs = []
-        for spec in pools_of(self):
-            for run in self.runs.values():
+        specs = pools_of(self)
+        if specs:
+            for run in self.runs.values():  # members are handed their training, so they must be there
                 self.store.add(run.plain)
-            jobs.append(Job.of(spec, resources))
-        return jobs
+        return [Job.of(spec, resources) for spec in specs]
 
     def statuses(self) -> dict[str, RunStatus]:
         """Where each run of this study stands; those that the store does not know yet are waiting."""

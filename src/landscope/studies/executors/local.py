@@ -48,6 +48,12 @@ class LocalExecutor:
     grace: float = 30.0
     """Seconds that runs have to write a checkpoint when the study is asked to stop."""
 
+    def __post_init__(self) -> None:
+        if self.per_gpu < 1:
+            raise SpecError(
+                f"per_gpu is the number of runs that share a graphics card, at least 1; {self.per_gpu} came"
+            )
+
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
         """Do what is not done."""
         import_function(self.work)  # a wrong name is found out before any process is started
