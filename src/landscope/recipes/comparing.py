@@ -20,14 +20,11 @@ from landscope.core.estimate import Estimate
 from landscope.measures import AS_PUBLISHED
 from landscope.recipes.numbers import published_of
 from landscope.recipes.recipe import Part, Recipe
-from landscope.report.published import ComparedNumber
+from landscope.report.published import CORRELATION, SCALES, SPLITS, ComparedNumber
 from landscope.studies.record import Record, Subject
 
 __all__ = ["compare"]
 
-SCALES = {"_pct": 100.0, "_x100": 100.0}
-SPLITS = {"train": "train", "test": "test", "val": "validation"}
-CORRELATED = re.compile(r"(spearman|kendall_tau|pearson|p) (\S+)~(\S+)(?: (before|after) temp)?")
 TEMPERATURE = "+temp"
 
 Read = Callable[[Subject], float]
@@ -53,7 +50,7 @@ def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[Compa
 def _texts(
     recipe: Recipe, part: Part, records: Sequence[Record], condition: str, metric: str, checkpoint: str
 ) -> tuple[str, str, int] | None:
-    correlated = CORRELATED.fullmatch(metric)
+    correlated = CORRELATION.fullmatch(metric)
     if correlated is not None:
         return _correlation_texts(recipe, part, records, correlated, checkpoint)
     scaled = condition.endswith(TEMPERATURE)

@@ -23,7 +23,17 @@ from landscope.report.columns import value_columns
 from landscope.report.numerals import significant
 from landscope.report.section import Block, Cell, Head, Prose, Section, Table
 
-__all__ = ["COLUMNS", "ComparedNumber", "Comparison", "compared_section", "comparisons", "published_section"]
+__all__ = [
+    "COLUMNS",
+    "CORRELATION",
+    "SCALES",
+    "SPLITS",
+    "ComparedNumber",
+    "Comparison",
+    "compared_section",
+    "comparisons",
+    "published_section",
+]
 
 COLUMNS = ("paper", "table", "data", "model", "condition", "metric", "value", "spread")
 """Of the table of published numbers."""
