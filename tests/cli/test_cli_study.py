@@ -106,6 +106,9 @@ def test_runs_are_trained_together_when_asked_for(call: Call, spec: Path, tmp_pa
     assert code == 0, err
     assert "finished training 4 runs together" in err
     assert len(json.loads(out)["finished"]) == 4
+    code, out, err = call("report", tmp_path / "s", "--light", "--json")
+    assert code == 0, err
+    assert "<script" not in Path(json.loads(out)["report"]).read_text()
 
 
 def test_averages_that_nobody_measures_are_pointed_out(call: Call, spec: Path, tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def measure(
 REPORT_EXAMPLES = examples(
     "landscope report studies/regularisers --open",
     "landscope report studies/regularisers --output page.html --figures png,pdf",
+    "landscope report studies/regularisers --light --output small.html",
 )
 
 
@@ -194,6 +195,9 @@ def report(
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    light: Annotated[
+        bool, typer.Option("--light", help="Without script: figures as they stand, a tenth of the size, no Plotly.")
+    ] = False,
     figures: Annotated[
         str | None,
         typer.Option(metavar="png,svg,pdf", help="Write static figures for papers beside it, too.", show_default=False),
@@ -207,7 +211,7 @@ def report(
     made = Study.open(folder)
     if not made.progress().done:
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")
-    page = write(made, output or folder / "report.html")
+    page = write(made, output or folder / "report.html", light=light)
     drawn = write_study_figures(made, page.parent / "figures", figures.split(",")) if figures else []
     if as_json:
         print_json({"report": page, "figures": drawn})

@@ -139,8 +139,8 @@ def status_table(made: Study) -> Table:
     return shown
 
 
-def write(made: Study, path: Path) -> Path:
+def write(made: Study, path: Path, *, light: bool = False) -> Path:
     """The report of what is done so far."""
     from landscope.report.study import write_study_report
 
-    return write_study_report(made, path)
+    return write_study_report(made, path, light=light)

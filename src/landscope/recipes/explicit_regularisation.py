@@ -162,7 +162,8 @@ RECIPE = RECIPES.register("explicit-regularisation")(
             "The test error includes the rows that early stopping and the temperature were chosen on; here the test rows are the "
             "other half.",
             "The temperature was fitted by L-BFGS with rate 0.01 and 50 iterations and stops near 1.6 whatever the optimum is; "
-            "here it is fitted to convergence.",
+            "here it is fitted to convergence. Rows "
+            'with "+temp" are at our temperature in both columns.',
             "Models trained with augmentation were measured on augmented rows; here on rows as they are.",
             "Its correlations are over means of conditions, early-stopped and final together (n = 8, for IGS n = 4); verdicts "
             "here rest on the final models one by one.",

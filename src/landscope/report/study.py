@@ -21,9 +21,9 @@ from landscope.studies.table import wide_table
 __all__ = ["write_records_report", "write_study_figures", "write_study_report"]
 
 
-def write_study_report(study: Study, path: str | os.PathLike[str]) -> Path:
+def write_study_report(study: Study, path: str | os.PathLike[str], *, light: bool = False) -> Path:
     """The report of what is done so far."""
-    return write_records_report(study.spec, study.records(), path)
+    return write_records_report(study.spec, study.records(), path, light=light)
 
 
 def write_records_report(
