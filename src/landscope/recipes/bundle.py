@@ -21,6 +21,8 @@ __all__ = ["Bundle", "load_bundle", "save_bundle"]
 
 LONG = 64
 """Entries of a list in an estimate's details that are kept; longer ones only for the models that figures show."""
+FEW = 16
+"""Rows of the history of a model that no figure shows."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,17 @@ def load_bundle(path: Path) -> Bundle:
 def _trimmed(record: Record) -> Record:
     """Without the long lists (spectra, curves) of models that no figure shows: those of the first seed are kept.
 
-    Of a long history every k-th row is kept, and the last.
+    Of a long history every k-th row is kept, and the last; fewer of models that no figure shows.
     """
-    every = -(-len(record.history) // (LONG - 1)) or 1
-    history = (
-        record.history if len(record.history) <= LONG else (*record.history[every - 1 : -1 : every], record.history[-1])
-    )
     if record.spec.get("figures"):
-        return replace(record, history=history)
-    return replace(record, history=history, subjects=tuple(_short(subject) for subject in record.subjects))
+        return replace(record, history=_thinned(record.history, LONG))
+    subjects = tuple(_short(subject) for subject in record.subjects)
+    return replace(record, history=_thinned(record.history, FEW), subjects=subjects)
+
+
+def _thinned(rows: tuple[Mapping[str, Plain], ...], most: int) -> tuple[Mapping[str, Plain], ...]:
+    every = -(-len(rows) // (most - 1)) or 1
+    return rows if len(rows) <= most else (*rows[every - 1 : -1 : every], rows[-1])
 
 
 def _short(subject: Subject) -> Subject:
