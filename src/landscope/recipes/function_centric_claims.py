@@ -129,10 +129,11 @@ def _moved(tests: Mapping[str, tuple[pd.Series, pd.Series]]) -> list[_Moved]:
 
 
 def _verdict(moved: Sequence[_Moved], expected: Mapping[str, int]) -> Verdict:
+    """A claim about several measures holds where it does for each of them, and not where one goes the other way."""
     signs = {one.direction * expected[one.name] for one in moved}
     if -1 in signs:
         return "does not hold"
-    return "holds" if 1 in signs else "cannot be told"
+    return "holds" if signs == {1} else "cannot be told"
 
 
 def _judged(text: str, part: str, moved: Sequence[_Moved], expected: Mapping[str, int], runs: Sequence[str]) -> Claim:
