@@ -19,7 +19,7 @@ FIGURES: Mapping[str, Mapping[str, str]] = {
         "correlations": "The same correlations at a glance.",
     },
     "scatter": {"scatter": "The strongest measures against the outcomes, a point for each model."},
-    "calibration": {"reliability": "Confidence against accuracy; bars are 95 % intervals."},
+    "calibration": {"reliability": "Confidence against accuracy, before and after temperature scaling."},
     "spectra": {"spectra": "Densities of the eigenvalues of the Hessian."},
     "landscapes": {"landscape": "Lines of equal loss in a filter-normalised plane through the weights."},
 }
