@@ -148,18 +148,33 @@ def test_specs_survive_being_written_out() -> None:
     assert build(StudySpec, to_plain(spec)) == spec
 
 
-def test_an_edited_function_of_ones_own_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["data", "model", "axis"])
+def test_an_edited_function_of_ones_own_is_another_run(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    source = tmp_path / "own_rows.py"
-    keys = []
-    for factor in (1.0, 2.0):
-        source.write_text(
-            f"import torch\n\n\ndef rows():\n    return {{'train': (torch.ones(4, 2) * {factor}, torch.zeros(4, 1))}}\n"
-        )
-        monkeypatch.delitem(sys.modules, "own_rows", raising=False)
+    monkeypatch.chdir(tmp_path)
+    training: dict[str, object] = {"model": "mlp", "data": "circles"}
+    axes: dict[str, object] = {}
+    if part == "axis":
+        axes = {"net": {"own": {"model": "own_part:build"}}}
+    else:
+        training[part] = "own_part:build"
+    kept: dict[str, list[str]] = {}
+    for text in ("1", "2", "1"):
+        (tmp_path / "own_part.py").write_text(f"def build(**options):\n    return {text}\n")
+        monkeypatch.delitem(sys.modules, "own_part", raising=False)
         importlib.invalidate_caches()
-        study = Study.of(
-            {"name": "own", "training": {"model": "mlp", "data": "own_rows:rows"}, "seeds": 1}, tmp_path / "s"
-        )
-        keys += list(study.runs)
-    assert len(set(keys)) == 2
+        study = Study.of({"name": "own", "training": training, "axes": axes, "seeds": 1}, tmp_path / "s")
+        assert kept.setdefault(text, list(study.runs)) == list(study.runs)
+    assert kept["1"] != kept["2"]
+    study.save(tmp_path / "s")
+    (tmp_path / "own_part.py").write_text("def build(**options):\n    return 3\n")
+    assert list(Study.open(tmp_path / "s").runs) == kept["1"]  # what was run stays what it was
+
+
+def test_data_of_ones_own_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
+    spec = tmp_path / "study.yaml"
+    spec.write_text("name: own\ntraining:\n  model: mlp\n  data: no_such_module:rows\n")
+    with pytest.raises(SpecError, match=r"study.yaml:4: no_such_module:rows"):
+        Study.of(spec, tmp_path / "s")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from statistics import median
@@ -170,18 +171,45 @@ def _versions(spec: StudySpec, place: Mapping[Path, str] | None) -> dict[str, Pl
     """Versions of code and data, which are part of every run's key; data that is missing is reported now."""
     import landscope
 
-    named = (
-        spec.checkpoints.data
-        if spec.checkpoints is not None
-        else build(DataSpec, (spec.training or {}).get("data", {}))
-    )
+    taken = spec.checkpoints
+    named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
+    versions: dict[str, Plain] = {"landscope": landscope.__version__, "data": _data_version(named, place)}
+    written: object = {"model": taken.model.name} if taken is not None else (spec.training, spec.axes)
+    own = sorted({name for name in _networks(written) if is_import(name)})
+    with suppress(SpecError):  # one that cannot be imported is reported with the runs, by the line it stands on
+        versions |= {"networks": [source_version(name) for name in own]} if own else {}
+    return versions
+
+
+def _data_version(named: DataSpec, place: Mapping[Path, str] | None) -> Plain:
+    where = (place or {}).get(("training", "data"), "")
+    prefix = f"{where}: " if where else ""
     if is_import(named.name):
-        return {"landscope": landscope.__version__, "data": source_version(named.name)}
+        try:
+            return source_version(named.name)
+        except SpecError as error:
+            raise SpecError(f"{prefix}{error}") from error
     found = data_status(named.name, root=named.options.get("root"), verify=False)  # type: ignore[arg-type]
     if found.state != "present":
-        where = (place or {}).get(("training", "data"), "")
         problems = "; ".join(found.problems[:3])
         raise DataFileError(
-            f"{where + ': ' if where else ''}{found.title} is {found.state}{': ' + problems if problems else ''}. {found.hint}"
+            f"{prefix}{found.title} is {found.state}{': ' + problems if problems else ''}. {found.hint}"
         )
-    return {"landscope": landscope.__version__, "data": found.version}
+    return found.version
+
+
+def _networks(written: object, key: str = "") -> Iterator[str]:
+    """Names of networks in what was written, wherever an axis may put them.
+
+    >>> list(_networks([{"model": {"name": "a:b"}}, {"net": {"model": ["mlp", "c:d"]}, "x": {"y": {"model.name": "e:f"}}}]))
+    ['a:b', 'mlp', 'c:d', 'e:f']
+    """
+    if isinstance(written, str):
+        if key in ("model", "model.name"):
+            yield written
+    elif isinstance(written, Mapping):
+        for name, value in written.items():
+            yield from _networks(value, f"model.{name}" if key == "model" else str(name))
+    elif isinstance(written, list | tuple):
+        for value in written:
+            yield from _networks(value, key)
