@@ -14,6 +14,7 @@ from torch import Tensor
 
 from landscope.core.accumulation import saved_bytes
 from landscope.core.batches import Batch
+from landscope.core.convolutions import plain_derivatives
 from landscope.core.errors import DifferentiationError
 from landscope.core.memory import is_out_of_memory
 from landscope.core.probe import Probe
@@ -70,7 +71,7 @@ def behind_layer(probe: Probe, layer: Layer, batch: Batch) -> Behind:
         held.extend((x.detach().clone(), leaf))
         return leaf.clone()  # what follows may work in place, which a leaf does not allow
 
-    with replaced_output(layer, cut):
+    with replaced_output(layer, cut), plain_derivatives():
         loss = probe.loss_sum(probe.params, batch)
     inputs, leaf = held
     if not loss.requires_grad:

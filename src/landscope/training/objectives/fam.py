@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal
@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from landscope.core.convolutions import plain_derivatives
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError, OperandError
 from landscope.core.seeding import generator, rademacher
@@ -104,6 +105,7 @@ class FAM:
         self._modules = list(own.modules())
         self._mixed: dict[tuple[bool, ...], bool] = {}
         self._seed, self._draws = seed, 0
+        self._recorded_signs: list[list[Tensor]] = []
         self._recorder = Recorder()
         self._handles = [module.register_forward_hook(self._recorder.after_layer, with_kwargs=True)]
         if module is not own:
@@ -177,13 +179,29 @@ class FAM:
         return exact_flatness(behind(loss, call.outputs, self._whole), call, factor, mixed)
 
     def _sampled(self, loss: Tensor, call: Call, factor: Tensor, mixed: bool) -> Tensor:
-        count = self.probes or 1
+        at = behind(loss, call.outputs, self._whole)
+        shapes = [(self.probes or 1, *shape) for shape in sign_shapes(call, factor, mixed)]
+        signs = [torch.empty(shape, dtype=factor.dtype, device=factor.device) for shape in shapes]
+        if factor.is_cuda and torch.cuda.is_current_stream_capturing():
+            self._recorded_signs.append(signs)  # nothing is computed now, and `redraw` fills them before each replay
+        else:
+            self._draw(signs)
+        return sampled_flatness(at, call, factor, signs)
+
+    def _draw(self, signs: list[Tensor]) -> None:
+        """The next draw, into tensors that are there."""
         rng = generator(self._seed, "fam", self._draws, dist.get_rank() if processes() > 1 else 0)
         self._draws += 1
-        at = behind(loss, call.outputs, self._whole)
-        shapes = sign_shapes(call, factor, mixed)
-        signs = [rademacher((count, *shape), rng, factor.dtype, factor.device) for shape in shapes]
-        return sampled_flatness(at, call, factor, signs)
+        for own in signs:
+            own.copy_(rademacher(tuple(own.shape), rng, own.dtype, own.device))
+
+    def redraw(self) -> None:
+        """New signs for a step that was recorded as a CUDA graph; to be called before each replay.
+
+        They are those that the step would draw if it ran as it is.
+        """
+        for signs in self._recorded_signs:
+            self._draw(signs)
 
     def state_dict(self) -> dict[str, int]:
         """What a resumed training needs to draw the same signs; the model's own state is not here."""
@@ -197,9 +215,10 @@ class FAM:
 
     @contextmanager
     def ready(self) -> Iterator[None]:
-        """Run forward passes in here if attention, or recurrent layers on CUDA, follow the layer.
+        """Run forward passes in here if attention, or recurrent layers on CUDA, follow the layer; convolutions gain by it.
 
-        Their fused kernels have no second derivatives; slower ones take their place.
+        The fused kernels of attention have no second derivatives; slower ones take their place. Convolutions get those of
+        `convolutions`, where `probes` are asked for.
 
         >>> layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
         >>> fam = FAM(layer, layer="linear1")
@@ -211,7 +230,7 @@ class FAM:
         try:
             if any(isinstance(module, nn.RNNBase) for module in self._modules):
                 cudnn.enabled = False
-            with sdpa_kernel(SDPBackend.MATH):
+            with sdpa_kernel(SDPBackend.MATH), plain_derivatives() if self.probes else nullcontext():
                 yield
         finally:
             cudnn.enabled = before
