@@ -40,6 +40,7 @@ def test_the_paper_trains_the_functions_as_published():
     training = runs_of(part.study)[0].training
     assert (training.batch_size, training.epochs) == ("full", 100_000)
     assert training.snapshots == (0, 1, 10, 100, 1_000, 10_000)
+    assert training.evaluate_every == 100, "a row of the history for each of 100,000 steps would tell nothing"
     chosen = part.study.measuring.splits["train"].chosen()
     assert [measure.rho for measure in chosen.values() if measure.key == "random_sharpness"] == list(RADII)
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from landscope.core.schema import build, to_plain
 from landscope.recipes import RECIPES, results_page, write_results
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.numbers import published_numbers
+from landscope.studies.canonical import run_key
 from landscope.studies.table import wide_table
+from landscope.training.spec import TrainingSpec
 
 ROOT = Path(__file__).parent.parent.parent
 BUNDLES = sorted((ROOT / "results").glob("*/*.json.gz"))
@@ -30,6 +33,15 @@ def test_every_bundle_is_whole(path: Path, tmp_path: Path) -> None:
     assert all(record.seconds > 0 and record.environment["torch"] for record in bundle.records)
     again = load_bundle(save_bundle(bundle, tmp_path / "again.json.gz"))
     assert again == bundle
+
+
+@pytest.mark.parametrize("path", BUNDLES, ids=[f"{path.parent.name}/{path.name}" for path in BUNDLES])
+def test_kept_runs_have_the_keys_that_they_had(path: Path) -> None:
+    """A field of `TrainingSpec` that came later is not written while it has its default."""
+    for record in load_bundle(path).records:
+        if "training" in record.spec:
+            training = to_plain(build(TrainingSpec, record.spec["training"]))
+            assert run_key({**record.spec, "training": training}) == record.run
 
 
 @pytest.mark.parametrize("path", BUNDLES, ids=[f"{path.parent.name}/{path.name}" for path in BUNDLES])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from training.loop_runs import BASE, EXACT, merged, weights
+from training.loop_runs import BASE, EXACT, distance, merged, weights
 
 from landscope.data import load
 from landscope.training.averaging import recompute_statistics
@@ -95,6 +95,19 @@ def test_patience() -> None:
     assert result.stopped == "early stopping: no better validation loss for 2 epochs"
 
 
+def test_patience_is_counted_in_epochs_whatever_the_rows() -> None:
+    settings = {"optimizer": {"lr": 0.0}, "early_stopping": 5, "epochs": 50, "evaluate_every": 3}
+    result = train(merged(BASE, EXACT, settings))
+    assert [row["epoch"] for row in result.history] == [3, 6, 9]
+    assert result.stopped == "early stopping: no better validation loss for 6 epochs"
+
+
+def test_swa_averages_every_epoch_whatever_the_rows() -> None:
+    spec = merged(BASE, {"averaging": {"kind": "swa", "start": 0.3}, "epochs": 7})
+    often, rarely = train(spec), train({**spec, "evaluate_every": 3})
+    assert distance(often.average, rarely.average) == 0
+
+
 @pytest.mark.parametrize(
     ("convergence", "epochs"), [({"relative_change": 0.05}, 2), ({"below": 10.0}, 1), ({"below": 10.0, "after": 3}, 3)]
 )
@@ -102,3 +115,13 @@ def test_convergence(convergence: dict[str, float], epochs: int) -> None:
     settings = {"optimizer": {"lr": 1e-4}, "convergence": convergence, "epochs": 50}
     result = train(merged(BASE, EXACT, settings))
     assert (len(result.history), result.stopped.split(":")[0]) == (epochs, "converged")
+
+
+@pytest.mark.parametrize(
+    ("convergence", "epochs"), [({"relative_change": 0.05}, 8), ({"below": 10.0}, 4), ({"below": 10.0, "after": 5}, 8)]
+)
+def test_convergence_looks_at_rows(convergence: dict[str, float], epochs: int) -> None:
+    settings = {"optimizer": {"lr": 1e-4}, "convergence": convergence, "epochs": 50, "evaluate_every": 4}
+    result = train(merged(BASE, EXACT, settings))
+    assert (result.epochs, result.stopped.split(":")[0]) == (epochs, "converged")
+    assert "relative_change" not in convergence or result.stopped.endswith("% in the last 4 epochs")

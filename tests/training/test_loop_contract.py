@@ -65,6 +65,32 @@ def test_interrupted_runs_end_alike(method: str, tmp_path: Path) -> None:
     assert same(interrupted(spec, tmp_path, 2, 4, 5, 11), train(spec))
 
 
+@every_method
+def test_interrupted_runs_with_few_rows_end_alike(method: str, tmp_path: Path) -> None:
+    spec = merged(BASE, METHODS[method], {"epochs": 5, "evaluate_every": 2})
+    # in the middle of an epoch, at the ends of epochs without and with a row, after the last row but one
+    whole = train(spec)
+    assert [row["epoch"] for row in whole.history] == [2, 4, 5]
+    assert same(interrupted(spec, tmp_path, 2, 4, 6, 8, 13, 17), whole)
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (5, [5]), (9, [5])])
+@pytest.mark.parametrize("batches", [{}, {"drop_last": True}, {"batch_size": "full"}])
+def test_a_row_is_the_mean_since_the_row_before(rows: int, epochs: list[int], batches: dict[str, object]) -> None:
+    spec = merged(BASE, batches, {"epochs": 5, "fam": 0.1})
+    every, some = train(spec), train({**spec, "evaluate_every": rows})
+    assert distance(every.model, some.model) == 0
+    assert [row["epoch"] for row in some.history] == epochs
+    for before, row in zip([0, *epochs], some.history, strict=False):
+        met = every.history[before : int(row["epoch"])]
+        for key in ("train_loss", "train_error", "kappa"):
+            assert row[key] == pytest.approx(sum(one[key] for one in met) / len(met), rel=1e-12)
+        for key in ("step", "lr", "validation_loss", "validation_error"):
+            assert row[key] == met[-1][key]
+    assert some.epochs == 5
+    assert some.scores == every.scores
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "float64"])
 def test_interrupted_runs_end_alike_in_other_precisions(precision: str, tmp_path: Path) -> None:
     spec = merged(BASE, METHODS["fam-sam"], {"precision": precision, "accumulate": 2})

@@ -148,6 +148,16 @@ WRONG: dict[str, tuple[Settings, str]] = {
     "no layer": ({"fam": {"layer": "output"}}, "fam.layer: "),
     "micro_batch": ({"sam": {"micro_batch": 64}}, "sam.micro_batch: 64 rows are more than a batch of 32"),
     "both": ({"sam": {"micro_batch": 8}, "accumulate": 2}, "sam.micro_batch and accumulate both cut the batch"),
+    "evaluate_every": ({"evaluate_every": 0}, "evaluate_every: must be an integer ≥ 1, but is 0"),
+    "patience": (
+        {"evaluate_every": 2, "early_stopping": 1},
+        "early_stopping.patience of 1 epochs is shorter than the 2 epochs between two evaluations",
+    ),
+    "one row": (
+        {"evaluate_every": 3, "early_stopping": {}},
+        "early_stopping looks at .* a run of 3 epochs has one only",
+    ),
+    "one loss": ({"evaluate_every": 9, "convergence": {"below": 0.1}}, "convergence looks at .* lower evaluate_every"),
     "drop_last": ({"drop_last": True, "batch_size": 101}, "drop_last: 100 rows are less than one batch of 101"),
     "snapshots": ({"snapshots": [13]}, "snapshots: step 13 is beyond the 12 steps"),
     "smoothing": ({"label_smoothing": 0.1, "data": "abalone"}, "label_smoothing: is for cross_entropy"),

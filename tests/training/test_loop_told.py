@@ -59,6 +59,12 @@ def test_callbacks_are_told_in_order() -> None:
     assert diary.entries == [("start", 2), 1, 2, ("epoch", 1), 3, 4, ("epoch", 2), ("end", True)]
 
 
+def test_callbacks_are_told_of_rows() -> None:
+    diary = Diary()
+    train({**BASE, "epochs": 3, "batch_size": 100, "evaluate_every": 2}, callbacks=[diary])
+    assert diary.entries == [("start", 3), 1, 2, ("epoch", 2), 3, ("epoch", 3), ("end", True)]
+
+
 def test_lines_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
     train({**BASE, "epochs": 2}, progress=True)
     lines = capsys.readouterr().err.splitlines()
@@ -66,6 +72,8 @@ def test_lines_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("accuracy" in line and "s left" in line for line in lines)
     train({**BASE, "epochs": 2})
     assert capsys.readouterr().err == ""
+    train({**BASE, "epochs": 5, "evaluate_every": 2}, progress=True)
+    assert [line.split("]")[0] for line in capsys.readouterr().err.splitlines()] == ["[2/5", "[4/5", "[5/5"]
 
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ def spec(**options: object) -> dict[str, object]:
         {"optimizer": {"name": "adam", "lr": 0.01, "eps": 1e-4}},
         {"sam": 0.1, "clip_norm": 1.0},
         {"augmentation": {}},
+        {"batch_size": "full", "epochs": 300, "evaluate_every": 100, "optimizer": {"name": "adam", "eps": 1e-3}},
     ],
 )
 def test_a_member_is_what_train_gives(graphs: bool, options: dict[str, object]) -> None:

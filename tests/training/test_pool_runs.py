@@ -163,6 +163,40 @@ def test_resuming_gives_the_same_weights(steps: int, tmp_path: Path) -> None:
     assert_identical(whole, pool_of(at_once=2, seeds=4, folder=tmp_path))
 
 
+@pytest.mark.parametrize("averaging", ["swa", "ema"])
+@pytest.mark.parametrize("steps", [1, 3, 4, 6, 14])
+def test_resuming_between_rows_gives_the_same_weights(steps: int, averaging: str, tmp_path: Path) -> None:
+    """Killed within an epoch and at the ends of epochs without and with a row."""
+    spec = {**SPEC, "epochs": 5, "evaluate_every": 2, "averaging": averaging}
+    whole = pool_of(spec)
+    assert [[row["epoch"] for row in rows] for rows in whole.history] == [[2, 4, 5]] * 3
+    killed_after(steps, lambda: pool_of(spec, folder=tmp_path, checkpoint_every=0))
+    assert_identical(whole, pool_of(spec, folder=tmp_path))
+
+
+def test_rows_change_nothing_but_the_history() -> None:
+    spec = {"model": MLP, "epochs": 600, "batch_size": "full", "optimizer": {"name": "adam", "lr": 1e-3}}
+    every, some = pool_of(spec, 2), pool_of({**spec, "evaluate_every": 250}, 2)
+    assert list(some.to_frame()["epochs"]) == [600, 600]
+    for mine, theirs in zip(weights(every), weights(some), strict=True):
+        assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+    for all_rows, rows in zip(every.history, some.history, strict=True):
+        assert [row["epoch"] for row in rows] == [250, 500, 600]
+        late = [row["train_loss"] for row in all_rows[500:]]
+        assert rows[-1]["train_loss"] == pytest.approx(sum(late) / len(late), rel=1e-12)
+
+
+def test_a_member_that_fails_leaves_at_the_next_row() -> None:
+    spec = {"model": MLP, "epochs": 6, "batch_size": 8, "precision": "float64", "evaluate_every": 4}
+    pool = pool_of(spec, 3, overrides={"optimizer.lr": [0.05, 1e200, 0.02]})
+    assert "step 1 (epoch 1, batch 2 of 3)" in pool.failed[1]
+    assert [len(rows) for rows in pool.history] == [2, 0, 2]
+    for at in (0, 2):
+        alone = train(pool.members[at].spec, data=data(), device="cpu")
+        for name, value in pool.model(at).state_dict().items():
+            assert torch.allclose(value, alone.model.state_dict()[name], rtol=1e-10, atol=1e-12)
+
+
 def test_a_finished_pool_is_read_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pool_of(folder=tmp_path)
     monkeypatch.setattr(Chunk, "advance", lambda chunk: pytest.fail("nothing is left to do"))

@@ -102,7 +102,7 @@ def train(
         note(f"{result.stopped}, {duration(result.seconds)}; written: {folder}")
     if not result.finished:
         raise StoppedError(
-            f"stopped after {len(result.history)} of {settings.epochs} epochs ({result.stopped}); the same command goes on"
+            f"stopped after {result.epochs} of {settings.epochs} epochs ({result.stopped}); the same command goes on"
         )
 
 

@@ -10,8 +10,9 @@ The types of a dataclass's fields or of a function's arguments say what is allow
     int | None                          either
     another dataclass                   a mapping of its fields
 
-A dataclass may name one field as its `SHORTHAND` (a bare value stands for it) and one mapping as its `REST` (keys that are
-no fields go there). What does not fit is collected with its place, so that one reading reports every mistake.
+A dataclass may name one field as its `SHORTHAND` (a bare value stands for it), one mapping as its `REST` (keys that are
+no fields go there), and fields that came `LATER` than stored specs (not written while they have their defaults, so that what
+was hashed before is hashed alike). What does not fit is collected with its place, so that one reading reports every mistake.
 """
 
 from __future__ import annotations
@@ -261,12 +262,19 @@ def to_plain(value: object) -> Plain:
 
     >>> @dataclass
     ... class Net:
+    ...     LATER = ("bias",)
     ...     widths: tuple[int, ...] = (2, 3)
-    >>> to_plain(Net())
-    {'widths': [2, 3]}
+    ...     bias: bool = True
+    >>> to_plain(Net()), to_plain(Net(bias=False))
+    ({'widths': [2, 3]}, {'widths': [2, 3], 'bias': False})
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        later = getattr(value, "LATER", ())
+        return {
+            field.name: to_plain(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.init and (field.name not in later or getattr(value, field.name) != field.default)
+        }
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

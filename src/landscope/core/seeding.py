@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["generator", "normal", "preserved_rng", "rademacher"]
+__all__ = ["generator", "normal", "preserved_rng", "rademacher", "stream_seed"]
 
 
 def generator(seed: int, *stream: str | int) -> torch.Generator:
@@ -25,8 +25,17 @@ def generator(seed: int, *stream: str | int) -> torch.Generator:
     >>> bool(torch.equal(torch.rand(4, generator=a), torch.rand(4, generator=b)))
     False
     """
+    return torch.Generator("cpu").manual_seed(stream_seed(seed, *stream))
+
+
+def stream_seed(seed: int, *stream: str | int) -> int:
+    """The number that `generator` begins from, for generators that are there already.
+
+    >>> stream_seed(0, "trace") == generator(0, "trace").initial_seed()
+    True
+    """
     digest = hashlib.sha256(repr((int(seed), *stream)).encode()).digest()
-    return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
+    return int.from_bytes(digest[:8], "little") % 2**63
 
 
 def rademacher(

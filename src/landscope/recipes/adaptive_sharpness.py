@@ -34,9 +34,12 @@ class Family:
     """What `small` changes."""
 
 
-SMALL_ROWS = 2_000
-"""Training rows on which the larger family is measured at size `small`."""
-_FEWER_IMAGES = " Trained on 6,000 of the 60,000 images, measured on 2,000 of them."
+ROWS: Mapping[Size, int] = {"small": 2_000, "paper": 10_000}
+"""Training rows on which the larger family is measured."""
+_FEWER_IMAGES: Mapping[Size, str] = {
+    "small": " Trained on 6,000 of the 60,000 images, measured on 2,000 of them.",
+    "paper": " Measured on 10,000 of the training images.",
+}
 
 _CONVERGED = {"relative_change": 0.05}
 
@@ -88,9 +91,9 @@ def _study(key: str, size: Size) -> StudySpec:
     family = FAMILIES[key]
     training: dict[str, object] = {"epochs": 10, "batch_size": 64, **family.training}
     seeds, samples = 50, None
-    if size == "small" and family.small:
-        training |= family.small
-        samples = SMALL_ROWS
+    if family.small:
+        samples = ROWS.get(size)
+        training |= family.small if size == "small" else {}
     if size == "tiny":
         seeds, samples = 4, 64
         training |= {"epochs": 2, **_tiny(key)}
@@ -155,12 +158,7 @@ def _parts(size: Size) -> dict[str, Part]:
             columns={"test_loss": "test.loss", "adaptive_sharpness": f"train.published.{family.measure}"},
             conditions={"50 models": "all"},
             pool=True,
-            note=notes[size]
-            + (
-                " Trained on 6,000 of the 60,000 images, measured on 2,000 of them."
-                if size == "small" and family.small
-                else ""
-            ),
+            note=notes[size] + (_FEWER_IMAGES.get(size, "") if family.small else ""),
         )
         for key, family in FAMILIES.items()
     }

@@ -105,6 +105,7 @@ def _functions(size: Size) -> StudySpec:
                 "accumulate": 5 if size == "small" else 1,
                 "epochs": steps,
                 "snapshots": kept,
+                **({"evaluate_every": 100} if size == "paper" else {}),
             },
             "axes": {
                 "function": {"data.function": ["sphere", "rastrigin"] if size == "tiny" else list(TEST_FUNCTIONS)}

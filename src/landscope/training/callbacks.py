@@ -35,7 +35,10 @@ class Callback:
         """After an optimizer step, `step` counted from 1. `loss` is the batch's mean, still on the device: reading it waits."""
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """After an epoch, with its row of the history and the model, which must be left as it is."""
+        """After an epoch that has a row of the history, with the row and the model, which must be left as it is.
+
+        Every epoch has one, or with `evaluate_every` every so many and the last.
+        """
 
     def on_end(self, result: Trained) -> None:
         """After the run, finished or not."""

@@ -8,6 +8,7 @@ seed, so noise is seeded step by step as ever.
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -36,10 +37,13 @@ def own_stream(device: torch.device, wanted: bool) -> Iterator[None]:
 
 
 class Captured:
-    """`step` as a function with the same effects, recorded after some calls."""
+    """`step` as a function with the same effects, recorded after some calls; `before` runs ahead of each replay.
 
-    def __init__(self, step: StepFunction, rows: int) -> None:
-        self._step, self._rows = step, rows
+    What the step draws on the CPU, `before` has to draw into the tensors that were recorded.
+    """
+
+    def __init__(self, step: StepFunction, rows: int, before: Callable[[], None] | None = None) -> None:
+        self._step, self._rows, self._before = step, rows, before
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._able = True
@@ -49,8 +53,10 @@ class Captured:
         if not self._able or len(y) != self._rows:
             return self._step(x, y)
         if self._graph is not None:
-            self._x.copy_(x)
-            self._y.copy_(y)
+            self._x.fill(x)
+            self._y.fill(y)
+            if self._before is not None:
+                self._before()
             self._graph.replay()
             return self._metrics
         self._calls += 1
@@ -60,11 +66,11 @@ class Captured:
         return self(x, y)
 
     def _record(self, x: Tensor, y: Tensor) -> None:
-        self._x, self._y = x.clone(), y.clone()
+        self._x, self._y = _Input(x), _Input(y)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-                self._metrics = self._step(self._x, self._y)
+                self._metrics = self._step(self._x.recorded, self._y.recorded)
         except RuntimeError as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             warnings.warn(f"the training step cannot be recorded and runs as it is: {reason}", stacklevel=3)
@@ -72,6 +78,40 @@ class Captured:
             _release_generator(x.device)
             return
         self._graph = graph
+
+
+class _Input:
+    """A recorded input. The very tensor that it was filled with last, if nobody wrote to it since, is not copied again.
+
+    >>> rows = torch.zeros(2)
+    >>> held = _Input(rows)
+    >>> copies = held.recorded._version
+    >>> held.fill(rows)
+    >>> held.recorded._version - copies
+    0
+    >>> held.fill(rows.add_(1))
+    >>> held.recorded, held.recorded._version - copies
+    (tensor([1., 1.]), 1)
+    """
+
+    def __init__(self, batch: Tensor) -> None:
+        self.recorded = batch.clone()
+        self._note(batch)
+
+    def fill(self, batch: Tensor) -> None:
+        """Copy a batch to where the graph reads it."""
+        if self._last() is batch and self._state == _state(batch) is not None:
+            return
+        self.recorded.copy_(batch)
+        self._note(batch)
+
+    def _note(self, batch: Tensor) -> None:
+        self._last, self._state = weakref.ref(batch), _state(batch)
+
+
+def _state(tensor: Tensor) -> tuple[int, int] | None:
+    """Where a tensor lies and how often it was written to; of an inference tensor nobody counts that."""
+    return None if tensor.is_inference() else (tensor.data_ptr(), tensor._version)
 
 
 def _release_generator(device: torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from landscope.core.seeding import generator
+from landscope.core.seeding import generator, stream_seed
 from landscope.training.order import epoch_batches
 from landscope.training.sources import Task
 
@@ -50,7 +50,7 @@ def seed_noise(seed: int, step: int, device: torch.device, rank: int = 0) -> Non
     `torch.manual_seed` would do the same for every kind of device, at a cost that small networks feel.
     """
     stream = ("noise", step, rank) if rank else ("noise", step)
-    number = generator(seed, *stream).initial_seed()
+    number = stream_seed(seed, *stream)
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(number)

@@ -64,7 +64,7 @@ def train(
             Ctrl-C writes a checkpoint, too, and raises `KeyboardInterrupt`; a second one does not wait for the step to end.
         should_stop: asked after every step; the run ends as at a time limit once it says yes.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
-        callbacks: told about every step and epoch.
+        callbacks: told about every step and every row of the history.
         progress: a bar on a terminal by default; True also writes lines elsewhere, False nothing.
         threads: of the CPU.
         graphs: whether steps on a GPU are recorded as a CUDA graph; by default where that can be done.
@@ -115,17 +115,20 @@ def _run(run: Run, interruption: Interruption, display: Display, every: float) -
         for callback in run.callbacks:
             callback.on_start(run.task.spec, model)
     model.train()
+    ended = run.at_end_of_epoch()  # a checkpoint is written before its epoch is evaluated
     while True:
-        while state.step < (len(state.history) + 1) * run.per_epoch:
+        while not ended:
             run.advance()
             display.step(state.step, run.means)
             reason = _agreed(interruption.reason(), state.totals.device)
             run.save(0.0 if reason else every)
             if reason:
                 return reason
+            ended = run.at_end_of_epoch()
         if over := run.end_epoch(display):
             run.check_weights()
             return over
+        ended = False
 
 
 def _agreed(reason: str | None, device: torch.device) -> str | None:

@@ -1,7 +1,7 @@
 """Members of a pool that train together: from one optimizer step to the next, and at the end of an epoch who goes on.
 
 What `running.Run` does for one model, for n of them at once. A member that is done (all epochs, converged, stopped early) or
-has failed leaves the program at the end of the epoch, and the others go on in a smaller one.
+has failed leaves the program at the next row of the history, and the others go on in a smaller one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from landscope.training.checkpoint import save_state
-from landscope.training.history import Row, epoch_row
+from landscope.training.history import Row, epoch_row, has_row, row_before
 from landscope.training.pool_feed import PoolFeed
 from landscope.training.pool_leaving import FAILED, leave
 from landscope.training.pool_program import Program
@@ -48,7 +48,7 @@ class Chunk:
         self, task: Task, specs: Mapping[int, TrainingSpec], state: ChunkState, places: Places, *, capture: bool
     ) -> None:
         self.task, self.specs, self.places = task, specs, places
-        self.program = Program(task)
+        self.program, self._per_epoch = Program(task), task.steps_per_epoch
         self.results: dict[int, Trained] = {}
         self._capture = capture
         self._before = state.seconds
@@ -80,12 +80,13 @@ class Chunk:
             self._average(1 - averaging.decay)
         self._keep_snapshots()
 
-    def _averages(self) -> bool:
-        return self._epochs() >= averaging_begins(self.task.spec)
+    @property
+    def epoch(self) -> int:
+        """The epoch, counted from 1, of the last step."""
+        return (self.state.step - 1) // self._per_epoch + 1
 
-    def _epochs(self) -> int:
-        """Whole epochs before the present one."""
-        return max(map(len, self.state.history))
+    def _averages(self) -> bool:
+        return self.epoch > averaging_begins(self.task.spec)
 
     @torch.no_grad()
     def _average(self, share: float) -> None:
@@ -109,15 +110,17 @@ class Chunk:
             if number in self.places.members:
                 save_snapshot(self.places.members[number], step, weights)
 
-    def epoch_done(self) -> bool:
-        """Whether the step just made was the last of its epoch."""
-        return self.state.step == (self._epochs() + 1) * self.task.steps_per_epoch
+    def at_end_of_epoch(self) -> bool:
+        """Whether the last step was the last one of its epoch."""
+        return self.state.step > 0 and self.state.step % self._per_epoch == 0
 
     def end_epoch(self) -> Row | None:
-        """Evaluate, write the rows, average, keep the best; members that are done leave. The mean row is returned."""
-        task, state, spec = self.task, self.state, self.task.spec
+        """Average; where rows are due evaluate, write them and keep the best; members that are done leave. The mean row."""
+        task, state, spec, epoch = self.task, self.state, self.task.spec, self.epoch
         if spec.averaging is not None and spec.averaging.kind == "swa" and self._averages():
             self._average(1 / (state.averaged + 1))
+        if not has_row(spec, epoch):
+            return None
         scores = self.program.scores(state.stack, task.rows.validation)
         totals, failed_at = state.totals.cpu(), state.health.failed_at.tolist()
         better, reasons = [False] * len(state.numbers), dict[int, str]()
@@ -128,11 +131,11 @@ class Chunk:
                 reasons[at] = self._failure(own, failed_at[at], "the loss became NaN or infinite")
                 continue
             row = epoch_row(
-                epoch=len(history) + 1,
+                epoch=epoch,
                 step=state.step,
-                lr=learning_rate(own, state.step - 1, task.steps_per_epoch),
+                lr=learning_rate(own, state.step - 1, self._per_epoch),
                 totals=totals[at],
-                rows=self.rows(task.steps_per_epoch),
+                rows=self._rows(),
                 validation=scores[at] if scores else None,
                 classes=task.classes,
                 fam=False,
@@ -192,16 +195,14 @@ class Chunk:
         self.state.numbers = []
 
     def means(self) -> tuple[float, float | None]:
-        """Loss and error over the epoch so far, averaged over the members that still move."""
-        done = self.state.step - self._epochs() * self.task.steps_per_epoch
-        share = max(1, int(self.state.health.alive.sum())) * max(1, self.rows(done))
+        """Loss and error since the last row of the history, averaged over the members that still move."""
+        share = max(1, int(self.state.health.alive.sum())) * max(1, self._rows())
         loss, error, _ = (self.state.totals.sum(0) / share).tolist()
         return loss, error if self.task.classes else None
 
-    def rows(self, batches: int) -> int:
-        """How many rows so many batches have."""
-        n, size = len(self.task.train.y), self.task.spec.batch_size
-        return n * batches if size == "full" else min(n, size * batches)
+    def _rows(self) -> int:
+        """The training rows that went into `totals`."""
+        return self.task.rows_in(self.state.step - row_before(self.task.spec, self.epoch) * self._per_epoch)
 
     def elapsed(self) -> float:
         """Seconds since the chunk began, those before an interruption included."""

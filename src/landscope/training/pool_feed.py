@@ -21,12 +21,14 @@ class PoolFeed:
         self._task, self._seeds = task, tuple(seeds)
         self._epoch = -1
         self._batches: tuple[Tensor, ...] = ()
+        # the same tensors at every step: a recorded step need not copy what it has
+        self._all = tuple(part.expand(len(self._seeds), *part.shape) for part in task.train)
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step."""
         spec, (x, y) = self._task.spec, self._task.train
         if spec.batch_size == "full":
-            x, y = (part.expand(len(self._seeds), *part.shape) for part in (x, y))
+            x, y = self._all
         else:
             rows = self._numbers(step)
             x, y = x[rows], y[rows]

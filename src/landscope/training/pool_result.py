@@ -65,7 +65,7 @@ class Pool:
 
     @property
     def history(self) -> list[list[Row]]:
-        """Each member's history, epoch by epoch."""
+        """Each member's history, row by row."""
         return [member.history for member in self.members]
 
     def __len__(self) -> int:
@@ -87,12 +87,12 @@ class Pool:
         rows: list[dict[str, object]] = []
         for at, member in enumerate(self.members):
             numbers = {key: values[at] for key, values in self.overrides.items()}
-            about = {"epochs": len(member.history), "stopped": member.stopped}
+            about = {"epochs": member.epochs, "stopped": member.stopped}
             rows.append({"seed": member.spec.seed, **numbers, **about, **member.scores.get("final", {})})
         return pd.DataFrame(rows)
 
     def history_frame(self) -> pd.DataFrame:
-        """One row per member and epoch."""
+        """One row per member and row of its history."""
         import pandas as pd
 
         return pd.DataFrame(

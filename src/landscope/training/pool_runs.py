@@ -131,21 +131,24 @@ def _chunk(on: Conditions, first: int, state: ChunkState) -> Results:
 
 def _steps(on: Conditions, chunk: Chunk, display: Display) -> str | None:
     """Step after step until all members have left, or somebody asks to stop: why."""
+    ended = chunk.at_end_of_epoch()  # a checkpoint is written before its epoch is evaluated
     while not chunk.over:
-        while not chunk.epoch_done():
+        while not ended:
             chunk.advance()
             display.step(chunk.state.step, chunk.means)
             reason = on.interruption.reason()
             chunk.save(0.0 if reason else on.checkpoint_every)
             if reason:
                 return reason
+            ended = chunk.at_end_of_epoch()
         if row := chunk.end_epoch():
             display.epoch(row)
+        ended = False
     return None
 
 
 class _LastGood(Callback):
-    """Keeps the weights and the history of the last whole epoch."""
+    """Keeps the history and the weights at its last row."""
 
     def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
         """The initial weights."""
@@ -154,13 +157,13 @@ class _LastGood(Callback):
         self.weights: dict[str, Tensor] = weights_of(model)
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """The weights after an epoch."""
+        """The weights after an epoch that has a row."""
         self.history.append(row)
         self.weights = weights_of(model)
 
 
 def one_by_one(on: Conditions, missing: Sequence[int]) -> Results:
-    """Members with `train`, one after another; one that fails keeps the weights of its last whole epoch."""
+    """Members with `train`, one after another; one that fails keeps the weights at the last row of its history."""
     results: Results = {}
     halted: str | None = None
     for number in missing:

@@ -41,7 +41,7 @@ class ChunkState:
     optimizer: State
     health: Health
     totals: Tensor
-    """Sums of `METRICS` over the rows of the epoch so far, (n, 3)."""
+    """Sums of `METRICS` over the training rows since the last row of the history, (n, 3)."""
     history: list[list[Row]]
     step: int = 0
     seconds: float = 0.0

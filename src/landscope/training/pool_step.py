@@ -5,7 +5,8 @@
 
 A batch is worked off in parts as in `step`, and micro-batches have perturbations of their own (m-SAM). A member whose loss is not
 finite is marked with the step, and from then on neither its weights nor its statistics move; the others do not notice.
-Everything is in place and on a GPU nothing waits for the device, so that the step can be recorded as a CUDA graph.
+Everything is in place and on a GPU nothing waits for the device, so that the step can be recorded as a CUDA graph. It counts
+the steps itself and finds its settings in a table that is made for many steps ahead: nothing has to be sent before each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from landscope.core.seeding import generator
+from landscope.core.seeding import stream_seed
 from landscope.training.capturing import Captured
 from landscope.training.optimizers import frozen_statistics
 from landscope.training.pool_noise import Draw, drawn
@@ -32,6 +33,9 @@ __all__ = ["PoolStep"]
 
 Gradients = dict[str, Tensor]
 Part = tuple[Tensor, Tensor]
+
+AHEAD = 256
+"""Steps whose settings are sent to the device together; it waits for that."""
 
 
 class PoolStep:
@@ -48,25 +52,33 @@ class PoolStep:
         *,
         capture: bool = False,
     ) -> None:
-        self._program, self._specs = program, specs
+        self._program = program
         self._stack, self._state, self._health = state.stack, state.optimizer, state.health
         self._spec = specs[0]
         self._unit = replace(self._spec, optimizer=replace(self._spec.optimizer, lr=1.0))
         self._settings = Settings([spec.optimizer for spec in specs])
         one = next(iter(state.stack.params.values()))
         self._device, self._dtype = one.device, one.dtype
+        self._seeds = [spec.seed for spec in specs]
+        self._fixed = _fixed(specs)
         names = list(self._at(0))
-        self._table = torch.empty(len(names), len(specs), dtype=self._dtype, device=self._device)
-        self._numbers = dict(zip(names, self._table.unbind(), strict=True))
-        self._number = torch.zeros((), dtype=torch.int64, device=self._device)
+        self._ahead = torch.empty(AHEAD, len(names), len(specs), dtype=self._dtype, device=self._device)
+        self._known = range(0)
+        self._table = torch.empty(1, len(names), len(specs), dtype=self._dtype, device=self._device)
+        self._numbers = dict(zip(names, self._table[0].unbind(), strict=True))
+        self._number = torch.zeros(1, dtype=torch.int64, device=self._device)
+        self._next = 0
         self._passes: dict[torch.Size, tuple[tuple[Draw, ...], ...]] = {}
         self._masks: list[list[Tensor]] = []
         self._captured: dict[torch.Size, Captured] | None = {} if capture else None
 
     def __call__(self, number: int, x: Tensor, y: Tensor) -> Tensor:
         """Make optimizer step `number`, counted from 0."""
-        self._table.copy_(torch.stack(list(self._at(number).values())))
-        self._number.fill_(number)
+        if number not in self._known:
+            self._look_ahead(number)
+        if number != self._next:
+            self._number.fill_(number)
+        self._next = number + 1
         self._make_noise(number, x)
         if self._captured is None:
             return self._advance(x, y)
@@ -77,28 +89,30 @@ class PoolStep:
     def _at(self, number: int) -> dict[str, Tensor]:
         """Every setting of a step, one number per member."""
         factor = learning_rate(self._unit, number, self._program.task.steps_per_epoch)
-        numbers = self._settings(factor, number + 1)
-        if self._spec.sam is not None:
-            sams = [spec.sam for spec in self._specs if spec.sam is not None]
-            numbers["rho"], numbers["eta"] = _column([s.rho for s in sams]), _column([s.eta for s in sams])
-        if self._spec.clip_norm is not None:
-            numbers["clip_norm"] = _column([spec.clip_norm or math.inf for spec in self._specs])
-        return numbers
+        return {**self._settings(factor, number + 1), **self._fixed}
+
+    def _look_ahead(self, number: int) -> None:
+        """Send the settings of the steps from `number` on; those of step k lie at k modulo `AHEAD`."""
+        first = number - number % AHEAD
+        self._known = range(number, max(number + 1, min(first + AHEAD, self._program.task.steps)))
+        columns = [column for step in self._known for column in self._at(step).values()]
+        table = torch.stack(columns).view(len(self._known), *self._table.shape[1:])
+        self._ahead[number - first : number - first + len(table)].copy_(table)
 
     def _make_noise(self, number: int, x: Tensor) -> None:
         """Each member's own masks on a CPU; elsewhere a seed from which the step draws them for all members together."""
-        seeds, cpu = [spec.seed for spec in self._specs], self._device.type == "cpu"
+        seeds, cpu = self._seeds, self._device.type == "cpu"
         # torch.manual_seed would note down the call stack for devices that are not in use
         seed_all = torch.default_generator.manual_seed if cpu else torch.cuda.manual_seed
-        seed_all(generator(seeds[0], "pool", *seeds[1:], number).initial_seed())
+        seed_all(stream_seed(seeds[0], "pool", *seeds[1:], number))
         if x.shape not in self._passes:
             again = 1 if self._spec.sam is None else 2
             groups = [[self._program.draws(self._stack, part) for part, _ in group] for group in self._groups(x, x)]
             self._passes[x.shape] = tuple(part for group in groups for _ in range(again) for part in group)
         if cpu:
-            draws = any(self._passes[x.shape])
-            noise = [generator(seed, "noise", number).initial_seed() for seed in seeds] if draws else ()
-            self._masks = self._drawn(x.shape, noise)
+            passes = self._passes[x.shape]
+            noise = [stream_seed(seed, "noise", number) for seed in seeds] if any(passes) else ()
+            self._masks = self._drawn(x.shape, noise) if noise else [[] for _ in passes]
 
     def _drawn(self, shape: torch.Size, seeds: Sequence[int] | None = None) -> list[list[Tensor]]:
         """The masks of every pass over a batch; one stream of random numbers runs through them all."""
@@ -120,6 +134,7 @@ class PoolStep:
     def _advance(self, x: Tensor, y: Tensor) -> Tensor:
         members, rows = y.shape[:2]
         stack, alive = self._stack, self._health.alive
+        torch.index_select(self._ahead, 0, self._number % AHEAD, out=self._table)
         masks = iter(self._masks if self._device.type == "cpu" else self._drawn(x.shape))
         metrics = torch.zeros(members, len(METRICS), dtype=torch.float64, device=self._device)
         before = {name: value.clone() for name, value in stack.buffers.items()}
@@ -148,6 +163,7 @@ class PoolStep:
                 share = (numbers["clip_norm"] / (_norms(list(total.values())) + 1e-6)).clamp(max=1.0)
                 total = {name: g * over(share.to(g.dtype), g) for name, g in total.items()}
             update(self._spec.optimizer, stack.params, total, self._state, numbers, self._settings.decays)
+            self._number += 1
         return metrics
 
     def _gradients(
@@ -186,8 +202,15 @@ class PoolStep:
         return Stack(moved, self._stack.buffers)
 
 
-def _column(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+def _fixed(specs: Sequence[TrainingSpec]) -> dict[str, Tensor]:
+    """Settings that are the same at every step, one number per member."""
+    columns: dict[str, list[float]] = {}
+    if specs[0].sam is not None:
+        sams = [spec.sam for spec in specs if spec.sam is not None]
+        columns |= {"rho": [sam.rho for sam in sams], "eta": [sam.eta for sam in sams]}
+    if specs[0].clip_norm is not None:
+        columns["clip_norm"] = [spec.clip_norm or math.inf for spec in specs]
+    return {name: torch.tensor(values, dtype=torch.float64) for name, values in columns.items()}
 
 
 def _sum(total: Gradients, more: Gradients) -> Gradients:

@@ -42,29 +42,35 @@ class Settings:
         columns = torch.tensor(rows, dtype=torch.float64).unbind(1)
         self._lr, self._momentum, self._beta1, self._beta2, self._eps, self._decay = columns
         self._adaptive = specs[0].name != "sgd"
+        self._steady: tuple[float, dict[str, Tensor]] | None = None
         self.decays = any(spec.weight_decay for spec in specs)
         self.remembers = self._adaptive or any(spec.momentum for spec in specs)
 
     def __call__(self, factor: float, count: int) -> dict[str, Tensor]:
-        """One number per member, by name."""
-        rate = self._lr * factor
+        """One number per member, by name; what did not change since the last call are the same tensors."""
+        if self._steady is None or self._steady[0] != factor:
+            self._steady = factor, self._of(factor)
+        steady = self._steady[1]
         if not self._adaptive:
-            return {
-                "rate": rate,
-                "decay": self._decay,
-                "shrink": 1 - rate * self._decay,
-                "momentum": self._momentum,
-            }
+            return dict(steady)
         return {
-            "rate": rate,
-            "decay": self._decay,
-            "shrink": 1 - rate * self._decay,
+            **steady,
+            "corrected_rate": steady["rate"] / (1 - self._beta1**count),
+            "root_correction": (1 - self._beta2**count).sqrt(),
+        }
+
+    def _of(self, factor: float) -> dict[str, Tensor]:
+        """What does not depend on the step."""
+        rate = self._lr * factor
+        shared = {"rate": rate, "decay": self._decay, "shrink": 1 - rate * self._decay}
+        if not self._adaptive:
+            return {**shared, "momentum": self._momentum}
+        return {
+            **shared,
             "towards_gradient": 1 - self._beta1,
             "beta2": self._beta2,
             "towards_square": 1 - self._beta2,
             "eps": self._eps,
-            "corrected_rate": rate / (1 - self._beta1**count),
-            "root_correction": (1 - self._beta2**count).sqrt(),
         }
 
 

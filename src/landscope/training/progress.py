@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a line per epoch in a log, or nothing."""
+"""How far a run is: a bar on a terminal, a line per row of the history in a log, or nothing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ INTERVAL = 0.25
 """Seconds between two looks at the running means, each of which waits for the device."""
 
 Means = Callable[[], tuple[float, float | None]]
-"""Loss and error over the epoch so far."""
+"""Loss and error since the last row of the history."""
 
 
 class Display(Protocol):
-    """Told after every step and every epoch."""
+    """Told after every step and every row of the history."""
 
     def step(self, done: int, means: Means) -> None:
         """So many optimizer steps are done."""
 
     def epoch(self, row: Row) -> None:
-        """An epoch is over."""
+        """An epoch that has a row is over."""
 
 
 class _Silent:
@@ -38,21 +38,20 @@ class _Silent:
 
 
 class _Lines:
-    """One line per epoch, for logs."""
+    """One line per row, for logs."""
 
-    def __init__(self, epochs: int, started: float) -> None:
-        self._epochs, self._started, self._first = epochs, started, 0
+    def __init__(self, epochs: int, steps: int, done: int) -> None:
+        self._epochs, self._steps, self._before = epochs, steps, done
+        self._started = time.monotonic()
 
     def step(self, done: int, means: Means) -> None:
         """Nothing: a log holds results."""
 
     def epoch(self, row: Row) -> None:
         """Print the row and the time left."""
-        done = int(row["epoch"])
-        self._first = self._first or done - 1
         spent = time.monotonic() - self._started
-        left = spent / (done - self._first) * (self._epochs - done)
-        sys.stderr.write(f"[{done}/{self._epochs}] {in_words(row)}, {spent:.1f} s, {left:.0f} s left\n")
+        left = spent / max(1, row["step"] - self._before) * (self._steps - row["step"])
+        sys.stderr.write(f"[{row['epoch']:.0f}/{self._epochs}] {in_words(row)}, {spent:.1f} s, {left:.0f} s left\n")
 
 
 def in_words(row: Row) -> str:
@@ -79,7 +78,7 @@ def training_display(wish: bool | None, steps: int, epochs: int, done: int) -> I
         yield _Silent()
         return
     if not terminal:
-        yield _Lines(epochs, time.monotonic())
+        yield _Lines(epochs, steps, done)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

@@ -55,15 +55,20 @@ class Trained:
     seconds: float
     folder: Path | None = None
 
+    @property
+    def epochs(self) -> int:
+        """Epochs up to the last row of the history: all that were trained, if the run is finished."""
+        return int(self.history[-1]["epoch"]) if self.history else 0
+
     def to_frame(self) -> pd.DataFrame:
-        """The history as a table, one row per epoch."""
+        """The history as a table."""
         import pandas as pd
 
         return pd.DataFrame(self.history)
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stopped"
-        what = f"{self.spec.model.name} on {self.spec.data.name}, {len(self.history)} epochs, {self.seconds:.1f} s"
+        what = f"{self.spec.model.name} on {self.spec.data.name}, {self.epochs} epochs, {self.seconds:.1f} s"
         return f"Trained({what}, {state}: {self.stopped})"
 
 

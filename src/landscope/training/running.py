@@ -1,4 +1,4 @@
-"""A run from one optimizer step to the next: feed, step, watch, count; at the end of an epoch evaluate, average, decide."""
+"""A run from one optimizer step to the next: feed, step, watch, count; at the end of an epoch average, evaluate, decide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from landscope.training.capturing import Captured
 from landscope.training.checkpoint import load_state, save_state
 from landscope.training.evaluating import evaluate
 from landscope.training.feeding import Feed, seed_noise
-from landscope.training.history import epoch_row
+from landscope.training.history import epoch_row, has_row, row_before
 from landscope.training.objectives import FAM
 from landscope.training.optimizers.building import build_optimizer, set_rate
 from landscope.training.progress import Display
@@ -56,10 +56,11 @@ class Run:
             GradScaler(device.type) if spec.precision == "float16" else None,
         )
         step = Step(task, self.state.optimizer, fam=self.fam, scaler=self.state.scaler)
-        capturable = fused and processes() == 1 and (spec.fam is None or spec.fam.probes is None)
+        capturable = fused and processes() == 1
         self.captures = capturable if graphs is None else capturable and graphs
         full = len(task.train.y) if spec.batch_size == "full" else spec.batch_size
-        self._step = Captured(step, full) if self.captures else step
+        redraw = self.fam.redraw if self.fam is not None else None
+        self._step = Captured(step, full, redraw) if self.captures else step
         self._feed = Feed(task)
         self._watch = Watch(task, folder)
         self._started = self._saved = time.monotonic()
@@ -104,8 +105,17 @@ class Run:
             for callback in self.callbacks:
                 callback.on_step(self.state.step, metrics[0] / len(y), rate)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch, counted from 1, of the last step."""
+        return (self.state.step - 1) // self.per_epoch + 1
+
+    def at_end_of_epoch(self) -> bool:
+        """Whether the last step was the last one of its epoch."""
+        return self.state.step > 0 and self.state.step % self.per_epoch == 0
+
     def _averages(self) -> bool:
-        return len(self.state.history) >= averaging_begins(self.task.spec)
+        return self.epoch > averaging_begins(self.task.spec)
 
     def _keep_snapshot(self) -> None:
         step = self.state.step
@@ -116,27 +126,28 @@ class Run:
                 save_snapshot(self.folder, step, self.snapshots[step])
 
     def means(self) -> tuple[float, float | None]:
-        """Loss and error over the epoch so far."""
-        done = self.state.step - len(self.state.history) * self.per_epoch
-        loss, error, _ = (self.state.totals / max(1, self._rows(done))).tolist()
+        """Loss and error since the last row of the history."""
+        loss, error, _ = (self.state.totals / max(1, self._rows())).tolist()
         return loss, error if self.task.classes else None
 
-    def _rows(self, batches: int) -> int:
-        n, size = len(self.task.train.y), self.task.spec.batch_size
-        return n * batches if size == "full" else min(n, size * batches)
+    def _rows(self) -> int:
+        """The training rows that went into `totals`."""
+        return self.task.rows_in(self.state.step - row_before(self.task.spec, self.epoch) * self.per_epoch)
 
     def end_epoch(self, display: Display) -> str | None:
-        """Evaluate, write the row, average, keep the best; why the run is over, if it is."""
+        """Average; where a row is due evaluate, write it and keep the best; why the run is over, if it is."""
         spec, state = self.task.spec, self.state
-        self._watch.look()
         if state.average is not None and spec.averaging and spec.averaging.kind == "swa" and self._averages():
             state.average.take()
+        if not has_row(spec, self.epoch):
+            return None
+        self._watch.look()
         row = epoch_row(
-            epoch=len(state.history) + 1,
+            epoch=self.epoch,
             step=state.step,
             lr=learning_rate(spec, state.step - 1, self.per_epoch),
             totals=state.totals,
-            rows=self._rows(self.per_epoch),
+            rows=self._rows(),
             validation=evaluate(self.task, state.model, self.task.rows.validation),
             classes=self.task.classes,
             fam=spec.fam is not None,

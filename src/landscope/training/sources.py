@@ -69,6 +69,14 @@ class Task:
         """Optimizer steps of the whole run."""
         return self.spec.epochs * self.steps_per_epoch
 
+    def rows_in(self, batches: int) -> int:
+        """How many training rows so many batches from the beginning of an epoch have."""
+        n, size = len(self.train.y), self.spec.batch_size
+        epochs, rest = divmod(batches, self.steps_per_epoch)
+        if size == "full":
+            return n * epochs
+        return epochs * min(n, size * self.steps_per_epoch) + min(n, size * rest)
+
     def to(self, device: torch.device) -> Task:
         """The task with its rows and its model on a device."""
         rows = self.rows.to(device)

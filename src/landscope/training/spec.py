@@ -163,7 +163,10 @@ class AveragingSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStoppingSpec:
-    """Keep the weights that were best on the validation data; with `patience`, stop after so many epochs without a better one."""
+    """Keep the weights that were best on the validation data; with `patience`, stop after so many epochs without a better one.
+
+    The data is looked at where the history has a row: after every epoch, or every `evaluate_every` epochs.
+    """
 
     SHORTHAND: ClassVar[str] = "patience"
 
@@ -176,7 +179,8 @@ class ConvergenceSpec:
     """Stop where the training loss has settled.
 
     `relative_change`: it changed by less than this share from one epoch to the next (the fifth paper: 0.05).
-    `below`: it is smaller than this. `after`: epochs that are run in any case.
+    `below`: it is smaller than this. `after`: epochs that are run in any case. The loss is that of a row of the history: with
+    `evaluate_every`, the mean over so many epochs stands for that of one.
     """
 
     relative_change: Positive | None = None
@@ -196,11 +200,15 @@ class TrainingSpec:
     0.05
     """
 
+    LATER: ClassVar[tuple[str, ...]] = ("evaluate_every",)
+
     model: ModelSpec
     data: DataSpec = field(default_factory=DataSpec)
     loss: str | None = None
     """`cross_entropy` for classes and `mse` for numbers where it is left out; `dice` for shapes."""
     epochs: Natural = 10
+    evaluate_every: Natural = 1
+    """Epochs from one row of the history, with its evaluation, to the next; the last epoch always has one."""
     batch_size: Natural | Literal["full"] = 128
     drop_last: bool = False
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
@@ -232,3 +240,19 @@ class TrainingSpec:
             raise SpecError(f"a batch of {self.batch_size} has no {self.accumulate} parts")
         if self.sam and self.sam.micro_batch and self.accumulate > 1:
             raise SpecError("sam.micro_batch and accumulate both cut the batch: set one of them")
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        """What looks at the rows of the history must find some in time."""
+        every, stopping = self.evaluate_every, self.early_stopping
+        if stopping and stopping.patience and stopping.patience < every:
+            raise SpecError(
+                f"early_stopping.patience of {stopping.patience} epochs is shorter than the {every} epochs between two "
+                "evaluations: lower evaluate_every, or be more patient"
+            )
+        if (stopping or self.convergence) and every > 1 and every >= self.epochs:
+            told = "early_stopping" if stopping else "convergence"
+            raise SpecError(
+                f"{told} looks at the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has one "
+                "only, at its end: lower evaluate_every"
+            )

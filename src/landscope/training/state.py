@@ -46,7 +46,7 @@ class State:
         self.history: list[Row] = []
         device = next(model.parameters()).device
         self.totals = torch.zeros(len(METRICS), dtype=precise(device), device=device)
-        """Sums over the rows of the epoch so far."""
+        """Sums over the training rows since the last row of the history."""
         self.best: dict[str, Tensor] | None = None
         """The weights that were best on the validation rows."""
 
