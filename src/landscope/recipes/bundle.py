@@ -19,8 +19,8 @@ from landscope.studies.spec import StudySpec
 
 __all__ = ["Bundle", "load_bundle", "save_bundle"]
 
-LONG = 64
-"""Entries of a list in an estimate's details that are kept; longer ones only for the models that figures show."""
+LONG, LONGEST = 64, 512
+"""Entries of a list in an estimate's details that are kept; of models that figures show, as many as the second."""
 FEW = 16
 """Rows of the history of a model that no figure shows."""
 
@@ -65,10 +65,9 @@ def _trimmed(record: Record) -> Record:
 
     Of a long history every k-th row is kept, and the last; fewer of models that no figure shows.
     """
-    if record.spec.get("figures"):
-        return replace(record, history=_thinned(record.history, LONG))
-    subjects = tuple(_short(subject) for subject in record.subjects)
-    return replace(record, history=_thinned(record.history, FEW), subjects=subjects)
+    rows, entries = (LONG, LONGEST) if record.spec.get("figures") else (FEW, LONG)
+    subjects = tuple(_short(subject, entries) for subject in record.subjects)
+    return replace(record, history=_thinned(record.history, rows), subjects=subjects)
 
 
 def _thinned(rows: tuple[Mapping[str, Plain], ...], most: int) -> tuple[Mapping[str, Plain], ...]:
@@ -76,22 +75,22 @@ def _thinned(rows: tuple[Mapping[str, Plain], ...], most: int) -> tuple[Mapping[
     return rows if len(rows) <= most else (*rows[every - 1 : -1 : every], rows[-1])
 
 
-def _short(subject: Subject) -> Subject:
+def _short(subject: Subject, most: int) -> Subject:
     reports = {
-        split: Report({name: _shortened(e) for name, e in report.items()}, report.about)
+        split: Report({name: _shortened(e, most) for name, e in report.items()}, report.about)
         for split, report in subject.reports.items()
     }
     return replace(subject, reports=reports)
 
 
-def _shortened(estimate: Estimate) -> Estimate:
-    kept = {key: value for key, value in estimate.details.items() if not _is_long(value)}
+def _shortened(estimate: Estimate, most: int) -> Estimate:
+    kept = {key: value for key, value in estimate.details.items() if not _is_long(value, most)}
     return replace(estimate, details=kept)
 
 
-def _is_long(value: object) -> bool:
+def _is_long(value: object, most: int) -> bool:
     if isinstance(value, Mapping):
-        return any(map(_is_long, value.values()))
+        return any(_is_long(item, most) for item in value.values())
     if isinstance(value, str) or not isinstance(value, Sequence):
         return False
-    return len(value) > LONG or any(_is_long(item) for item in cast(Sequence[Plain], value))
+    return len(value) > most or any(_is_long(item, most) for item in cast(Sequence[Plain], value))

@@ -26,6 +26,8 @@ from landscope.studies.record import Record, Subject
 __all__ = ["compare"]
 
 TEMPERATURE = "+temp"
+ROUNDING = 1e-12
+"""A relative spread that only the adding up of equal values leaves."""
 
 Read = Callable[[Subject], float]
 
@@ -43,7 +45,7 @@ def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[Compa
         texts = _texts(recipe, part, records, condition, read, checkpoint)
         if texts is not None:
             paper = _shown([float(row["value"])], float(row["spread"]))
-            found.append(ComparedNumber(table, condition, read, paper, *texts))
+            found.append(ComparedNumber(table, part.corrected.get(condition, condition), read, paper, *texts))
     return found
 
 
@@ -55,11 +57,19 @@ def _texts(
         return _correlation_texts(recipe, part, records, correlated, checkpoint)
     scaled = condition.endswith(TEMPERATURE)
     name = condition.removesuffix(TEMPERATURE)
-    subjects = [s for s in _subjects(records, checkpoint, scaled, part) if s[0].condition == name]
-    as_published, corrected = (_values((s for _, s in subjects), read) for read in _readers(recipe, part, metric))
+    subjects = _subjects(records, checkpoint, scaled, part)
+    as_published, corrected = (
+        _values((subject for record, subject in subjects if record.condition == own), read)
+        for own, read in zip((name, part.corrected.get(name, name)), _readers(recipe, part, metric), strict=True)
+    )
     if not as_published and not corrected:
         return None
-    return _shown(as_published), _shown(corrected), max(len(as_published), len(corrected))
+    n = max(len(as_published), len(corrected))
+    return _shown(as_published) + _fewer(len(as_published), n), _shown(corrected) + _fewer(len(corrected), n), n
+
+
+def _fewer(models: int, n: int) -> str:
+    return f" (n = {models})" if 0 < models < n else ""
 
 
 def _correlation_texts(
@@ -158,7 +168,7 @@ def _shown(values: Sequence[float], spread: float = math.nan) -> str:
     mean = float(np.mean(values))
     if len(values) > 1:
         spread = float(np.std(values, ddof=1))
-    if not math.isfinite(spread) or spread == 0:
+    if not math.isfinite(spread) or spread <= ROUNDING * abs(mean):
         return f"{mean:.4g}"
     decimals = max(0, 1 - math.floor(math.log10(spread)))
     return f"{mean:.{decimals}f} ± {spread:.{decimals}f}" if decimals < 8 else f"{mean:.4g} ± {spread:.2g}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from landscope.core.schema import build
 from landscope.recipes.fam_claims import claims_of
-from landscope.recipes.fam_conditions import Task
+from landscope.recipes.fam_conditions import AS_CODED, Task
 from landscope.recipes.fam_tasks import tasks
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
 from landscope.studies.spec import StudySpec
@@ -93,6 +93,7 @@ def _parts(size: Size) -> dict[str, Part]:
             study=_study(part, task, size),
             published=task.published,
             conditions=task.paper_conditions,
+            corrected={coded: coded.removesuffix(f" {AS_CODED}") for coded in task.paper_conditions.values()},
             columns=_shape_columns() if part == "skulls" else {},
             checkpoints=_half_time(task) if part == "skulls" else {},
             note=task.note,

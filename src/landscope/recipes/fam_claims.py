@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from landscope.analysis import RankTest, benjamini_yekutieli, wilcoxon
+from landscope.recipes.fam_conditions import AS_CODED, WEAKER
 from landscope.recipes.recipe import Claim, Verdict
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ BEST = {"cifar10": "fam", "cifar10-tenth": "fam", "classes100": "fam", "svhn": "
 """The most accurate method of each task in table 1; plain training is always the least."""
 KAPPA = "train.relative_flatness"
 KAPPA_LAYERWISE = "train.relative_flatness_layerwise"
-CODED = "fam as coded"
+CODED = f"fam {AS_CODED}"
 WORDS = {
     "baseline": "plain training",
     "sam": "SAM",
     "fam": "FAM with its whole gradient",
     CODED: "FAM as coded",
+    WEAKER: "FAM with its whole gradient and the λ of the code",
 }
 SWEPT = re.compile(r"fam (?P<strength>[\d.e-]+)(?P<coded> as coded)?")
 
@@ -118,7 +120,7 @@ def claims_of(tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
             continue
         part = _Part(name, table)
         if name in BEST:
-            found += [*_accuracy(part), *_flatter(part, ("fam", CODED), KAPPA), *_whole_or_coded(part)]
+            found += [*_accuracy(part), *_flatter(part, ("fam", CODED, WEAKER), KAPPA), *_whole_or_coded(part)]
         elif name == "skulls":
             found += _shapes(part)
         elif name == "rte":
@@ -130,7 +132,7 @@ def _accuracy(part: _Part) -> list[Claim]:
     """Table 1: FAM and SAM against plain training, and FAM against SAM."""
     column = "test.accuracy"
     ranks = [("sam", "baseline")]
-    for fam in ("fam", CODED):
+    for fam in ("fam", CODED, WEAKER):
         ranks += [(fam, "baseline"), (fam, "sam") if BEST[part.name] == "fam" else ("sam", fam)]
     return [
         part.claim(
@@ -175,18 +177,17 @@ def _losses(part: _Part, *conditions: str) -> str:
 
 
 def _whole_or_coded(part: _Part) -> list[Claim]:
-    """What the paper could not ask: is the method of its text another one than that of its code?"""
-    if not part.has("fam", CODED):
-        return []
+    """What the paper could not ask: is the method of its text another one than that of its code, and by its gradient alone?"""
     found = []
-    for what, column, first, second in (
-        ("more accurate", "test.accuracy", "fam", CODED),
-        ("flatter", KAPPA, CODED, "fam"),
-    ):
-        if column in part.table:
-            text = f"FAM is {what} with its whole gradient than as coded (not a claim of the paper)"
-            ends = (_Values(first, column), _Values(second, column))
-            found.append(part.claim(text, {f"{WORDS[first]} and {WORDS[second]}": ends}))
+    for whole, where in (("fam", ""), (WEAKER, ", with the λ of the code,")):
+        for what, column, first, second in (
+            ("more accurate", "test.accuracy", whole, CODED),
+            ("flatter", KAPPA, CODED, whole),
+        ):
+            if column in part.table and part.has(whole, CODED):
+                text = f"FAM is {what} with its whole gradient{where} than as coded (not a claim of the paper)"
+                ends = (_Values(first, column), _Values(second, column))
+                found.append(part.claim(text, {f"{WORDS[first]} and {WORDS[second]}": ends}))
     return found
 
 

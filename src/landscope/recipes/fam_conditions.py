@@ -1,7 +1,7 @@
 """The conditions of the fourth paper, as changes of a training, and what a task of it consists of.
 
 `fam` is the method of the text, with its whole gradient. `fam as coded` is what made the paper's tables: the Hessian held
-constant, and κ divided by the number of inputs of the layer where it is neuronwise.
+constant, and κ divided by the number of inputs of the layer where it is neuronwise. Images have both gradients at that λ, too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ __all__ = [
     "FAM_ROW",
     "STRENGTHS",
     "SWEEP_ROWS",
+    "WEAKER",
     "Task",
     "Written",
     "autoencoder",
@@ -27,6 +28,8 @@ STRENGTHS = (0.0006, 0.002, 0.02, 0.1, 0.7)
 """λ of table 2."""
 IMAGE_STRENGTH, TEXT_STRENGTH = 0.1, 3e6
 AS_CODED = "as coded"
+WEAKER = "fam, λ of the code"
+"""The whole gradient with the strength that the code's division leaves: what tells the gradients apart, at the same λ."""
 
 Written: TypeAlias = Mapping[str, object]
 
@@ -50,6 +53,7 @@ def methods(inputs: int, sam: Written | None = None) -> dict[str, Written]:
         "sam": {"sam.rho": 0.05, **(sam or {})},
         "fam": {"fam.strength": IMAGE_STRENGTH},
         f"fam {AS_CODED}": {"fam.strength": IMAGE_STRENGTH / inputs, "fam.gradient": "weights_only"},
+        WEAKER: {"fam.strength": IMAGE_STRENGTH / inputs},
     }
 
 

@@ -41,12 +41,14 @@ class Part:
 
     `published` picks rows of the table of published numbers by its columns, such as {"data": "cifar10"}; `conditions` names our
     condition for each of the paper's, `columns` our column for each of its metrics ("METRIC", or "DATA METRIC" where a table has
-    several data sets), where the names differ.
+    several data sets), where the names differ. Where the paper's code trained otherwise than its text says, `corrected` names
+    for such a condition of ours the one that does what the text says.
     """
 
     study: StudySpec
     published: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     conditions: Mapping[str, str] = field(default_factory=dict)
+    corrected: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     """Which weights a table or a metric of the paper shows: {"1 early stopping": "best"}; otherwise the first that are there."""

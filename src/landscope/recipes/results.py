@@ -13,6 +13,7 @@ from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim as ShownClaim
 from landscope.report.study import write_records_report
+from landscope.studies.grid import runs_of
 from landscope.studies.record import Record
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
@@ -136,7 +137,7 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
     lines = [
         f"### {part}",
         "",
-        f"Size `{bundle.size}`, {len(records)} runs, seeds {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
+        f"Size `{bundle.size}`, {_runs(bundle)}, seeds {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
         f"{'; '.join(where)}, "
         f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
         f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz), report: "
@@ -146,6 +147,12 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
     if numbers:
         lines += ["", *_comparison_lines(numbers)]
     return lines
+
+
+def _runs(bundle: Bundle) -> str:
+    """How many runs are there, and of how many where some are missing."""
+    planned, done = len(runs_of(bundle.spec)), len(bundle.records)
+    return f"{done} runs" if done == planned else f"{done} of {planned} runs"
 
 
 def _seeds(records: Sequence[Record]) -> str:
