@@ -206,4 +206,12 @@ def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> No
     text = results.read_text()
     assert "### fcnn" in text
     assert "Size `tiny`, 4 runs" in text
+    words[words.index(folder)] = tmp_path / "elsewhere"
+    code, out, err = call("recipe", "run", *words, "--from", tmp_path / "results")
+    assert code == 0, err
+    assert "4 of 4 runs taken over" in err
+    assert Path(json.loads(out)[0]).read_bytes() == records.read_bytes()
+    code, _, err = call("recipe", "run", *words, "--from", tmp_path / "nowhere")
+    assert code == 2
+    assert "nowhere: no such folder" in err
     assert "**cannot be told**" in text or "**holds**" in text or "**does not hold**" in text

@@ -122,3 +122,17 @@ def test_draws_differ_between_steps_and_seeds_and_leave_the_global_generator_alo
                 values[seed, step] = float(fam.value)
     assert len(set(values.values())) == 4
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_signs_for_a_recorded_step_are_those_that_it_would_draw_itself() -> None:
+    net, _ = tiny("rows")
+    with FAM(net, layer="0", probes=2, seed=3) as eager, FAM(net, layer="0", probes=2, seed=3) as replayed:
+        passes = [torch.empty(2, 2, 3, dtype=F64), torch.empty(2, 2, 3, dtype=F64)]  # two in one step, as SAM has
+        replayed._recorded_signs = [[own] for own in passes]
+        for _ in range(2):
+            replayed.redraw()
+            for own in passes:
+                drawn = [torch.empty_like(own)]
+                eager._draw(drawn)
+                assert torch.equal(own, drawn[0])
+        assert replayed.state_dict() == eager.state_dict() == {"seed": 3, "draws": 4}

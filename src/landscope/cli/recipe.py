@@ -18,6 +18,7 @@ from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
     from landscope.recipes import Recipe
+    from landscope.studies.study import Study
 
 __all__ = ["app"]
 
@@ -77,6 +78,7 @@ def _plain(one: Recipe) -> dict[str, object]:
         "landscope recipe run adaptive-sharpness --size tiny",
         "landscope recipe run false-friend --size small --part softmax-regression",
         "landscope recipe run explicit-regularisation --size paper --time-limit 1500   # again: it goes on",
+        "landscope recipe run fam --size paper --part skulls --from results   # only what is not among these records",
     ),
 )
 def run(
@@ -88,6 +90,15 @@ def run(
     into: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where it goes.  [default: recipes/NAME-SIZE]", show_default=False),
+    ] = None,
+    kept: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="Kept records, as RECIPE/PART.json.gz: runs that stand there are not made again.",
+            show_default=False,
+        ),
     ] = None,
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
@@ -122,6 +133,8 @@ def run(
             raise StoppedError(f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on")
         note(f"{name}, {label}: {entry.note or entry.study.name}")
         study = Study(entry.study, folder / label)
+        if kept is not None:
+            _go_on_from(kept, name, label, size, study)
         pooled = entry.pool if pool is None else pool
         do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled).check()
         made += finish_part(chosen, label, size, study, folder, report=report)
@@ -130,6 +143,23 @@ def run(
     else:
         for path in made:
             typer.echo(f"written: {path}")
+
+
+def _go_on_from(kept: Path, name: str, part: str, size: str, study: Study) -> None:
+    """Take the runs over that are among kept records, and say what became of it."""
+    from landscope.recipes import load_bundle, take_over
+
+    if not kept.is_dir():
+        raise CommandError(f"{kept}: no such folder; records were expected there as RECIPE/PART.json.gz")
+    path = kept / name / f"{part}.json.gz"
+    if not path.is_file():
+        note(f"{path}: no records of this part")
+        return
+    bundle = load_bundle(path)
+    if bundle.size != size:
+        note(f"{path}: records of size {bundle.size}, not {size}")
+    else:
+        note(f"{path}: {take_over(study, bundle)} of {len(study.runs)} runs taken over")
 
 
 @app.command("results", epilog=examples("landscope recipe results results --page RESULTS.md --reports light"))

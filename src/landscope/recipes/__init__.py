@@ -8,6 +8,8 @@ from landscope.recipes import (
     fam,
     function_centric,
 )
+from landscope.recipes.bundle import load_bundle
+from landscope.recipes.going_on import take_over
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.results import finish_part, results_page, write_results
 
@@ -24,6 +26,8 @@ __all__ = [
     "fam",
     "finish_part",
     "function_centric",
+    "load_bundle",
     "results_page",
+    "take_over",
     "write_results",
 ]

@@ -170,7 +170,7 @@ def _small() -> dict[str, Task]:
         ),
     }
     skulls = {"name": "skulls", "size": 32, "n_train": 24, "n_validation": 2, "n_test": 24}
-    network = {"name": "autoencoder3d", "channels": [8, 16, 32, 16, 8], "instance_norm": False, "init": "he"}
+    network = {"name": "autoencoder3d", "channels": [8, 16, 32, 16, 8], "instance_norm": False}
     return images | {
         "skulls": Task(
             training=autoencoder(skulls, network, n_train=24, batch_size=4, epochs=80, lr=2e-3),

@@ -143,6 +143,9 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
         f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz), report: "
         f"[{part}.html]({folder.name}/{recipe.name}/{part}.html). {entry.note}".rstrip(),
     ]
+    if len(records) < len(runs_of(bundle.spec)):
+        command = f"landscope recipe run {recipe.name} --size {bundle.size} --part {part} --from {folder.name}"
+        lines += ["", f"`{command}` makes the others."]
     numbers = compare(recipe, entry, records)
     if numbers:
         lines += ["", *_comparison_lines(numbers)]

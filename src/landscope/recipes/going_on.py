@@ -1,0 +1,58 @@
+"""Go on from kept records: runs of a study that stand in a bundle need not be made again.
+
+A run is recognised by everything that it was made from, the versions of data and networks included; the version of Landscope may
+differ, and is kept in the record. Fields that are null count as left out: records are older than some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from landscope.core.schema import Plain, to_plain
+from landscope.recipes.bundle import Bundle
+from landscope.studies.canonical import run_key
+from landscope.studies.study import Study
+
+__all__ = ["take_over"]
+
+
+def take_over(study: Study, kept: Bundle) -> int:
+    """Write the records of a bundle that are runs of the study into its store; how many were new there.
+
+    Where models of one condition are compared with each other by their outputs, which records do not hold, only whole conditions.
+    """
+    records = {_identity(record.spec): record for record in kept.records}
+    found = {key: record for key, run in study.runs.items() if (record := records.get(_identity(run.plain)))}
+    if study.spec.measuring.consistency:
+        partial = {run.condition for key, run in study.runs.items() if key not in found}
+        found = {key: record for key, record in found.items() if study.runs[key].condition not in partial}
+    taken = 0
+    for key, record in found.items():
+        folder = study.store.add(study.runs[key].plain)
+        if not folder.done():
+            with folder.claim():
+                folder.finish(replace(record, run=key).to_dict())
+            taken += 1
+    return taken
+
+
+def _identity(spec: Mapping[str, object]) -> str:
+    """The key of a run, whatever version of ours made it.
+
+    >>> one = {"seed": 1, "versions": {"landscope": "0.1.0", "data": "a"}, "measuring": {"tempered": None}}
+    >>> _identity(one) == _identity({"seed": 1, "versions": {"landscope": "0.2.0", "data": "a"}, "measuring": {}})
+    True
+    """
+    plain = _without_nulls(to_plain(spec))
+    assert isinstance(plain, dict), "a spec is a mapping"
+    versions = plain.get("versions")
+    if isinstance(versions, dict):
+        plain["versions"] = {name: value for name, value in versions.items() if name != "landscope"}
+    return run_key(plain)
+
+
+def _without_nulls(value: Plain) -> Plain:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value

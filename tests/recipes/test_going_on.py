@@ -1,0 +1,73 @@
+"""Kept records stand for their runs: a study elsewhere goes on from them, and is what it would have been."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from study_runs import do_here
+
+from landscope.core.schema import build
+from landscope.recipes import take_over
+from landscope.recipes.bundle import Bundle
+from landscope.studies.record import Record
+from landscope.studies.spec import StudySpec
+from landscope.studies.study import Study
+
+
+def spec_of(**measuring: object) -> StudySpec:
+    return build(
+        StudySpec,
+        {
+            "name": "tiny",
+            "training": {"data": "circles", "model": {"name": "mlp", "widths": [4]}, "epochs": 1, "batch_size": 20},
+            "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}},
+            "seeds": 2,
+            "measuring": {"splits": {"train": ["loss"], "test": ["error"]}, **measuring},
+        },
+    )
+
+
+def kept(study: Study, *left_out: int) -> Bundle:
+    """The records of a study as another version of ours would have kept them, without some."""
+
+    def elsewhere(record: Record) -> Record:
+        versions = {**record.spec["versions"], "landscope": "0.0.7"}  # type: ignore[dict-item]
+        return replace(record, run="another key", spec={**record.spec, "versions": versions})
+
+    records = [elsewhere(record) for at, record in enumerate(study.records()) if at not in left_out]
+    return Bundle("some recipe", "part", "tiny", study.spec, tuple(records))
+
+
+@pytest.mark.parametrize("consistency", [True, False])
+def test_records_stand_for_their_runs(consistency: bool, tmp_path: Path) -> None:
+    first = do_here(Study(spec_of(consistency=consistency), tmp_path / "first"))
+    second = Study(first.spec, tmp_path / "second")
+    assert take_over(second, kept(first)) == 4
+    assert take_over(second, kept(first)) == 0  # they are there already
+    assert second.progress().done == 4
+    assert second.table().equals(first.table())
+
+
+def test_what_is_missing_is_run(tmp_path: Path) -> None:
+    first = do_here(Study(spec_of(consistency=False), tmp_path / "first"))
+    second = Study(first.spec, tmp_path / "second")
+    assert take_over(second, kept(first, 1, 2)) == 2
+    do_here(second)
+    columns = ["run", "condition", "seed", "train.loss", "test.error"]
+    assert second.table()[columns].equals(first.table()[columns])
+
+
+def test_models_that_are_compared_with_each_other_come_together_or_not_at_all(tmp_path: Path) -> None:
+    first = do_here(Study(spec_of(), tmp_path / "first"))
+    second = Study(first.spec, tmp_path / "second")
+    assert take_over(second, kept(first, 1)) == 2  # of the other condition
+    assert {record.condition for record in second.records()} == {first.records()[-1].condition}
+
+
+def test_other_runs_are_not_taken_for_these(tmp_path: Path) -> None:
+    first = do_here(Study(spec_of(), tmp_path / "first"))
+    other = Study(spec_of(splits={"train": ["loss"], "test": ["loss"]}), tmp_path / "other")
+    assert take_over(other, kept(first)) == 0
+    assert other.progress().done == 0
