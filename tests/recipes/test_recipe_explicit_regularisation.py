@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -58,7 +59,7 @@ def tiny(tmp_path_factory):
 def test_tiny_runs_from_end_to_end(tiny):
     records, tables = tiny
     for table in tables.values():
-        assert len(table) == 4 * 2 * 2  # regularisers, checkpoints, temperatures
+        assert len(table) == 4 * 2 * 3  # regularisers, checkpoints, temperatures
         assert {f"train.{kind}.{name}" for kind in ("published", "corrected") for name in _preset()} <= set(table)
         assert np.isfinite(table[["train.loss", "test.error", "test.ece", "test.ece_10_bins"]].to_numpy()).all()
         scaled = table[table["calibration.temperature"].notna()]
@@ -90,6 +91,21 @@ def test_every_published_number_stands_beside_ours(tiny, name):
     for number in numbers:
         assert number.corrected != "–", number
         assert number.published != "–", number
+
+
+def test_scaled_models_are_at_the_papers_temperature_as_published_and_at_ours_corrected(tiny):
+    records = tiny[0]["cifar10"]
+    (record,) = [record for record in records if record.condition == "baseline"]
+    plain, ours, coded = [subject for subject in record.subjects if subject.checkpoint == "final"]
+    assert len({plain.temperature, ours.temperature, coded.temperature}) == 3
+    part = RECIPE.parts("paper")["cifar10"]
+    numbers = {(n.table, n.condition, n.metric): n for n in compare(RECIPE, part, records)}
+    number = numbers["1 early stopping", "baseline+temp", "ece_pct"]
+    for text, subject in ((number.published, coded), (number.corrected, ours)):
+        assert float(text) == pytest.approx(100 * subject.reports["test"]["ece_10_bins"].value, rel=1e-3)
+    without = [replace(r, subjects=tuple(s for s in r.subjects if s is not coded)) for r in records]
+    numbers = {(n.table, n.condition, n.metric): n for n in compare(RECIPE, part, without)}
+    assert numbers["1 early stopping", "baseline+temp", "ece_pct"].published == "–"
 
 
 def test_tables_called_early_stopped_stand_beside_final_models():

@@ -13,12 +13,12 @@ from study_runs import do_here
 
 from landscope.core.estimate import Status
 from landscope.data.card import Split
-from landscope.recipes import false_friend
+from landscope.recipes import false_friend, false_friend_images
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.false_friend import HUNDRED_CLASSES, RECIPE
 from landscope.recipes.false_friend_claims import DECAYS, claims
-from landscope.recipes.false_friend_images import enlarged_digits
+from landscope.recipes.false_friend_images import enlarged_digits, halved_cifar10
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.spectra import Spectrum
 from landscope.studies.grid import runs_of
@@ -102,6 +102,32 @@ def test_the_images_are_trained_as_the_paper_says(paper):
             assert run.training.augmentation is not None
     modes = {name: part.study.measuring.mode for name, part in paper.items()}
     assert {name for name, mode in modes.items() if mode == "batch_statistics"} == set(MODES)
+
+
+def test_small_images_are_few_plain_and_as_the_note_says():
+    parts = RECIPE.parts("small")
+    for name in {"cnn", *MODES, *(f"{part}-eval" for part in MODES)}:
+        note = parts[name].note
+        for run in runs_of(parts[name].study):
+            training, options = run.training, run.training.data.options
+            assert training.augmentation is None
+            images = options["train_size"] if name.startswith("vgg16bn") else options["train"]
+            assert f"{images:,} images" in note
+            assert f"{training.epochs} epochs" in note
+            assert f"{parts[name].study.measuring.splits['train'].samples} training rows" in note
+            if training.optimizer.name == "sgd":
+                assert f"rate {training.optimizer.lr:g}" in note
+        assert "Published numbers beside it are of other data and networks." in note
+
+
+def test_halved_images_are_means_of_four_pixels(monkeypatch):
+    rows = Split(torch.arange(48.0).view(1, 3, 4, 4), torch.tensor([1]))
+    monkeypatch.setattr(
+        false_friend_images, "load", lambda name, **_: SimpleNamespace(train=rows, validation=rows, test=rows)
+    )
+    x, y = halved_cifar10()["test"]
+    assert (x.shape, y.tolist()) == ((1, 3, 2, 2), [1])
+    assert x[0, 0, 0, 0] == (0 + 1 + 4 + 5) / 4
 
 
 @pytest.mark.parametrize(("part", "decays"), [("vgg16bn", (5e-4, 0.25)), ("vgg16bn-cifar10", (3e-4, 0.35))])

@@ -13,6 +13,7 @@ from study_runs import do_here
 from landscope import Probe, measure
 from landscope.core.errors import RunStoppedError, SpecError
 from landscope.data import load
+from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.models import build
 from landscope.studies import stopping
 from landscope.studies.record import Record, Subject
@@ -84,6 +85,32 @@ def test_only_what_is_asked_for_is_measured_again_at_a_temperature(tmp_path: Pat
     splits["train"] = {"measures": ["loss"], "tempered": ["l2_norm"]}
     with pytest.raises(SpecError, match="l2_norm"):
         Study.of({**SPEC, "measuring": measuring}, tmp_path / "wrong")
+
+
+def test_a_third_temperature_is_that_of_a_papers_code(tmp_path: Path) -> None:
+    splits = {
+        "train": {
+            "measures": ["loss", "l2_norm"],
+            "tempered": ["loss"],
+            "as_published": "explicit-regularisation",
+            "only": ["fisher_rao"],
+        },
+        "test": ["ece"],
+    }
+    measuring = {"temperature": "published", "splits": splits}
+    study = do_here(Study.of({**SPEC, "seeds": 1, "axes": {}, "measuring": measuring}, tmp_path))
+    (record,) = study.records()
+    plain, scaled, coded = record.subjects
+    assert list(plain.reports["train"])[2:] == ["published.fisher_rao", "corrected.fisher_rao"]
+    assert list(scaled.reports["train"]) == ["loss", "published.fisher_rao", "corrected.fisher_rao"]
+    assert list(coded.reports["train"]) == ["loss", "published.fisher_rao"]
+    net = build("mlp", in_features=2, widths=(4,), num_classes=2)
+    net.load_state_dict(load_file(study.store.run(record.run).path("training/final.safetensors")))
+    x, y = load("circles").validation
+    assert coded.temperature == pytest.approx(unconverged_temperature(net.eval()(x), y).value, rel=1e-5)
+    assert coded.temperature == coded.reports["calibration"]["temperature"].value != scaled.temperature
+    with pytest.raises(SpecError, match="as_published"):
+        Study.of({**SPEC, "measuring": {"temperature": "published", "splits": {"train": ["loss"]}}}, tmp_path / "wrong")
 
 
 def test_temperature_is_fitted_on_validation_rows_and_changes_no_prediction(study: Study) -> None:

@@ -30,6 +30,7 @@ ROUNDING = 1e-12
 """A relative spread that only the adding up of equal values leaves."""
 
 Read = Callable[[Subject], float]
+Models = list[tuple[Record, Subject]]
 
 
 def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[ComparedNumber]:
@@ -57,10 +58,12 @@ def _texts(
         return _correlation_texts(recipe, part, records, correlated, checkpoint)
     scaled = condition.endswith(TEMPERATURE)
     name = condition.removesuffix(TEMPERATURE)
-    subjects = _subjects(records, checkpoint, scaled, part)
+    own = (name, part.corrected.get(name, name))
     as_published, corrected = (
-        _values((subject for record, subject in subjects if record.condition == own), read)
-        for own, read in zip((name, part.corrected.get(name, name)), _readers(recipe, part, metric), strict=True)
+        _values((subject for record, subject in subjects if record.condition == condition), read)
+        for subjects, condition, read in zip(
+            _subjects(records, checkpoint, scaled, part), own, _readers(recipe, part, metric), strict=True
+        )
     )
     if not as_published and not corrected:
         return None
@@ -79,10 +82,15 @@ def _correlation_texts(
     spearman = any(str(name).startswith("spearman") for name in published_of(recipe.name, part)["metric"])
     methods: dict[str, Method] = {"kendall_tau": "kendall", "pearson": "pearson", "spearman": "spearman"}
     method = methods.get(kind, "spearman" if spearman else "kendall")
-    subjects = [s for _, s in _subjects(records, checkpoint, when == "after", part)]
+    columns = zip(
+        _subjects(records, checkpoint, when == "after", part),
+        _readers(recipe, part, first),
+        _readers(recipe, part, second),
+        strict=True,
+    )
     texts, n = [], 0
-    for x_of, y_of in zip(_readers(recipe, part, first), _readers(recipe, part, second), strict=True):
-        x, y = (np.array([read(s) for s in subjects]) for read in (x_of, y_of))
+    for subjects, x_of, y_of in columns:
+        x, y = (np.array([read(subject) for _, subject in subjects]) for read in (x_of, y_of))
         result = correlation(x, y, method)
         value = result.p_value if kind == "p" else result.value
         n = max(n, result.n)
@@ -91,17 +99,18 @@ def _correlation_texts(
     return (texts[0], texts[1], n) if n >= 3 else None
 
 
-def _subjects(records: Sequence[Record], checkpoint: str, scaled: bool, part: Part) -> list[tuple[Record, Subject]]:
-    """Models of one kind. Of two at a fitted temperature and at 1, the first in a record is the one at 1."""
-    place = {"none": 0, "fitted": 0, "both": int(scaled)}[part.study.measuring.temperature]
-    if scaled and part.study.measuring.temperature == "none":
-        return []
-    chosen = []
-    for record in records:
-        kind = [subject for subject in record.subjects if subject.checkpoint == checkpoint]
-        if place < len(kind):
-            chosen.append((record, kind[place]))
-    return chosen
+def _subjects(records: Sequence[Record], checkpoint: str, scaled: bool, part: Part) -> tuple[Models, Models]:
+    """Models of one kind, as published and corrected. In a record they come at T = 1, at our temperature, at the paper's."""
+    kinds = {"none": (), "fitted": (0, 0), "both": (1, 1), "published": (2, 1)} if scaled else {}
+    found = [
+        [
+            (record, kind[place])
+            for record in records
+            if place < len(kind := [subject for subject in record.subjects if subject.checkpoint == checkpoint])
+        ]
+        for place in kinds.get(part.study.measuring.temperature, (0, 0))
+    ]
+    return (found[0], found[1]) if found else ([], [])
 
 
 def _readers(recipe: Recipe, part: Part, metric: str) -> tuple[Read, Read]:

@@ -109,7 +109,10 @@ def error_bar(estimate: Estimate) -> float:
 
 def _cohort(records: Sequence[Record], key: tuple[str, bool, int], members: Mapping[int, Subject]) -> Cohort:
     checkpoint, scaled, again = key
-    name = checkpoint + (", temperature-scaled" if scaled else "") + (f" ({again + 1})" if again else "")
+    fit = estimate_of(next(iter(members.values())), "calibration.temperature")
+    coded = fit is not None and fit.details.get("as_published")
+    how = ", at the paper's temperature" if coded else ", temperature-scaled" if scaled else ""
+    name = checkpoint + how + (f" ({again + 1})" if again and not coded else "")
     frame = wide_table(replace(records[run], subjects=(subject,)) for run, subject in members.items())
     frame.index = pd.Index(list(members))
     rows = []

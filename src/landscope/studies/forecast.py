@@ -41,7 +41,7 @@ def forecast(study: Study) -> Forecast:
         usual = sorted(training.values())[len(training) // 2]
         measuring = max(0.0, progress.seconds_per_run - usual)
     elif spec.seconds is not None:
-        subjects = len(spec.checkpoints) * (2 if spec.temperature == "both" else 1)
+        subjects = len(spec.checkpoints) * spec.temperatures
         measuring = spec.seconds * len(spec.splits) * subjects
     return Forecast(training, measuring)
 

@@ -27,7 +27,7 @@ from landscope.studies.pooling import POOL, train_together
 from landscope.studies.record import Record, Subject
 from landscope.studies.run_folder import RunFolder
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
-from landscope.studies.subjects import Gauge, fitted_temperature, measure_subject
+from landscope.studies.subjects import Gauge, fitted_temperature, measure_subject, published_temperature
 from landscope.training.loop import train
 from landscope.training.result import Trained
 from landscope.training.sources import Task, make_task
@@ -113,8 +113,10 @@ def _subjects(run: RunFolder, gauge: Gauge, models: Mapping[str, Weights], figur
         if spec.consistency and len(gauge.rows("test").y):
             with run.writing(outputs_file(checkpoint)) as path:
                 save_file({"test": gauge.outputs(gauge.model(weights), "test").contiguous()}, path)
-        temperatures: dict[str, list[Estimate | None]] = {"none": [None], "fitted": [fitted], "both": [None, fitted]}
-        for number, temperature in enumerate(temperatures[spec.temperature]):
+        temperatures: list[Estimate | None] = [fitted] if spec.temperature == "fitted" else [None, fitted]
+        if spec.temperature == "published":
+            temperatures.append(published_temperature(gauge, gauge.model(weights)))
+        for number, temperature in enumerate(temperatures[: spec.temperatures]):
             name = f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json"
             if not run.path(name).exists():
                 shown = figures and checkpoint == next(iter(models)) and number == 0

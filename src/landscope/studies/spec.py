@@ -30,6 +30,7 @@ from landscope.core.losses import LOSSES
 from landscope.core.schema import Natural, Positive, Range
 from landscope.data import CORRUPTIONS
 from landscope.measures import AS_PUBLISHED
+from landscope.measures.as_published.preset import Preset
 from landscope.measures.base import Measure
 from landscope.measures.measuring import resolve_measures
 from landscope.training.spec import DataSpec, ModelSpec
@@ -131,8 +132,9 @@ class MeasuringSpec:
 
     checkpoints: tuple[str, ...] = ("final",)
     """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots)."""
-    temperature: Literal["none", "fitted", "both"] = "none"
-    """Measure at T = 1, at the temperature fitted on the validation rows, or at both."""
+    temperature: Literal["none", "fitted", "both", "published"] = "none"
+    """Measure at T = 1, at the temperature fitted on the validation rows, at both, or also at that which the code of the paper
+    in `as_published` fits; there only what is published is measured, besides `tempered`."""
     splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
     mode: Literal["eval", "batch_statistics"] = "eval"
     batch_size: Natural | None = None
@@ -157,6 +159,21 @@ class MeasuringSpec:
                 raise SpecError(f'checkpoints are "final", "best", "average" and "step N"; {checkpoint!r} came')
         if not self.checkpoints or not self.splits:
             raise SpecError("at least one checkpoint and one split are needed")
+        if self.temperature == "published" and self.preset_with_temperature is None:
+            raise SpecError(
+                "temperature: published needs a split with as_published, of a paper whose code fits a temperature"
+            )
+
+    @property
+    def preset_with_temperature(self) -> Preset | None:
+        """That of the first split whose paper fits a temperature."""
+        named = [AS_PUBLISHED[split.as_published] for split in self.splits.values() if split.as_published is not None]
+        return next((preset for preset in named if preset.temperature is not None), None)
+
+    @property
+    def temperatures(self) -> int:
+        """At how many temperatures each set of weights is measured."""
+        return {"none": 1, "fitted": 1, "both": 2, "published": 3}[self.temperature]
 
 
 @dataclass(frozen=True, kw_only=True)

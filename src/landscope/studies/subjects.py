@@ -29,7 +29,7 @@ from landscope.training.sources import Forward, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Gauge", "fitted_temperature", "measure_subject"]
+__all__ = ["Gauge", "fitted_temperature", "measure_subject", "published_temperature"]
 
 EVALUATION_ROWS = 512
 FILLED = 0.5
@@ -118,12 +118,24 @@ def _accepts(model: nn.Module, x: Tensor) -> bool:
 
 def fitted_temperature(gauge: Gauge, model: nn.Module) -> Estimate:
     """The temperature fitted on the validation rows to convergence."""
+    return _temperature(gauge, model, lambda logits, labels: fit_temperature(logits, labels).estimate)
+
+
+def published_temperature(gauge: Gauge, model: nn.Module) -> Estimate:
+    """The temperature that the code of the study's paper would have fitted on the validation rows."""
+    preset = gauge.spec.preset_with_temperature
+    assert preset is not None, "a spec that asks for it has one"
+    assert preset.temperature is not None, "so the preset was chosen"
+    return _temperature(gauge, model, preset.temperature)
+
+
+def _temperature(gauge: Gauge, model: nn.Module, fit: Callable[[Tensor, Tensor], Estimate]) -> Estimate:
     _, labels = gauge.rows("validation")
     if not gauge.task.classes:
         return Estimate.not_applicable("a temperature is fitted to class probabilities")
     if not len(labels):
         return Estimate.not_applicable("there are no validation rows to fit a temperature on")
-    return fit_temperature(gauge.outputs(model, "validation"), labels.cpu()).estimate
+    return fit(gauge.outputs(model, "validation"), labels.cpu())
 
 
 def measure_subject(
@@ -165,12 +177,14 @@ def _split_report(
     gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec, temperature: Estimate | None, T: float
 ) -> Report:
     chosen: dict[str, Measure] = wanted.chosen(gauge.spec.seed)
-    if gauge.spec.temperature == "both" and temperature is not None and wanted.tempered is not None:
+    if gauge.spec.temperatures > 1 and temperature is not None and wanted.tempered is not None:
         chosen = {name: chosen[name] for name in wanted.tempered}
     if wanted.as_published is not None:
         preset = AS_PUBLISHED[wanted.as_published]
         for name in wanted.only or preset.measures:
-            chosen |= {f"published.{name}": preset.measures[name], f"corrected.{name}": preset.corrected[name]}
+            chosen[f"published.{name}"] = preset.measures[name]
+            if temperature is None or not temperature.details.get("as_published"):
+                chosen[f"corrected.{name}"] = preset.corrected[name]
     probe = gauge.probe(model, split, wanted.samples, T)
     report = measure(probe, measures=chosen, seconds=gauge.spec.seconds, progress=False)
     return Report(report.estimates, {**report.about, "split": split})

@@ -20,6 +20,7 @@ from landscope.core.probe import Probe
 from landscope.measures.as_published.folded_features import FoldedRelativeFlatness
 from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
 from landscope.measures.as_published.state_noise import StateNoiseSharpness
+from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.measures.base import Measure
 from landscope.measures.sharpness.fisher_rao import FisherRao
 from landscope.measures.sharpness.fisher_rao_homogeneous import FisherRaoHomogeneous
@@ -167,5 +168,6 @@ AS_PUBLISHED.register("explicit-regularisation")(
             "models are swapped."
         ),
         scale={"sam_sharpness": _largest_over_rho, "log_igs": _mean_log},
+        temperature=unconverged_temperature,
     )
 )

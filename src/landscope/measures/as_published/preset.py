@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from torch import Tensor
+
 from landscope.core.estimate import Estimate
 from landscope.core.registry import Registry
 from landscope.measures.base import Measure
@@ -36,6 +38,8 @@ class Preset:
     """What lies in the data, the mode and the model rather than in a measure, and is needed to meet the tables."""
     scale: Mapping[str, Callable[[Estimate], float]] = field(default_factory=dict)
     """How a corrected estimate is read in the unit of the published number, where that is not its value."""
+    temperature: Callable[[Tensor, Tensor], Estimate] | None = None
+    """How the code fits a temperature to logits and labels, where it does."""
 
     def __post_init__(self) -> None:
         for name in ("corrected", "difference"):
