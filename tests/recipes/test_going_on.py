@@ -11,6 +11,7 @@ from study_runs import do_here
 from landscope.core.schema import build
 from landscope.recipes import take_over
 from landscope.recipes.bundle import Bundle
+from landscope.studies.canonical import run_key
 from landscope.studies.record import Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
@@ -48,6 +49,7 @@ def test_records_stand_for_their_runs(consistency: bool, tmp_path: Path) -> None
     assert take_over(second, kept(first)) == 0  # they are there already
     assert second.progress().done == 4
     assert second.table().equals(first.table())
+    assert all(run_key(record.spec) == record.run for record in second.records())
 
 
 def test_what_is_missing_is_run(tmp_path: Path) -> None:

@@ -176,7 +176,8 @@ def _seed_by_seed(adam: pd.Series, sgd: pd.Series) -> tuple[Verdict, str]:
     words = f"{adam[pairs].mean():.4g} against {sgd[pairs].mean():.4g}, n = {len(pairs)} seeds"
     if larger.p_value is None or smaller.p_value is None:
         return "cannot be told", f"{words}, {larger.reason}"
-    words += f", p = {larger.p_value:.3g} (one-sided; the smallest possible is {larger.smallest_p:.3g})"
+    words += f", p = {larger.p_value:.3g} (one-sided; the opposite: p = {smaller.p_value:.3g}; "
+    words += f"the smallest possible is {larger.smallest_p:.3g})"
     if min(larger.p_value, smaller.p_value) > RULES.alpha:
         return "cannot be told", words
     return ("holds" if larger.p_value <= RULES.alpha else "does not hold"), words

@@ -1,7 +1,7 @@
 """Go on from kept records: runs of a study that stand in a bundle need not be made again.
 
 A run is recognised by everything that it was made from, the versions of data and networks included; the version of Landscope may
-differ, and is kept in the record. Fields that are null count as left out: records are older than some of them.
+differ, and stays in the record's environment. Fields that are null count as left out: records are older than some of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def take_over(study: Study, kept: Bundle) -> int:
         folder = study.store.add(study.runs[key].plain)
         if not folder.done():
             with folder.claim():
-                folder.finish(replace(record, run=key).to_dict())
+                folder.finish(replace(record, run=key, spec=study.runs[key].plain).to_dict())
             taken += 1
     return taken
 
