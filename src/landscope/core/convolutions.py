@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["plain_derivatives"]
@@ -31,6 +30,7 @@ _SIDES = {
     torch.conv_transpose2d: 2,
     torch.conv_transpose3d: 3,
 }
+_TENSORS = ("g", "x", "w")
 _ORDER = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _ORDER_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 
@@ -46,103 +46,52 @@ class _Geometry(NamedTuple):
     groups: int
 
 
-class _Context(FunctionCtx):
-    """What the three functions keep."""
+class _Partial(Function):
+    """The derivative of T to one of its three tensors ("g", "x" or "w"), from the other two in this order.
 
-    saved_tensors: tuple[Tensor, Tensor]
-    needs_input_grad: tuple[bool, ...]
-    geometry: _Geometry
-
-
-class _TrilinearFunction(Function):
-    """A function of two tensors, a geometry and the shape of its result."""
+    To g it is x ∗ w itself. Its own derivatives are the two other partials, with the seed in the place of the missing tensor.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, _Geometry, torch.Size], output: Tensor) -> None:
+    def forward(first: Tensor, second: Tensor, missing: str, geometry: _Geometry, shape: torch.Size) -> Tensor:
+        """`shape` is that of the missing tensor; of g it follows from the others."""
+        if missing == "g":
+            return torch.ops.aten.convolution(first, second, None, *geometry)
+        unknown = first.new_empty(1).expand(shape)  # its shape is all that is looked at
+        x, w = (unknown, second) if missing == "x" else (second, unknown)
+        wanted = [missing == "x", missing == "w", False]
+        found: Sequence[Tensor] = torch.ops.aten.convolution_backward(first, x, w, None, *geometry, wanted)
+        return found[0 if missing == "x" else 1]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, _Geometry, torch.Size], output: Tensor) -> None:
         """Keep both tensors."""
         del output
-        first, second, ctx.geometry, _ = inputs
+        first, second, ctx.missing, ctx.geometry, _ = inputs
         ctx.save_for_backward(first, second)
         ctx.set_materialize_grads(False)
 
-
-class _Convolution(_TrilinearFunction):
-    """x ∗ w."""
-
     @staticmethod
-    def forward(x: Tensor, w: Tensor, geometry: _Geometry, shape: torch.Size) -> Tensor:
-        """Of an input and a weight; the shape of the result follows from them."""
-        del shape
-        return torch.ops.aten.convolution(x, w, None, *geometry)
-
-    @staticmethod
-    def backward(ctx: _Context, g: Tensor | None) -> tuple[Tensor | None, ...]:
-        """To x and w: ∂x and ∂w."""
-        (x, w), geometry = ctx.saved_tensors, ctx.geometry
-        return _two(
-            ctx,
-            g,
-            lambda g: _InputGradient.apply(g, w, geometry, x.shape),
-            lambda g: _WeightGradient.apply(g, x, geometry, w.shape),
-        )
+    def backward(ctx: Any, seed: Tensor | None) -> tuple[Tensor | None, ...]:
+        """To the first and the second tensor, where that is wanted."""
+        nothing = (None,) * 5
+        if seed is None:
+            return nothing
+        names = [name for name in _TENSORS if name != ctx.missing]
+        held = {**dict(zip(names, ctx.saved_tensors, strict=True)), ctx.missing: seed}
+        slopes = [
+            _partial(held, name, ctx.geometry, held[name].shape) if wanted else None
+            for name, wanted in zip(names, ctx.needs_input_grad, strict=False)
+        ]
+        return (*slopes, *nothing[2:])
 
 
-class _InputGradient(_TrilinearFunction):
-    """∂x(g, w)."""
-
-    @staticmethod
-    def forward(g: Tensor, w: Tensor, geometry: _Geometry, shape: torch.Size) -> Tensor:
-        """Of a slope at the result, and the weight."""
-        return _backward(g, g.new_empty(1).expand(shape), w, geometry, 0)
-
-    @staticmethod
-    def backward(ctx: _Context, h: Tensor | None) -> tuple[Tensor | None, ...]:
-        """To g and w: h ∗ w and ∂w(g, h)."""
-        (g, w), geometry = ctx.saved_tensors, ctx.geometry
-        return _two(
-            ctx,
-            h,
-            lambda h: _Convolution.apply(h, w, geometry, g.shape),
-            lambda h: _WeightGradient.apply(g, h, geometry, w.shape),
-        )
-
-
-class _WeightGradient(_TrilinearFunction):
-    """∂w(g, x)."""
-
-    @staticmethod
-    def forward(g: Tensor, x: Tensor, geometry: _Geometry, shape: torch.Size) -> Tensor:
-        """Of a slope at the result, and the input."""
-        return _backward(g, x, g.new_empty(1).expand(shape), geometry, 1)
-
-    @staticmethod
-    def backward(ctx: _Context, v: Tensor | None) -> tuple[Tensor | None, ...]:
-        """To g and x: x ∗ v and ∂x(g, v)."""
-        (g, x), geometry = ctx.saved_tensors, ctx.geometry
-        return _two(
-            ctx,
-            v,
-            lambda v: _Convolution.apply(x, v, geometry, g.shape),
-            lambda v: _InputGradient.apply(g, v, geometry, x.shape),
-        )
-
-
-def _two(
-    ctx: _Context, seed: Tensor | None, first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]
-) -> tuple[Tensor | None, ...]:
-    """The derivatives to both tensors, where they are wanted."""
-    if seed is None:
-        return None, None, None, None
-    wants = ctx.needs_input_grad
-    return first(seed) if wants[0] else None, second(seed) if wants[1] else None, None, None
-
-
-def _backward(g: Tensor, x: Tensor, w: Tensor, geometry: _Geometry, which: int) -> Tensor:
-    wanted = [which == 0, which == 1, False]
-    found: Sequence[Tensor] = torch.ops.aten.convolution_backward(g, x, w, None, *geometry, wanted)
-    return found[which]
+def _partial(held: Mapping[str, Tensor], missing: str, geometry: _Geometry, shape: torch.Size) -> Tensor:
+    first, second = (held[name] for name in _TENSORS if name != missing)
+    found: Tensor = _Partial.apply(first, second, missing, geometry, shape)
+    return found
 
 
 class plain_derivatives(TorchFunctionMode):  # noqa: N801
@@ -154,7 +103,7 @@ class plain_derivatives(TorchFunctionMode):  # noqa: N801
     >>> with plain_derivatives():
     ...     out = net(x)
     >>> torch.equal(out, net(x)), out.grad_fn.next_functions[0][0].name()
-    (True, '_ConvolutionBackward')
+    (True, '_PartialBackward')
     """
 
     def __torch_function__(
@@ -194,5 +143,5 @@ def _convolved(func: Callable[..., object], args: Sequence[object], kwargs: Mapp
         each("output_padding", 0),
         given.get("groups", 1),
     )
-    found: Tensor = _Convolution.apply(x, w, geometry, torch.Size())
+    found = _partial({"x": x, "w": w}, "g", geometry, torch.Size())
     return found if bias is None else found + bias.view(-1, *[1] * sides)
