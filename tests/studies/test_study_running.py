@@ -104,6 +104,7 @@ def test_a_third_temperature_is_that_of_a_papers_code(tmp_path: Path) -> None:
     assert list(plain.reports["train"])[2:] == ["published.fisher_rao", "corrected.fisher_rao"]
     assert list(scaled.reports["train"]) == ["loss", "published.fisher_rao", "corrected.fisher_rao"]
     assert list(coded.reports["train"]) == ["loss", "published.fisher_rao"]
+    assert ["reliability" in subject.extras for subject in record.subjects] == [True, True, False]  # "after" is ours
     net = build("mlp", in_features=2, widths=(4,), num_classes=2)
     net.load_state_dict(load_file(study.store.run(record.run).path("training/final.safetensors")))
     x, y = load("circles").validation

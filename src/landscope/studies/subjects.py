@@ -161,7 +161,7 @@ def measure_subject(
             reports[split] = _split_report(gauge, model, split, wanted, temperature, T)
     if temperature is not None:
         reports["calibration"] = Report({"temperature": temperature})
-    if gauge.task.classes and spec.reliability and len(gauge.rows("test").y):
+    if gauge.task.classes and spec.reliability and len(gauge.rows("test").y) and not _is_published(temperature):
         extras["reliability"] = _reliability(gauge, model, temperature)
     if gauge.task.rows.kind == "reconstruction":
         reports |= _shapes(gauge, model)
@@ -171,6 +171,11 @@ def measure_subject(
     if figures:
         extras |= _figures(gauge, model, T, note)
     return Subject(checkpoint=checkpoint, temperature=T, reports=reports, extras=extras)
+
+
+def _is_published(temperature: Estimate | None) -> bool:
+    """Whether it is the one of a paper's code, at which figures show nothing."""
+    return temperature is not None and bool(temperature.details.get("as_published"))
 
 
 def _split_report(
@@ -183,7 +188,7 @@ def _split_report(
         preset = AS_PUBLISHED[wanted.as_published]
         for name in wanted.only or preset.measures:
             chosen[f"published.{name}"] = preset.measures[name]
-            if temperature is None or not temperature.details.get("as_published"):
+            if not _is_published(temperature):
                 chosen[f"corrected.{name}"] = preset.corrected[name]
     probe = gauge.probe(model, split, wanted.samples, T)
     report = measure(probe, measures=chosen, seconds=gauge.spec.seconds, progress=False)
