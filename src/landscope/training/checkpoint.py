@@ -1,7 +1,7 @@
 """Files of tensors that are there whole or not at all.
 
-A checkpoint is one safetensors file: every tensor of the state, and everything else as JSON in its header, with a checksum
-over both. It is written aside, flushed to the disk and renamed; the one before is kept, so that whatever happens to the last
+A checkpoint is one safetensors file: every tensor of the state, and everything else as JSON in its header (or, where a long
+history does not fit there, as a tensor of bytes), with a checksum over both. It is written aside, flushed to the disk and renamed; the one before is kept, so that whatever happens to the last
 one (a full disk, a broken machine) a run goes on from a state that was whole.
 """
 
@@ -27,12 +27,17 @@ __all__ = ["forget_state", "load_state", "read_tensors", "save_state", "write_js
 
 STATE, PREVIOUS = "state.safetensors", "state.previous.safetensors"
 _KEY, _SUM = "landscope", "checksum"
+_LARGEST_HEADER = 2**24
+"""A header may have 100 MB; longer texts are stored as bytes."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], plain: Plain = None) -> None:
     """Write tensors and plain values, whole or not at all."""
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(plain, sort_keys=True)
+    if len(text) > _LARGEST_HEADER:
+        own[_KEY] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        text = ""
     with writing(path) as aside:
         save_file(own, aside, metadata={_KEY: text, _SUM: str(_checksum(own, text))})
 
@@ -51,7 +56,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Plain]:
         text = about[_KEY]
         if about[_SUM] != str(_checksum(tensors, text)):
             raise ValueError("its checksum is wrong")
-        plain: Plain = json.loads(text)
+        plain: Plain = json.loads(text or tensors.pop(_KEY).numpy().tobytes())
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise TrainingError(f"{path} is damaged or was not written by landscope: {error}") from error
     return tensors, plain

@@ -228,6 +228,7 @@ class TrainingSpec:
     precision: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
     """The lower two are autocast; weights stay in float32."""
     channels_last: bool = False
+    """How images lie in memory, for speed; `memory_format` says where a CPU does without."""
     seed: Annotated[int, Range(0)] = 0
     """Of the initial weights, the order of the data, augmentation and dropout."""
 

@@ -1,0 +1,75 @@
+"""channels_last on a CPU: kept where it is safe, left out where a kernel of the CPU would write past its workspace."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from landscope.training import train
+from landscope.training.given import training_spec
+from landscope.training.memory_format import channels_last
+from landscope.training.spec import TrainingSpec
+
+CPU = torch.device("cpu")
+
+
+def _spec(asked: bool) -> TrainingSpec:
+    return training_spec({"model": "mlp", "channels_last": asked})
+
+
+@pytest.mark.parametrize(
+    ("layer", "kept"),
+    [
+        (nn.Conv2d(8, 16, 1, stride=2), False),
+        (nn.Conv2d(8, 16, 1, stride=(1, 2)), False),
+        (nn.Conv2d(32, 64, 1, stride=2, groups=4), False),
+        (nn.Conv2d(16, 32, 1, stride=2), True),
+        (nn.Conv2d(8, 16, 1), True),
+        (nn.Conv2d(8, 16, 3, stride=2), True),
+        (nn.Linear(8, 8), True),
+    ],
+)
+def test_only_narrow_strided_pointwise_convolutions_keep_a_cpu_from_it(layer, kept):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(layer))
+    assert channels_last(_spec(True), model, CPU) is kept
+    assert channels_last(_spec(True), model, torch.device("cuda"))
+    assert not channels_last(_spec(False), model, CPU)
+
+
+def _rows(x: torch.Tensor, y: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    return dict.fromkeys(("train", "validation", "test"), (x, y))
+
+
+def _shortcut() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 1, stride=2), nn.Flatten(), nn.LazyLinear(2)
+    )
+
+
+def test_such_a_network_trains_as_in_the_usual_layout():
+    x, y = torch.randn(25, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(25) % 2
+    trained = []
+    for asked in (True, False):
+        model = _shortcut()
+        model(x)  # gives the lazy layer its weights
+        result = train(
+            {"epochs": 2, "batch_size": 25, "channels_last": asked}, model=model, data=_rows(x, y), progress=False
+        )
+        trained.append(result.model.state_dict())
+    assert trained[0].keys() == trained[1].keys()
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+
+
+def test_images_lie_channels_last_elsewhere():
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 4, 3), nn.Flatten(), nn.Linear(144, 2)
+    )
+    seen = []
+    model[0].register_forward_pre_hook(
+        lambda _, args: seen.append(args[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    x, y = torch.randn(8, 3, 8, 8), torch.arange(8) % 2
+    train({"epochs": 1, "batch_size": 8, "channels_last": True}, model=model, data=_rows(x, y), progress=False)
+    assert any(seen)  # the first pass is a look at the rows as they are
