@@ -1,8 +1,9 @@
 """Files of tensors that are there whole or not at all.
 
 A checkpoint is one safetensors file: every tensor of the state, and everything else as JSON in its header (or, where a long
-history does not fit there, as a tensor of bytes), with a checksum over both. It is written aside, flushed to the disk and renamed; the one before is kept, so that whatever happens to the last
-one (a full disk, a broken machine) a run goes on from a state that was whole.
+history does not fit there, as a tensor of bytes), with a checksum over both. It is written aside, flushed to the disk and
+renamed; the one before is kept, so that whatever happens to the last one (a full disk, a broken machine) a run goes on from a
+state that was whole.
 """
 
 from __future__ import annotations
