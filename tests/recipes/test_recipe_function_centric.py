@@ -53,11 +53,14 @@ def test_no_published_number_is_left_out():
 
 def test_conditions_differ_in_what_their_names_say():
     runs = runs_of(RECIPE.parts("small")["images"].study)
-    assert {run.condition for run in runs} == set(CONDITIONS)
+    assert {run.axes["condition"] for run in runs} == set(CONDITIONS)
     for run in runs:
-        assert (run.training.sam is not None) == run.condition.endswith("SAM")
-        assert (run.training.augmentation is not None) == run.condition.startswith("augmentation")
-        assert (run.training.optimizer.weight_decay > 0) == run.condition.startswith("weight decay")
+        condition = run.axes["condition"]
+        assert (run.training.sam is not None) == condition.endswith("SAM")
+        assert (run.training.augmentation is not None) == condition.startswith("augmentation")
+        assert (run.training.optimizer.weight_decay > 0) == condition.startswith("weight decay")
+        assert run.training.batch_size == run.axes["batch"]
+        assert run.training.optimizer.lr == run.axes["rate"]
 
 
 def test_tiny_runs_from_end_to_end(tmp_path):
@@ -127,7 +130,7 @@ def _images(shift: float, seeds: int = SEEDS) -> pd.DataFrame:
             quality = {
                 column: 1 + sign * lead * abs(moved) + 0.01 * rng.standard_normal() for column, sign in QUALITY.values()
             }
-            rows.append(_rows("condition", condition, seed, **sharpness, **quality))
+            rows.append(_rows("condition", condition, seed, **sharpness, **quality, **{"train.error": 0.004}))
     return pd.DataFrame(rows)
 
 
@@ -144,6 +147,16 @@ def test_regularised_minima_that_are_sharper():
     assert _verdicts(found, "best in every respect") == {"holds"}
     assert _verdicts(found, "go with lower test error") == {"holds"}
     assert all("8 pairs" in claim.why for claim in found if "sharper than base" in claim.text)
+
+
+def test_of_images_that_are_not_fitted_nothing_is_said():
+    table = _images(0.5)
+    table.loc[table["axis.condition"] == "augmentation", "train.error"] = 0.3
+    found = claims({"images": table})
+    assert _verdicts(found, "^augmentation: minima are sharper") == {"cannot be told"}
+    assert _verdicts(found, "^weight decay: minima are sharper") == {"holds"}
+    (claim,) = (claim for claim in found if claim.text == "augmentation: minima are sharper than base")
+    assert "no minima: only 0% of augmentation fit 99% of their training rows" in claim.why
 
 
 def test_regularised_minima_that_are_flatter():

@@ -169,7 +169,7 @@ RECIPE = RECIPES.register("explicit-regularisation")(
             "here rest on the final models one by one.",
             "ECE has 10 bins in its code, and beside its tables; claims rest on 15.",
             "Its SAM-sharpness is 20 to 170 times what its code gives on our models, whose other numbers are close to its "
-            "tables; we do not know why.",
+            "tables. That code was made public five months after the tables; what made these is not known.",
             "The weight norm, Fisher–Rao norm, SAM-sharpness, relative flatness and IGS of its code differ from its text: see "
             "landscope.measures.AS_PUBLISHED.",
         ),

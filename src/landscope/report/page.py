@@ -38,6 +38,7 @@ from landscope.report.scatters import scatter_section
 from landscope.report.section import Claim, Panels, Plot, Section
 from landscope.report.spectral import igs_section, spectrum_section
 from landscope.report.static import pictures
+from landscope.report.static_style import colour
 from landscope.report.within_between import within_between_section
 from landscope.studies.record import Record
 
@@ -180,6 +181,7 @@ def _page(
         kicker=kicker,
         sections=sections,
         policy=policy,
+        colour=colour,
         version=__version__,
         style=Markup(read("page.css")),
         data=None if data is None else Markup(embedded_json(data)),
