@@ -23,6 +23,7 @@ HELD_OUT = ("test", "gap", "validation", "corrupted", "robustness", "consistency
 FIRST = ("test.error", "test.ece", "gap.loss", "gap.error", "test.loss")
 """The outcomes that most studies ask about."""
 HIGHER_IS_BETTER = ("accuracy", "agreement", "cosine", "cka", "dsc")
+"""Last words of names."""
 
 NAMES = {
     "ece": "ECE",
@@ -79,9 +80,11 @@ def better(column: str) -> int:
 
     >>> better("test.error"), better("corrupted.accuracy"), better("train.hessian_trace")
     (-1, 1, 0)
+    >>> better("consistency.disagreement"), better("consistency.linear_cka")
+    (-1, 1)
     """
     split, _, name = column.partition(".")
-    if any(name.endswith(word) for word in HIGHER_IS_BETTER):
+    if name.replace(".", "_").rpartition("_")[2] in HIGHER_IS_BETTER:
         return 1
     return -1 if name in PREDICTIONS or split in HELD_OUT[3:] or split == "gap" else 0
 
