@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 import torch
+from live_tensors import left_behind
 from networks import BY_NAME, Net
 from torch import nn
 
@@ -60,6 +61,15 @@ def test_a_value_or_a_reason_the_same_again_and_the_model_untouched(key: str, na
     assert model.training
     assert not any(m._forward_hooks for m in probe.modules.values())
     assert torch.equal(rng, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_tensor_outlives_the_measurements(name: str) -> None:
+    def everything() -> None:
+        for key in ALL:
+            make(key)(probe_of(BY_NAME[name]))
+
+    assert left_behind(everything) == 0
 
 
 @pytest.mark.parametrize(

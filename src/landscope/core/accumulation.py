@@ -86,7 +86,7 @@ def saved_bytes(function: Callable[[], Tensor], held: Iterable[Tensor] = ()) -> 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # a node that kept its own result, history and all, would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         result = function()
