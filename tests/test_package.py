@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import landscope
@@ -16,6 +17,10 @@ CORE = {"torch", "numpy", "scipy", "pandas", "matplotlib", "rich", "typer", "jin
 
 def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    assert landscope.__version__ == version("landscope")
 
 
 def test_public_names_are_pinned() -> None:

@@ -133,6 +133,12 @@ def test_text_is_masked_where_it_is_padding() -> None:
     assert torch.equal(made.forward(net, tokens), net.fc(torch.tensor([[3.0], [3.0]])))
 
 
+def test_given_rows_are_not_called_by_the_name_of_another_data_set() -> None:
+    spec = build(TrainingSpec, {"model": "mine", "epochs": 1, "channels_last": True})
+    with pytest.raises(SpecError, match="channels_last: is for images; the rows of the given data are 4"):
+        make_task(spec, model=nn.Linear(4, 2), data={"train": (torch.zeros(3, 4), torch.tensor([0, 1, 0]))})
+
+
 WRONG: dict[str, tuple[Settings, str]] = {
     "augmentation": ({"augmentation": {}}, "augmentation: is for images with labels; the rows of circles are 2"),
     "channels_last": ({"channels_last": True}, "channels_last: is for images"),

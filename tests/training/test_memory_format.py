@@ -8,7 +8,7 @@ from torch import nn
 
 from landscope.training import train
 from landscope.training.given import training_spec
-from landscope.training.memory_format import channels_last
+from landscope.training.memory_format import memory_format
 from landscope.training.spec import TrainingSpec
 
 CPU = torch.device("cpu")
@@ -32,9 +32,10 @@ def _spec(asked: bool) -> TrainingSpec:
 )
 def test_only_narrow_strided_pointwise_convolutions_keep_a_cpu_from_it(layer, kept):
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(layer))
-    assert channels_last(_spec(True), model, CPU) is kept
-    assert channels_last(_spec(True), model, torch.device("cuda"))
-    assert not channels_last(_spec(False), model, CPU)
+    assert memory_format(_spec(True), model, CPU) == (torch.channels_last if kept else torch.contiguous_format)
+    assert memory_format(_spec(False), model, CPU) == (torch.preserve_format if kept else torch.contiguous_format)
+    assert memory_format(_spec(True), model, torch.device("cuda")) == torch.channels_last
+    assert memory_format(_spec(False), model, torch.device("cuda")) == torch.preserve_format
 
 
 def _rows(x: torch.Tensor, y: torch.Tensor) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -50,16 +51,25 @@ def _shortcut() -> nn.Sequential:
 
 def test_such_a_network_trains_as_in_the_usual_layout():
     x, y = torch.randn(25, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(25) % 2
-    trained = []
-    for asked in (True, False):
+    trained = {}
+    for case, asked, own in (
+        ("usual", False, torch.contiguous_format),
+        ("asked for", True, torch.contiguous_format),
+        ("as it came", False, torch.channels_last),
+    ):
         model = _shortcut()
         model(x)  # gives the lazy layer its weights
+        model.to(memory_format=own)
         result = train(
-            {"epochs": 2, "batch_size": 25, "channels_last": asked}, model=model, data=_rows(x, y), progress=False
+            {"epochs": 2, "batch_size": 25, "channels_last": asked},
+            model=model,
+            data=_rows(x.to(memory_format=own), y),
+            progress=False,
         )
-        trained.append(result.model.state_dict())
-    assert trained[0].keys() == trained[1].keys()
-    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
+        trained[case] = result.model.state_dict()
+    for case in ("asked for", "as it came"):
+        assert trained[case].keys() == trained["usual"].keys()
+        assert all(torch.equal(trained[case][name], trained["usual"][name]) for name in trained[case])
 
 
 def test_images_lie_channels_last_elsewhere():

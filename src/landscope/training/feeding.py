@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.seeding import generator, stream_seed
-from landscope.training.memory_format import channels_last
+from landscope.training.memory_format import memory_format
 from landscope.training.order import epoch_batches
 from landscope.training.sources import Task
 
@@ -18,7 +18,7 @@ class Feed:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._channels_last = channels_last(task.spec, task.model, task.train.y.device)
+        self._memory_format = memory_format(task.spec, task.model, task.train.y.device)
         self._epoch = -1
         self._batches: tuple[Tensor, ...] = ()
 
@@ -41,9 +41,7 @@ class Feed:
             x, y = x.index_select(0, rows), y.index_select(0, rows)
         if spec.augmentation is not None:
             x = spec.augmentation(x, generator(spec.seed, "augmentation", step))
-        if self._channels_last:
-            x = x.contiguous(memory_format=torch.channels_last)
-        return x, y
+        return x.to(memory_format=self._memory_format), y
 
 
 def seed_noise(seed: int, step: int, device: torch.device, rank: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Whether images are laid out with their channels last, where a spec asks for it and that is safe."""
+"""How images lie in memory: channels last where a spec asks for it, never where that is not safe."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from torch import nn
 from landscope.core.strided_pointwise import overruns
 from landscope.training.spec import TrainingSpec
 
-__all__ = ["channels_last"]
+__all__ = ["memory_format"]
 
 
-def channels_last(spec: TrainingSpec, model: nn.Module, device: torch.device) -> bool:
-    """Whether the model and its images are channels-last: on a CPU, not with a convolution that overruns its workspace.
+def memory_format(spec: TrainingSpec, model: nn.Module, device: torch.device) -> torch.memory_format:
+    """The layout of the model's weights and of its images; as they came, if nothing speaks for another.
 
-    In the usual layout none does, and but for rounding the numbers are the same.
+    With a convolution that overruns its workspace on a CPU it is the usual one, whatever is asked for and however the model
+    came: there none overruns, and but for rounding the numbers are the same.
 
     >>> from landscope.training.spec import ModelSpec
     >>> shortcut = nn.Conv2d(8, 16, 1, stride=2)
-    >>> channels_last(TrainingSpec(model=ModelSpec(name="mlp"), channels_last=True), shortcut, torch.device("cpu"))
-    False
+    >>> memory_format(TrainingSpec(model=ModelSpec(name="mlp"), channels_last=True), shortcut, torch.device("cpu"))
+    torch.contiguous_format
     """
-    if not spec.channels_last or device.type != "cpu":
-        return spec.channels_last
-    return not any(overruns(module) for module in model.modules())
+    if device.type == "cpu" and any(overruns(module) for module in model.modules()):
+        return torch.contiguous_format
+    return torch.channels_last if spec.channels_last else torch.preserve_format

@@ -19,7 +19,7 @@ from landscope.training.checkpoint import load_state, save_state
 from landscope.training.evaluating import evaluate
 from landscope.training.feeding import Feed, seed_noise
 from landscope.training.history import epoch_row, has_row, row_before
-from landscope.training.memory_format import channels_last
+from landscope.training.memory_format import memory_format
 from landscope.training.objectives import FAM
 from landscope.training.optimizers.building import build_optimizer, set_rate
 from landscope.training.progress import Display
@@ -45,8 +45,7 @@ class Run:
         # fused steps have their rate as one float32 on the device, which is not what float64 asks for
         fused = device.type == "cuda" and spec.precision in ("float32", "bfloat16")
         model = task.model
-        if channels_last(spec, model, device):
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model.to(memory_format=memory_format(spec, model, device))  # type: ignore[call-overload]
         averaging = spec.averaging
         self.fam = _fam(task)
         self.state = State(

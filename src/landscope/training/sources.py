@@ -90,7 +90,7 @@ def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataL
     >>> task.forward(task.model, task.train.x[:5]).shape, task.loss, task.steps_per_epoch
     (torch.Size([5, 10]), Loss('cross_entropy', reduction='per_sample'), 10)
     """
-    rows = as_rows(data, spec.data.name) if data is not None else load_rows(spec.data)
+    rows = as_rows(data, "the given data") if data is not None else load_rows(spec.data)
     dtype = torch.float64 if spec.precision == "float64" else torch.float32
     rows = rows.to(dtype=dtype)
     if not len(rows.train.y):
@@ -178,7 +178,9 @@ def _check_regularisers(task: Task) -> None:
     if spec.channels_last and not images:
         raise SpecError(f"channels_last: is for images; the rows of {rows.name} are {shape}")
     if spec.early_stopping is not None and not len(rows.validation.y):
-        raise SpecError(f"early_stopping: {rows.name} has no validation rows; give data the option `validation`")
+        raise SpecError(
+            f"early_stopping: {rows.name} has no validation rows; give data the option `validation`, or rows of that name"
+        )
     if spec.early_stopping is not None and spec.early_stopping.metric == "error" and not rows.classes:
         raise SpecError(f"early_stopping.metric: {rows.name} has no classes to be wrong about; use the metric `loss`")
     if not task.steps_per_epoch:
