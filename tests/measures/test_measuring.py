@@ -44,6 +44,37 @@ def test_names_settings_and_objects() -> None:
     assert measure(probe(), measures=MEASURES["l2_norm"]())["l2_norm"].value == two["a"].value
 
 
+OWN = """
+from dataclasses import dataclass
+from landscope import Estimate, Measure
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Measure):
+    factor: float = 1.0
+
+    def _measure(self, probe):
+        return Estimate(self.factor * probe.n_samples)
+
+    def passes(self, probe):
+        return 0.0
+"""
+
+
+def test_a_measure_of_ones_own_by_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "measures_of_mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    found = measure(probe(30), measures=["measures_of_mine:Rows", "l2_norm"])
+    assert found["Rows"].value == 30
+    found = measure(probe(30), measures={"measures_of_mine:Rows": {"factor": 2.0}})
+    assert found["measures_of_mine:Rows"].value == 60
+    with pytest.raises(errors.SpecError, match="no function 'Columns'"):
+        measure(probe(30), measures=["measures_of_mine:Columns"])
+    with pytest.raises(errors.SpecError, match="measures_of_mine:dataclass is not a measure"):
+        measure(probe(30), measures=["measures_of_mine:dataclass"])
+    with pytest.raises(errors.LandscopeError, match="Its settings: seed, factor"):
+        measure(probe(30), measures={"measures_of_mine:Rows": {"fctor": 2.0}})
+
+
 def test_bad_wishes() -> None:
     with pytest.raises(errors.UnknownNameError, match="did you mean 'hessian_trace'"):
         measure(NET.model(), NET.data(), measures=["hesian_trace"])

@@ -173,6 +173,22 @@ def test_an_edited_function_of_ones_own_is_another_run(
     assert list(Study.open(tmp_path / "s").runs) == kept["1"]  # what was run stays what it was
 
 
+def test_an_edited_measure_of_ones_own_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    keys = []
+    for text in ("pass", "limit = 1", "pass"):
+        (tmp_path / "own_measure.py").write_text(
+            f"import landscope\nclass Own(landscope.Measure):\n    {text}\n    _measure = passes = None\n"
+        )
+        monkeypatch.delitem(sys.modules, "own_measure", raising=False)
+        importlib.invalidate_caches()
+        measured = {"measures": {"mine": {"measure": "own_measure:Own"}}}
+        spec = {"name": "own", "training": {"model": "mlp"}, "measuring": {"splits": {"train": measured}}, "seeds": 1}
+        keys += list(Study.of(spec, tmp_path / "s").runs)
+    assert keys[0] == keys[2] != keys[1]
+
+
 def test_data_of_ones_own_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
     spec = tmp_path / "study.yaml"
     spec.write_text("name: own\ntraining:\n  model: mlp\n  data: no_such_module:rows\n")

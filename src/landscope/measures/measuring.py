@@ -9,9 +9,10 @@ from dataclasses import fields
 import torch
 from torch import Tensor, nn
 
-from landscope.core.errors import LandscopeError
+from landscope.core.errors import LandscopeError, SpecError
 from landscope.core.estimate import Estimate, Plain
 from landscope.core.frozen import Mode
+from landscope.core.importing import import_function, is_import
 from landscope.core.losses import Loss
 from landscope.core.parameters import Selection
 from landscope.core.probe import Probe
@@ -32,7 +33,7 @@ FEW_PASSES = 20.0
 
 
 def resolve_measures(wanted: Wanted, seed: int = 0) -> dict[str, Measure]:
-    """Measures by the name under which they are reported.
+    """Measures by the name under which they are reported; one of the user's own is written `package.module:Class`.
 
     >>> sorted(resolve_measures({"l2_norm": {"squared": True}, "mine": MEASURES["gradient_norm"]()}))
     ['l2_norm', 'mine']
@@ -49,18 +50,19 @@ def resolve_measures(wanted: Wanted, seed: int = 0) -> dict[str, Measure]:
     found: dict[str, Measure] = {}
     for item in wanted:
         one = item if isinstance(item, Measure) else _with_settings(item, None, seed)
-        if one.key in found:
+        name = one.key or type(one).__name__
+        if name in found:
             raise LandscopeError(
-                f"{one.key!r} is asked for twice; give each a name of its own: measures={{'first': …, 'second': …}}"
+                f"{name!r} is asked for twice; give each a name of its own: measures={{'first': …, 'second': …}}"
             )
-        found[one.key] = one
+        found[name] = one
     return found
 
 
 def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, seed: int) -> Measure:
     if isinstance(settings, Measure):
         return settings
-    kind = MEASURES[name]
+    kind = _imported(name) if is_import(name) else MEASURES[name]
     try:
         return kind(**{"seed": seed, **(settings or {})})  # type: ignore[arg-type]
     except TypeError as error:
@@ -68,6 +70,19 @@ def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, s
         raise LandscopeError(
             f"{name} cannot be set up with {dict(settings or {})}: {error}. Its settings: {known}"
         ) from error
+
+
+def _imported(name: str) -> type[Measure]:
+    """A measure of the user's own.
+
+    >>> _imported("math:hypot")
+    Traceback (most recent call last):
+    landscope.core.errors.SpecError: math:hypot is not a measure: a class derived from landscope.Measure
+    """
+    kind = import_function(name)
+    if not (isinstance(kind, type) and issubclass(kind, Measure)):
+        raise SpecError(f"{name} is not a measure: a class derived from landscope.Measure")
+    return kind
 
 
 def measure(
@@ -92,7 +107,8 @@ def measure(
     Args:
         model: a module, or a `Probe` (then `data` and what defines the point are taken from it).
         data: see `Probe`, as are `loss` to `dtype`.
-        measures: all by default; names; a mapping from names to settings; or measure objects.
+        measures: all by default; names, of your own ones as `package.module:Class`; a mapping from names to settings; or
+            measure objects.
         seed: for everything random.
         seconds, passes: a budget. Cheap measures come first, costly ones get a fair share of what is left and say when it was not
             enough. A pass is the work of one gradient over all data.

@@ -2,7 +2,7 @@
 
 Its tables: four image tasks against plain training and SAM, the completion of skulls over a range of λ, a text encoder on RTE.
 The code of the paper held the Hessian constant, so the method that its text describes has hardly been run: here every task
-has both. What a step costs is measured by `benchmarks/fam.py`, figures 4 and 5 by `benchmarks/layer_hessian.py`.
+has both. Figures 4 and 5 time the Hessian of a layer; what a step costs is measured by `benchmarks/fam.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from landscope.core.schema import build
 from landscope.recipes.fam_claims import claims_of
 from landscope.recipes.fam_conditions import AS_CODED, Task
 from landscope.recipes.fam_tasks import tasks
+from landscope.recipes.fam_timing_part import TIMING, timing_part
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
 from landscope.studies.spec import StudySpec
 
@@ -88,7 +89,7 @@ def _as_published(part: str, size: Size) -> tuple[str, ...]:
 
 
 def _parts(size: Size) -> dict[str, Part]:
-    return {
+    found = {
         part: Part(
             study=_study(part, task, size),
             published=task.published,
@@ -100,6 +101,7 @@ def _parts(size: Size) -> dict[str, Part]:
         )
         for part, task in tasks(size).items()
     }
+    return found | {TIMING: timing_part(size)}
 
 
 def _shape_columns() -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from landscope.analysis import RankTest, benjamini_yekutieli, wilcoxon
 from landscope.recipes.fam_conditions import AS_CODED, WEAKER
+from landscope.recipes.fam_timing_part import TIMING, timing_claims
 from landscope.recipes.recipe import Claim, Verdict
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def claims_of(tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
     """Every claim that the tables of the parts allow."""
     found: list[Claim] = []
     for name, table in tables.items():
+        if name == TIMING:
+            found += timing_claims(table)
         if table.empty or "baseline" not in set(table["condition"]):
             continue
         part = _Part(name, table)

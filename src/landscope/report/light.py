@@ -14,6 +14,7 @@ from landscope.report.section import Block, Panels, Picture, Plot, Prose, Sectio
 __all__ = ["lightened"]
 
 FIGURES: Mapping[str, Mapping[str, str]] = {
+    "axes": {"axes": "Outcomes along an axis: mean and standard deviation over models."},
     "correlations": {
         "forest": "Every measure against every outcome, with 95 % intervals.",
         "correlations": "The same correlations at a glance.",

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from landscope.analysis.coefficients import Method
 from landscope.core.schema import Plain
+from landscope.report.along_axes import axis_section
 from landscope.report.answer import answer_section, claim_section
 from landscope.report.associations import Associations, associate
 from landscope.report.calibrations import calibration_section
@@ -105,6 +106,7 @@ def write_report(
         claim_section(study, stated),
         estimate_section(study),
         condition_section(study, baseline),
+        axis_section(study),
         correlation_section(study, every),
         scatter_section(study, main),
         within_between_section(study, main),

@@ -3,6 +3,7 @@
     forest         every measure against every outcome, with intervals
     correlations   the same numbers as a heat map
     scatter        the strongest measures (columns) against the outcomes (rows), conditions by colour
+    axes           outcomes along an axis of numbers
     reliability    confidence against accuracy, before and after temperature scaling
     spectra        densities of eigenvalues
     landscape      lines of equal loss, train beside test
@@ -23,7 +24,7 @@ from landscope.core.errors import UnknownNameError
 from landscope.report.associations import Associations, associate
 from landscope.report.cohorts import Study
 from landscope.report.static_correlations import draw_correlations, draw_forest, draw_scatter
-from landscope.report.static_models import draw_landscapes, draw_reliability, draw_spectra
+from landscope.report.static_models import draw_axes, draw_landscapes, draw_reliability, draw_spectra
 from landscope.studies.record import Record
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def _drawings(study: Study, found: Associations | None) -> dict[str, Callable[[]
             "scatter": lambda: draw_scatter(study, found),
         }
     return correlated | {
+        "axes": lambda: draw_axes(study),
         "reliability": lambda: draw_reliability(study),
         "spectra": lambda: draw_spectra(study),
         "landscape": lambda: draw_landscapes(study),

@@ -1,4 +1,4 @@
-"""Figures of single models and conditions for papers: reliability, spectra, landscapes."""
+"""Figures of single models and conditions for papers: axes, reliability, spectra, landscapes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,56 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from landscope.report.along_axes import axis_figures
 from landscope.report.calibrations import calibrations, pooled
 from landscope.report.cohorts import Study
+from landscope.report.columns import label
 from landscope.report.extras import gather, read_landscape, spread_over_conditions
 from landscope.report.spectral import densities
-from landscope.report.static_style import FAINT, bare, colour, legend, literal
+from landscope.report.static_style import FAINT, bare, colour, legend, literal, symbol
 from landscope.report.traces import spans_decades
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_landscapes", "draw_reliability", "draw_spectra"]
+__all__ = ["draw_axes", "draw_landscapes", "draw_reliability", "draw_spectra"]
 
 CONDITIONS = 12
 ACROSS = 4
 LANDSCAPES = 6
+
+
+def draw_axes(study: Study) -> Figure | None:
+    """A panel for each kind of outcome along each axis of numbers, a line for each setting of the other axes."""
+    from matplotlib.figure import Figure
+
+    every = axis_figures(study)
+    if not every:
+        return None
+    columns = min(2, len(every))
+    rows = math.ceil(len(every) / columns)
+    figure = Figure(figsize=(0.5 + 3.2 * columns, 2.9 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes, each in zip(panels.flat, every, strict=False):
+        for number, line in enumerate(each.lines):
+            axes.errorbar(
+                line.x, line.mean, line.spread, color=colour(number), marker=symbol(number), ms=3.5, lw=1, capsize=2,
+                label=literal(line.name),
+            )  # fmt: skip
+        if each.logarithmic:
+            axes.set_xscale("log")
+        if spans_decades(each.values):
+            axes.set_yscale("log")
+        axes.set_xticks(each.settings, [f"{value:g}" for value in each.settings])
+        axes.set_xticks([], minor=True)
+        axes.set(xlabel=literal(each.axis), ylabel=literal(label(each.outcome)))
+        axes.set_title(f"n = {each.n}", loc="left", fontsize=7)
+        if any(line.name for line in each.lines):
+            axes.legend(frameon=False, fontsize=6)
+        bare(axes)
+    for axes in list(panels.flat)[len(every) :]:
+        axes.set_visible(False)
+    return figure
 
 
 def draw_reliability(study: Study) -> Figure | None:

@@ -21,14 +21,14 @@ POINTS = 200
 """Of a curve."""
 
 
-def spans_decades(values: Iterable[float]) -> bool:
+def spans_decades(values: Iterable[float], spread: float = SPREAD) -> bool:
     """Whether a logarithmic axis shows more: all values positive, more than two decades apart.
 
     >>> spans_decades([0.001, 5.0]), spans_decades([0.0, 5.0]), spans_decades([1.0, 5.0])
     (True, False, False)
     """
     known = np.array([v for v in values if np.isfinite(v)], dtype=np.float64)
-    return bool(len(known) and known.min() > 0 and known.max() > SPREAD * known.min())
+    return bool(len(known) and known.min() > 0 and known.max() > spread * known.min())
 
 
 def axis(title: str, values: Iterable[float]) -> dict[str, Plain]:

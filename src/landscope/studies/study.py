@@ -175,9 +175,10 @@ def _versions(spec: StudySpec, place: Mapping[Path, str] | None) -> dict[str, Pl
     named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
     versions: dict[str, Plain] = {"landscope": landscope.__version__, "data": _data_version(named, place)}
     written: object = {"model": taken.model.name} if taken is not None else (spec.training, spec.axes)
-    own = sorted({name for name in _networks(written) if is_import(name)})
-    with suppress(SpecError):  # one that cannot be imported is reported with the runs, by the line it stands on
-        versions |= {"networks": [source_version(name) for name in own]} if own else {}
+    for what, names in {"networks": _networks(written), "measures": _measures(spec)}.items():
+        own = sorted({name for name in names if is_import(name)})
+        with suppress(SpecError):  # one that cannot be imported is reported with the runs, by the line it stands on
+            versions |= {what: [source_version(name) for name in own]} if own else {}
     return versions
 
 
@@ -196,6 +197,15 @@ def _data_version(named: DataSpec, place: Mapping[Path, str] | None) -> Plain:
             f"{prefix}{found.title} is {found.state}{': ' + problems if problems else ''}. {found.hint}"
         )
     return found.version
+
+
+def _measures(spec: StudySpec) -> Iterator[str]:
+    """Names of measures, as a spec names them."""
+    for split in spec.measuring.splits.values():
+        if isinstance(split.measures, Mapping):
+            yield from (str((own or {}).get("measure", name)) for name, own in split.measures.items())
+        elif split.measures != "all":
+            yield from split.measures
 
 
 def _networks(written: object, key: str = "") -> Iterator[str]:

@@ -1,0 +1,141 @@
+"""Figures 4 and 5 of the fourth paper as a part of its recipe: layers of many sizes, every way timed, its claims about them.
+
+The appendix says that one batch of autograd calls saves up to three orders of magnitude over a loop of them, that functorch
+(now `torch.func`) saves another for large Hessians, and shows Hutchinson's trace beside that of the whole matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, get_args
+
+from landscope.core.schema import build
+from landscope.recipes.fam_timing import HessianTime, Way, layer_rows
+from landscope.recipes.recipe import Claim, Part, Size, Verdict
+from landscope.studies.spec import StudySpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["TIMING", "timing_claims", "timing_part"]
+
+TIMING = "hessian-timing"
+_UNITS = {"tiny": (4, 6, 8), "small": (8, 16, 32, 64), "paper": (8, 16, 32, 64, 96)}
+_ROUNDS = {"tiny": 2, "small": 5, "paper": 5}
+_HERE = HessianTime.__module__
+_WORDS: dict[Way, str] = {
+    "hessian.loop": "a loop of autograd calls",
+    "hessian.batched": "one batch of autograd calls",
+    "hessian.functional": "torch.func.hessian",
+    "trace.functional": "the trace of torch.func.hessian",
+    "trace.hutchinson": "Hutchinson's trace",
+    "trace.exact": "the exact trace over the layer's outputs",
+    "trace.one_probe": "that trace by one random product",
+}
+
+
+def timing_part(size: Size) -> Part:
+    """A layer of so many units with as many inputs, ReLU, a classifier of ten classes, 64 rows."""
+    study = build(
+        StudySpec,
+        {
+            "name": f"fam-{TIMING}",
+            "question": "What does the Hessian of a layer cost, and its trace?",
+            "training": {
+                "data": {"name": f"{_HERE}:{layer_rows.__name__}", "units": 8},
+                "model": {"name": "mlp", "widths": [8]},
+                "epochs": 1,
+                "batch_size": "full",
+            },
+            "axes": {
+                "units": {f"{units} units": {"data.units": units, "model.widths": [units]} for units in _UNITS[size]}
+            },
+            "seeds": 3,
+            "measuring": {
+                "splits": {
+                    "train": {
+                        "measures": {
+                            _named(way): {
+                                "measure": f"{_HERE}:{HessianTime.__name__}",
+                                "way": way,
+                                "rounds": _ROUNDS[size],
+                            }
+                            for way in get_args(Way)
+                        }
+                    }
+                },
+                "consistency": False,
+            },
+            "analysis": {"outcomes": [_column(way) for way in get_args(Way)], "measures": []},
+        },
+    )
+    return Part(
+        study=study,
+        note="Figures 4 and 5: seconds to the Hessian of a layer of so many units and inputs, and to its trace, medians of "
+        f"{_ROUNDS[size]} rounds in turns, three networks each; ten products for Hutchinson's trace. The paper's axes have no "
+        "numbers at hand: its claims are tested.",
+    )
+
+
+def _named(way: Way) -> str:
+    """What a way is reported as.
+
+    >>> _named("trace.exact"), _named("hessian.loop")
+    ('seconds_to_trace.exact', 'seconds_to_Hessian.loop')
+    """
+    return f"seconds_to_{way}".replace("hessian", "Hessian")
+
+
+def _column(way: Way) -> str:
+    return f"train.{_named(way)}"
+
+
+def timing_claims(table: pd.DataFrame) -> list[Claim]:
+    """Ratios of mean times at every size; a claim about large layers is asked of the largest."""
+    if table.empty:
+        return []
+    return [
+        _faster(table, "hessian.batched", "hessian.loop", 1.0, "", every=True),
+        _faster(
+            table, "hessian.batched", "hessian.loop", 10**2.5, ", by three orders of magnitude at the largest layer"
+        ),
+        _faster(
+            table, "hessian.functional", "hessian.batched", 10**0.5, ", by an order of magnitude at the largest layer"
+        ),
+        _faster(table, "trace.hutchinson", "trace.functional", 1.0, " at the largest layer"),
+        _faster(table, "trace.exact", "trace.hutchinson", 1.0, " at the largest layer (not a claim of the paper)"),
+    ]
+
+
+def _faster(table: pd.DataFrame, fast: Way, slow: Way, factor: float, how: str, *, every: bool = False) -> Claim:
+    """The claim that `fast` takes less than 1/`factor` of the time of `slow`: in each network at the largest size, or at all."""
+    columns = [_column(fast), _column(slow)]
+    known = table.dropna(subset=columns) if set(columns) <= set(table.columns) else table[:0]
+    text = f"{TIMING}: {_WORDS[fast]} takes less time than {_WORDS[slow]}{how}"
+    if known.empty:
+        return Claim(text=text, verdict="cannot be told", why="not timed", part=TIMING)
+    units = known["axis.units"].str.removesuffix(" units").astype(int)
+    asked = known if every else known[units == units.max()]
+    ratios = asked[columns[1]] / asked[columns[0]]
+    shown = [
+        f"{size} units: {own[columns[1]].mean():.3g} s against {own[columns[0]].mean():.3g} s, ratio "
+        f"{(own[columns[1]] / own[columns[0]]).mean():.3g}"
+        for size, own in known.groupby(units)
+    ]
+    return Claim(
+        text=text,
+        verdict=_verdict([float(ratio) for ratio in ratios], factor),
+        why=f"{'; '.join(shown)} (means of {len(known) // len(shown)} networks)",
+        part=TIMING,
+        records=tuple(dict.fromkeys(asked["run"])),
+    )
+
+
+def _verdict(ratios: Sequence[float], factor: float) -> Verdict:
+    """All above the factor, all below, or some of each.
+
+    >>> _verdict([20.0, 12.0], 10.0), _verdict([2.0, 1.0], 10.0), _verdict([20.0, 1.0], 10.0)
+    ('holds', 'does not hold', 'cannot be told')
+    """
+    above = [ratio > factor for ratio in ratios]
+    return "holds" if all(above) else "cannot be told" if any(above) else "does not hold"

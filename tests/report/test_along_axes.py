@@ -1,0 +1,77 @@
+"""Outcomes along an axis of numbers: means and spreads by hand, which axes are shown, what the page and the figures have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_records import make_records
+
+from landscope.core.estimate import Estimate
+from landscope.measures import Report
+from landscope.report import figures, write_report
+from landscope.report.along_axes import axis_figures, axis_section
+from landscope.report.cohorts import Study
+from landscope.studies.record import Record, Subject
+
+
+def _record(number: int, axes: dict[str, object], **values: float) -> Record:
+    plain = make_records(["a"], seeds=1, extras=False, temperature=False)[0]
+    names = {name.replace("__", "."): value for name, value in values.items()}
+    splits = {"test": {"error"}, "train": set(names) - {"error"}}
+    reports = {s: Report({n: Estimate(names[n]) for n in names if n in own}) for s, own in splits.items()}
+    condition = " · ".join(map(str, axes.values()))
+    subject = Subject(checkpoint="final", temperature=1.0, reports=reports)
+    return replace(plain, run=f"{number:012x}", condition=condition, axes=axes, seed=number, subjects=(subject,))  # type: ignore[arg-type]
+
+
+def _swept(rates: list[object], others: list[str]) -> list[Record]:
+    cells = [(rate, other, again) for rate in rates for other in others for again in (0.0, 1.0)]
+    return [
+        _record(number, {"rate": rate, "optimizer": other}, error=number + again, time__fast=1.0, time__slow=2.0)
+        for number, (rate, other, again) in enumerate(cells)
+    ]
+
+
+def test_a_line_for_every_setting_of_the_other_axes() -> None:
+    records = _swept([0.01, 0.1, 1.0], ["sgd", "adam"])
+    [error] = axis_figures(Study.of(records, [], ["test.error"]))
+    assert (error.axis, error.outcome, error.n) == ("rate", "test.error", 12)
+    assert [line.name for line in error.lines] == ["sgd", "adam"]
+    # models 0 and 1 of each pair have errors number and number + 1 + 1
+    np.testing.assert_allclose(error.lines[1].mean, [2 + 1.0, 6 + 1.0, 10 + 1.0])
+    np.testing.assert_allclose(error.lines[1].spread, np.sqrt(2.0))
+    assert error.settings == [0.01, 0.1, 1.0]
+    assert error.logarithmic
+
+
+def test_kinds_of_one_thing_are_lines_of_one_figure() -> None:
+    records = _swept(["8 units", "16 units", "24 units"], ["sgd"])
+    [figure] = axis_figures(Study.of(records, [], ["train.time.fast", "train.time.slow"]))
+    assert figure.outcome == "train.time"
+    assert [line.name for line in figure.lines] == ["sgd · fast", "sgd · slow"]
+    assert figure.settings == [8.0, 16.0, 24.0]
+    assert not figure.logarithmic
+
+
+@pytest.mark.parametrize("rates", [[0.01, 0.1], ["8-8", "16-16", "32-32"], ["low", 1, 2], [True, 1, 2]])
+def test_what_is_no_axis_of_numbers_is_not_shown(rates: list[object]) -> None:
+    study = Study.of(_swept(rates, ["sgd"]), [], ["test.error"])
+    assert axis_figures(study) == []
+    assert not axis_section(study).blocks
+
+
+def test_the_page_and_the_figures_have_it(tmp_path: Path) -> None:
+    records = _swept([0.01, 0.1, 1.0], ["<blink>", "$adam$"])
+    assert [path.name for path in figures(records, tmp_path, ["svg"], measures=[], outcomes=["test.error"])] == [
+        "axes.svg"
+    ]
+    assert "$adam$" in (tmp_path / "axes.svg").read_text()
+    for light in (True, False):
+        page = write_report(
+            records, tmp_path / "page.html", measures=[], outcomes=["test.error"], light=light
+        ).read_text()
+        assert "Along an axis" in page
+        assert "<blink>" not in page
