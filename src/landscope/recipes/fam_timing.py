@@ -122,7 +122,7 @@ def ways(model: nn.Module, x: Tensor, y: Tensor, probes: int = 10, seed: int = 0
     }
 
 
-def _first_linear(model: nn.Module) -> tuple[str, nn.Parameter]:
+def _first_linear(model: nn.Module) -> tuple[str, Tensor]:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
             return name, module.weight
