@@ -75,3 +75,4 @@ def test_the_page_and_the_figures_have_it(tmp_path: Path) -> None:
         ).read_text()
         assert "Along an axis" in page
         assert "<blink>" not in page
+        assert ("Model by model" in page) is not light  # without measures there are points for the script only

@@ -67,7 +67,7 @@ def label(column: str) -> str:
     if not rest:
         return NAMES.get(column, column.replace("_", " "))
     variant, _, name = rest.rpartition(".")
-    shown = NAMES.get(name, name.replace("_", " ")) + (f", {variant}" if variant else "")
+    shown = NAMES.get(name, name.replace("_", " ")) + (f", {variant.replace('_', ' ')}" if variant else "")
     if split == "gap":
         return f"gap in {shown}"
     if name in PREDICTIONS or split not in ("train", "test", "validation"):

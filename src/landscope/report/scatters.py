@@ -17,7 +17,10 @@ def scatter_section(study: Study, found: Associations | None) -> Section:
     if len(study.main) < 2 or not study.outcomes:
         return Section("scatter", "Model by model", [])
     blocks: list[Block] = [
-        Prose("A point is a model, its bars one standard error: the estimator's or the data's, whichever is larger."),
+        Prose(
+            "A point is a model, its bars one standard error: the estimator's or the data's, whichever is larger.",
+            scripted=found is None,
+        ),
         Prose(
             "A click on a point lights the model up in every figure and table, one on a condition all of its models; with "
             "shift, more than one; Escape lets go. A selection is kept in the address of the page, to be shared.",
