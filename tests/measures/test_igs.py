@@ -251,10 +251,26 @@ def test_cost_and_budget() -> None:
     assert estimate.cost.passes == pytest.approx(predicted)
     assert measure.within(predicted * 0.5, probe).batches == 2
     assert measure.within(predicted * 2, probe) is measure
-    with probe.ledger.limited(passes=predicted * 0.5):
-        cut = measure(probe)
+    fresh = wide_probe(30)
+    with fresh.ledger.limited(passes=predicted * 0.5):
+        cut = measure(fresh)
     assert cut.status is Status.BUDGET_SPENT
     assert cut.details["batches"] == 3
+    again = measure(fresh)  # what was cut short is not remembered
+    assert again.status is Status.EXACT
+    assert again.value == estimate.value
+
+
+def test_another_rank_costs_nothing() -> None:
+    probe = wide_probe(30)
+    InformationGeometricSharpness(rank=2, batch_size=6)(probe)
+    more = InformationGeometricSharpness(rank=5, batch_size=6)
+    shared, alone = more(probe), more(wide_probe(30))
+    assert shared.cost.passes == 0 < alone.cost.passes
+    assert shared.value == alone.value
+    assert shared.details == alone.details
+    other = InformationGeometricSharpness(rank=2, batch_size=10)(probe)
+    assert other.cost.passes > 0  # other batches are another measure
 
 
 def test_the_model_is_untouched() -> None:

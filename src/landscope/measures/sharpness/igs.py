@@ -12,14 +12,15 @@ Only the full rank is invariant to reparametrisation; the choice of the largest 
 nothing at any rank, nor does a shift of all logits (Sᵀ1 = 0 and rᵀ1 = 0).
 
 Cost per batch: C + 4 forward or backward passes (a third of a gradient each) and an eigendecomposition of order nC, for all
-ranks at once.
+ranks at once: another rank at the same probe costs nothing.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -58,6 +59,50 @@ def igs_curve(matrix: GramMatrix) -> Tensor:
 def saturated_igs(matrix: GramMatrix) -> Tensor:
     """Σ_i r_iᵀ Λ_i⁺ r_i, for labels Σ_i (1/p_{i,y_i} − 1): what IGS is at full rank if the Jacobians are independent."""
     return matrix.scores.square().sum()
+
+
+@dataclass(frozen=True, eq=False)
+class _BatchCurve:
+    """IGS of one batch at rank 0, 1, … up to the numerical rank, and what it would be if the Jacobians were independent."""
+
+    curve: Tensor
+    saturated: float
+
+    @property
+    def rank(self) -> int:
+        """The numerical rank of the Fisher matrix."""
+        return len(self.curve) - 1
+
+    def at(self, rank: int) -> float:
+        """IGS at a rank, or at the largest that there is."""
+        return float(self.curve[min(rank, self.rank)])
+
+
+def _batch_curves(
+    probe: Probe, batch_size: int, batches: int | None, seed: int, passes: float
+) -> tuple[Sequence[_BatchCurve], str]:
+    """The curves of this process's batches, each `passes` passes, once per probe; and why some are missing, if so."""
+    key = (_batch_curves, batch_size, batches, seed)
+    if key in probe.results:
+        return cast(Sequence[_BatchCurve], probe.results[key]), ""
+    found: list[_BatchCurve] = []
+    spent = ""
+    for batch in m_batches(probe, batch_size, batches, seed):
+        try:
+            probe.ledger.check()
+        except BudgetSpentError as error:
+            if not found:
+                raise
+            spent = str(error)
+            continue  # other processes may still wait for the samples of later batches
+        with probe.ledger.timed(probe.device):
+            matrix = gram(probe, batch)
+            curve = igs_curve(matrix).double()
+            found.append(_BatchCurve(torch.cat([curve.new_zeros(1), curve]), float(saturated_igs(matrix))))
+        probe.ledger.add(passes)
+    if not spent:
+        probe.results[key] = found
+    return found, spent
 
 
 @register("igs")
@@ -109,27 +154,13 @@ class InformationGeometricSharpness(Measure):
         return cut if self.batches is None else min(cut, self.batches)
 
     def _measure(self, probe: Probe) -> Estimate:
-        outputs, per_batch = outputs_per_sample(probe), self._batch_passes(probe)
-        ranks = shown_ranks(min(self.batch_size, probe.n_samples) * outputs, self.rank)
+        ranks = shown_ranks(min(self.batch_size, probe.n_samples) * outputs_per_sample(probe), self.rank)
+        found, spent = _batch_curves(probe, self.batch_size, self.batches, self.seed, self._batch_passes(probe))
         sums = torch.zeros(2, len(ranks), dtype=torch.float64, device=probe.device)
-        rows: list[tuple[float, float, float, float]] = []
-        spent = ""
-        for batch in m_batches(probe, self.batch_size, self.batches, self.seed):
-            try:
-                probe.ledger.check()
-            except BudgetSpentError as error:
-                if not rows:
-                    raise
-                spent = str(error)
-                continue  # other processes may still wait for the samples of later batches
-            with probe.ledger.timed(probe.device):
-                matrix = gram(probe, batch)
-                curve = torch.cat([sums.new_zeros(1), igs_curve(matrix)])
-            probe.ledger.add(per_batch)
-            shown = curve[torch.tensor(ranks, device=curve.device).clamp(max=len(curve) - 1)]
+        for each in found:
+            shown = each.curve[torch.tensor(ranks, device=each.curve.device).clamp(max=each.rank)]
             sums += torch.stack([shown, shown.log()])
-            at_rank = float(curve[min(self.rank, len(curve) - 1)])
-            rows.append((at_rank, float(curve[-1]), float(saturated_igs(matrix)), len(curve) - 1))
+        rows = [(each.at(self.rank), each.at(each.rank), each.saturated, float(each.rank)) for each in found]
         columns = [gather_values([row[i] for row in rows]) for i in range(4)]
         curve, log_curve = (sum_over_processes(sums) / len(columns[0])).tolist()
         values, full, formula, numerical = columns
