@@ -124,7 +124,8 @@ def _parts(size: Size) -> dict[str, Part]:
     notes = {
         "tiny": "A small network on digits, to show that everything runs.",
         "small": "VGG-11 with an eighth of the channels, 1,000 images (3,000 of 100 classes), 25 epochs, batches of 32; measured "
-        "on 128 training rows (32 of 100 classes) and 5,000 test rows. Far from VGG-19 on all images: read the directions, not the numbers.",
+        "on 128 training rows (32 of 100 classes) and 5,000 test rows. Far from VGG-19 on all images: read the directions, "
+        "not the numbers.",
         "paper": "VGG-19 as in the paper's code; measured on 320 training rows (five batches of 64 for IGS), drawn in "
         "proportion to the classes.",
     }
