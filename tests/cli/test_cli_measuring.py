@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +39,22 @@ def test_the_same_as_from_python(call: Call, digits_net: Path, tmp_path: Path) -
     assert report.about["checkpoint"] == str(digits_net)
     assert (report.about["data"], report.about["split"]) == ("digits (computed)", "test")
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_processes_of_torchrun_share_the_rows(call: Call, digits_net: Path) -> None:
+    words = [*NET, "--measures", "loss,hessian_trace,hessian_top_eigenvalue", "--samples", "101", "--dtype", "float64"]
+    group = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "landscope"]
+    command = [sys.executable, *group, "measure", str(digits_net), *words, "--device", "cpu", "--json"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
+    together = landscope.Report.from_json(made.stdout)  # one process prints, once
+    code, out, err = call("measure", digits_net, *words, "--device", "cpu", "--json")
+    assert code == 0, err
+    alone = landscope.Report.from_json(out)
+    assert {name: e.value for name, e in together.items()} == pytest.approx(
+        {name: e.value for name, e in alone.items()}, rel=1e-6
+    )
+    assert together.about["samples"] == alone.about["samples"] == "101 samples"
 
 
 def test_settings_options_and_a_table(call: Call, digits_net: Path, tmp_path: Path) -> None:
