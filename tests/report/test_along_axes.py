@@ -56,6 +56,12 @@ def test_kinds_of_one_thing_are_lines_of_one_figure() -> None:
     assert not figure.logarithmic
 
 
+def test_other_axes_may_be_lists() -> None:
+    records = [_record(number, {"rate": float(number), "widths": [8, 8]}, error=1.0) for number in range(3)]
+    [figure] = axis_figures(Study.of(records, [], ["test.error"]))
+    assert [line.name for line in figure.lines] == ["[8, 8]"]
+
+
 @pytest.mark.parametrize("rates", [[0.01, 0.1], ["8-8", "16-16", "32-32"], ["low", 1, 2], [True, 1, 2]])
 def test_what_is_no_axis_of_numbers_is_not_shown(rates: list[object]) -> None:
     study = Study.of(_swept(rates, ["sgd"]), [], ["test.error"])

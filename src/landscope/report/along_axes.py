@@ -86,9 +86,12 @@ def axis_figures(study: Study) -> list[AxisFigure]:
         numbers = [leading_number(study.records[run].axes.get(name)) for run in frame.index]
         if None in numbers or len(set(numbers)) < VALUES:
             continue
-        others = [f"axis.{other}" for other in names if other != name]
+        others = [
+            " · ".join(str(value) for axis_name, value in study.records[run].axes.items() if axis_name != name)
+            for run in frame.index
+        ]
         for outcome, columns in _kinds(study.outcomes).items():
-            lines = _lines(frame, np.array(numbers, dtype=np.float64), others, columns, alone=outcome in columns)
+            lines = _lines(frame[columns], np.array(numbers, dtype=np.float64), others, alone=outcome in columns)
             if lines:
                 found.append(AxisFigure(name, outcome, lines[:LINES], len(frame)))
     return found[:FIGURES]
@@ -106,16 +109,14 @@ def _kinds(outcomes: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _lines(
-    frame: pd.DataFrame, x: Floats, others: Sequence[str], columns: Sequence[str], alone: bool
-) -> list[AxisLine]:
-    settings = frame[list(others)].astype(str).agg(" · ".join, axis=1) if others else pd.Series("", index=frame.index)
+def _lines(frame: pd.DataFrame, x: Floats, others: Sequence[str], *, alone: bool) -> list[AxisLine]:
+    """A line for each column at each setting of the other axes, which a row of the frame has under its number."""
     found = []
-    for setting in dict.fromkeys(settings):
-        for column in columns:
-            kind = "" if alone else column.rpartition(".")[2].replace("_", " ")
-            own = pd.Series(frame[column].to_numpy()[settings == setting], index=x[settings == setting]).dropna()
-            by = own.groupby(level=0)
+    for setting in dict.fromkeys(others):
+        here = np.array([other == setting for other in others])
+        for column in frame:
+            kind = "" if alone else str(column).rpartition(".")[2].replace("_", " ")
+            by = pd.Series(frame[column].to_numpy()[here], index=x[here]).dropna().groupby(level=0)
             mean, spread = by.mean(), by.std(ddof=1).fillna(0.0)
             if len(mean) > 1:
                 name = " · ".join(part for part in (setting, kind) if part)
