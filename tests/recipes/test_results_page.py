@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,19 @@ def test_claims_point_at_records() -> None:
             known = {record.run for bundle in bundles.values() for record in bundle.records}
             assert set(claim.records) <= known, claim.text
             assert claim.why, claim.text
+
+
+@pytest.mark.parametrize("size", ["small", "paper"])
+def test_parts_of_different_sizes_are_not_set_against_each_other(size: str, tmp_path: Path) -> None:
+    ten = load_bundle(ROOT / "results" / "explicit-regularisation" / "cifar10.json.gz")
+    assert ten.size == "paper"
+    save_bundle(ten, tmp_path / ten.recipe / "cifar10.json.gz")
+    hundred = replace(ten, part="classes100", size=size)
+    save_bundle(hundred, tmp_path / ten.recipe / "classes100.json.gz")
+    page = results_page(tmp_path)
+    assert page.count("classes100: augmentation generalises better") == 1
+    assert page.count("cifar10: augmentation generalises better") == 1
+    assert ("as sharp as with 10" in page) is (size == "paper")
 
 
 def test_the_published_numbers_are_all_there() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import pandas as pd
+
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
@@ -56,7 +58,11 @@ def _bundles(folder: Path) -> dict[str, dict[str, Bundle]]:
 
 
 def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
-    return recipe.claims({part: wide_table(bundle.records) for part, bundle in bundles.items()})
+    """What the recipe says of these parts, size by size: a part is never set against one of another size."""
+    sizes: dict[str, dict[str, pd.DataFrame]] = defaultdict(dict)
+    for part, bundle in bundles.items():
+        sizes[bundle.size][part] = wide_table(bundle.records)
+    return [claim for tables in sizes.values() for claim in recipe.claims(tables) if claim.part in ("", *tables)]
 
 
 def _part(bundle: Bundle) -> Part:
