@@ -55,6 +55,8 @@ def test_what_cannot_be_timed_says_why():
     found = HessianTime()(Probe(conv, (torch.randn(4, 1, 8, 8), torch.arange(4))))
     assert found.status is Status.NOT_APPLICABLE
     assert "no linear layer" in found.reason
+    other = Probe(nn.Linear(6, 1), (torch.randn(4, 6), torch.randn(4, 1)), "mse")
+    assert "cross_entropy" in HessianTime()(other).reason
 
 
 def test_tiny_runs_from_end_to_end(tmp_path):
@@ -78,6 +80,9 @@ def test_claims_follow_the_times():
     assert "64 units: 1e+03 s against 1.5 s, ratio 750" in orders.why
     assert faster.records == ("a", "b", "c")
     assert orders.records == ("b", "c")
+    swapped = timing_claims(_table(Hessian__loop=[1000.0, 1.0, 1.0], Hessian__batched=[1.0, 0.5, 0.5]))
+    assert swapped[1].verdict == "holds"  # "up to" is said of the layer that gains most
+    assert swapped[1].records == ("a",)
     _, orders, *rest = timing_claims(_table(Hessian__loop=loop, Hessian__batched=[0.5, 1.0, 20.0]))
     assert orders.verdict == "cannot be told"
     assert all(claim.verdict == "cannot be told" and claim.why == "not timed" for claim in rest)

@@ -47,6 +47,14 @@ def test_a_line_for_every_setting_of_the_other_axes() -> None:
     assert error.logarithmic
 
 
+def test_lines_that_are_left_out_are_counted() -> None:
+    study = Study.of(_swept([0.01, 0.1, 1.0], [f"way {number}" for number in range(14)]), [], ["test.error"])
+    [figure] = axis_figures(study)
+    assert (len(figure.lines), figure.left_out) == (12, 2)
+    [panels] = axis_section(study).blocks
+    assert panels.plots[0].caption.endswith("2 more lines are left out.")  # type: ignore[union-attr]
+
+
 def test_kinds_of_one_thing_are_lines_of_one_figure() -> None:
     records = _swept(["8 units", "16 units", "24 units"], ["sgd"])
     [figure] = axis_figures(Study.of(records, [], ["train.time.fast", "train.time.slow"]))

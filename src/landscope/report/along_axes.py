@@ -48,6 +48,8 @@ class AxisFigure:
     outcome: str
     lines: Sequence[AxisLine]
     n: int
+    left_out: int = 0
+    """Lines beyond what a figure can hold."""
 
     @property
     def values(self) -> list[float]:
@@ -93,7 +95,7 @@ def axis_figures(study: Study) -> list[AxisFigure]:
         for outcome, columns in _kinds(study.outcomes).items():
             lines = _lines(frame[columns], np.array(numbers, dtype=np.float64), others, alone=outcome in columns)
             if lines:
-                found.append(AxisFigure(name, outcome, lines[:LINES], len(frame)))
+                found.append(AxisFigure(name, outcome, lines[:LINES], len(frame), max(0, len(lines) - LINES)))
     return found[:FIGURES]
 
 
@@ -158,6 +160,7 @@ def _plot(figure: AxisFigure) -> Plot:
         for number, line in enumerate(figure.lines)
     ]
     name = label(figure.outcome)
+    rest = f" {figure.left_out} more lines are left out." if figure.left_out else ""
     return Plot(
         f"along-{figure.axis}-{figure.outcome}",
         {
@@ -168,6 +171,6 @@ def _plot(figure: AxisFigure) -> Plot:
                 "showlegend": any(line.name for line in figure.lines),
             },
         },
-        f"{name[:1].upper()}{name[1:]} along {figure.axis}: mean and standard deviation, n = {figure.n} models.",
+        f"{name[:1].upper()}{name[1:]} along {figure.axis}: mean and standard deviation, n = {figure.n} models.{rest}",
         height=380,
     )

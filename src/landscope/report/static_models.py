@@ -50,7 +50,8 @@ def draw_axes(study: Study) -> Figure | None:
         axes.set_xticks(each.settings, [f"{value:g}" for value in each.settings])
         axes.set_xticks([], minor=True)
         axes.set(xlabel=literal(each.axis), ylabel=literal(label(each.outcome)))
-        axes.set_title(f"n = {each.n}", loc="left", fontsize=7)
+        rest = f", {each.left_out} more lines left out" if each.left_out else ""
+        axes.set_title(f"n = {each.n}{rest}", loc="left", fontsize=7)
         if any(line.name for line in each.lines):
             axes.legend(frameon=False, fontsize=6)
         bare(axes)
