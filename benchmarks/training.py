@@ -30,6 +30,7 @@ NETS: dict[str, tuple[dict[str, object], tuple[int, ...], int]] = {
     "lenet5": ({"name": "lenet5"}, (1, 28, 28), 1_280),
     "resnet20": ({"name": "resnet20", "width": 8}, (3, 32, 32), 256),
     "vgg19": ({"name": "vgg19"}, (3, 32, 32), 50_000),
+    "resnet18": ({"name": "resnet18"}, (3, 32, 32), 12_800),
 }
 
 
@@ -159,6 +160,13 @@ def main() -> None:
                 f"{net}: with flips and crops, against without",
                 ours(net, device, given.batch, augmentation={}, **fast),
                 ours(net, device, given.batch, **fast),
+                given.rounds,
+                device,
+            )
+            compare(
+                f"{net}: with flips and crops, compiled against not",
+                ours(net, device, given.batch, augmentation={}, compile=True, **fast),
+                ours(net, device, given.batch, augmentation={}, **fast),
                 given.rounds,
                 device,
             )

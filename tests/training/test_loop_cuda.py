@@ -70,6 +70,20 @@ def test_images_in_lower_precision() -> None:
     assert next(recorded.model.parameters()).is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("method", ["momentum", "sam", "fam"])
+def test_compiled_steps_are_the_steps(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32, recorded; the model that comes back is not compiled."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # kernels are chosen anew, and 1e-3 apart with it
+    spec = merged(IMAGES, METHODS[method], {"precision": "float32", "epochs": 2})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*cannot be recorded")
+        fast = train(merged(spec, {"compile": True}), data=images(), device="cuda")
+    plain = train(spec, data=images(), device="cuda")
+    assert fast.history[-1]["train_loss"] == pytest.approx(plain.history[-1]["train_loss"], rel=ROUNDING)
+    assert distance(fast.model, plain.model) < 5 * ROUNDING
+    assert all("forward" not in vars(module) for module in fast.model.modules())
+
+
 def test_float16_is_scaled() -> None:
     result = train(merged(BASE, {"precision": "float16", "sam": 0.05}), device="cuda")
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from landscope.core.errors import OperandError
+from landscope.core.transfers import send
 
 __all__ = ["Augmentation", "cutout", "random_crop", "random_flip"]
 
@@ -29,7 +30,7 @@ def _checked(images: Tensor) -> Tensor:
 def random_flip(images: Tensor, rng: torch.Generator) -> Tensor:
     """Mirror each image left to right with chance ½."""
     flip = torch.rand(len(_checked(images)), generator=rng) < 0.5
-    return torch.where(flip.to(images.device)[:, None, None, None], images.flip(3), images)
+    return torch.where(send(flip, images.device)[:, None, None, None], images.flip(3), images)
 
 
 def random_crop(images: Tensor, rng: torch.Generator, padding: int = 4) -> Tensor:
@@ -42,7 +43,7 @@ def random_crop(images: Tensor, rng: torch.Generator, padding: int = 4) -> Tenso
     n, channels, height, width = _checked(images).shape
     if padding < 0:
         raise OperandError(f"padding must not be negative; {padding} came")
-    top, left = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=rng).to(images.device)
+    top, left = send(torch.randint(0, 2 * padding + 1, (2, n, 1), generator=rng), images.device)
     rows = top + torch.arange(height, device=images.device)
     columns = left + torch.arange(width, device=images.device)
     padded = pad(images, (padding,) * 4)
@@ -61,7 +62,7 @@ def cutout(images: Tensor, rng: torch.Generator, size: int = 16) -> Tensor:
     n, _, height, width = _checked(images).shape
 
     def covered(extent: int) -> Tensor:
-        centre = torch.randint(0, extent, (n, 1), generator=rng).to(images.device)
+        centre = send(torch.randint(0, extent, (n, 1), generator=rng), images.device)
         offset = torch.arange(extent, device=images.device) - centre
         return (offset >= -(size // 2)) & (offset < size - size // 2)
 

@@ -14,7 +14,8 @@ __all__ = ["draw"]
 def draw(labels: Tensor, n: int, seed: int, stream: str) -> tuple[Tensor, Tensor]:
     """Two sorted sets of row numbers: `n` drawn ones, and the rest.
 
-    Whole-number labels are drawn in proportion (each class within one row of its share); real targets at random.
+    Whole-number labels are drawn in proportion, by Webster's rule: the same share of each class, rounded to whole rows, the
+    share being the one that adds up to `n`. A smaller draw is part of a larger one. Real targets are drawn at random.
 
     >>> drawn, rest = draw(torch.tensor([0, 0, 0, 0, 1, 1]), 3, seed=0, stream="test")
     >>> len(drawn), len(rest), int((drawn >= 4).sum())

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-__all__ = ["Captured", "own_stream"]
+__all__ = ["Captured", "StepFunction", "own_stream"]
 
 WARM_UP = 3
 """Steps before recording: optimizers make their state, libraries choose their kernels."""

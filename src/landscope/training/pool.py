@@ -69,7 +69,7 @@ def train_pool(
         graphs: whether steps on a GPU are recorded as a CUDA graph; by default they are.
 
     A member that converges or stops early leaves the program at that row of its history. One whose loss is not finite is frozen
-    before that step and marked as failed; the others go on. `channels_last` has no effect on stacked tensors.
+    before that step and marked as failed; the others go on. `channels_last` and `compile` have no effect on stacked tensors.
 
     >>> pool = train_pool({"model": "mlp", "data": "circles", "epochs": 2, "batch_size": 25}, seeds=3)
     >>> pool.seeds, pool.choice.way, pool.losses("test").shape

@@ -14,8 +14,9 @@ from landscope.core.distributed import processes
 from landscope.core.errors import LandscopeError, SpecError
 from landscope.training.averaging import Average, averaged_model
 from landscope.training.callbacks import Callback
-from landscope.training.capturing import Captured
+from landscope.training.capturing import Captured, StepFunction
 from landscope.training.checkpoint import load_state, save_state
+from landscope.training.compiling import Compiled, parts_to_compile
 from landscope.training.evaluating import evaluate
 from landscope.training.feeding import Feed, seed_noise
 from landscope.training.history import epoch_row, has_row, row_before
@@ -55,10 +56,14 @@ class Run:
             self.fam,
             GradScaler(device.type) if spec.precision == "float16" else None,
         )
-        step = Step(task, self.state.optimizer, fam=self.fam, scaler=self.state.scaler)
         capturable = fused and processes() == 1
         self.captures = capturable if graphs is None else capturable and graphs
         full = len(task.train.y) if spec.batch_size == "full" else spec.batch_size
+        step: StepFunction = Step(task, self.state.optimizer, fam=self.fam, scaler=self.state.scaler)
+        if spec.compile and device.type == "cuda":
+            step = Compiled(
+                step, full, parts_to_compile(model, model.get_submodule(self.fam.layer) if self.fam else None)
+            )
         redraw = self.fam.redraw if self.fam is not None else None
         self._step = Captured(step, full, redraw) if self.captures else step
         self._feed = Feed(task)

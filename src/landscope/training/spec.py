@@ -200,7 +200,7 @@ class TrainingSpec:
     0.05
     """
 
-    LATER: ClassVar[tuple[str, ...]] = ("evaluate_every",)
+    LATER: ClassVar[tuple[str, ...]] = ("evaluate_every", "compile")
 
     model: ModelSpec
     data: DataSpec = field(default_factory=DataSpec)
@@ -229,6 +229,8 @@ class TrainingSpec:
     """The lower two are autocast; weights stay in float32."""
     channels_last: bool = False
     """How images lie in memory, for speed; `memory_format` says where a CPU does without."""
+    compile: bool = False
+    """On a GPU, passes through the network are compiled by torch: faster steps, after half a minute or so for the first."""
     seed: Annotated[int, Range(0)] = 0
     """Of the initial weights, the order of the data, augmentation and dropout."""
 
