@@ -215,3 +215,51 @@ def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> No
     assert code == 2
     assert "nowhere: no such folder" in err
     assert "**cannot be told**" in text or "**holds**" in text or "**does not hold**" in text
+
+
+@needs_plotly
+def test_a_recipe_goes_on_where_a_run_fails(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from landscope.core.schema import build
+    from landscope.recipes import RECIPES
+    from landscope.recipes.recipe import Part, Recipe
+    from landscope.studies.spec import StudySpec
+
+    rates = {"steady": {"optimizer.lr": 0.1}, "runaway": {"optimizer.lr": 1e38}}
+    training = {"data": "circles", "model": {"name": "mlp", "widths": [4]}, "epochs": 2, "batch_size": 20}
+    studies = {
+        part: build(
+            StudySpec,
+            {
+                "name": part,
+                "training": training,
+                "axes": {"rate": {name: rates[name] for name in names}},
+                "seeds": 1,
+                "measuring": {"splits": {"train": ["loss"], "test": ["error"]}, "consistency": False},
+            },
+        )
+        for part, names in {"both": ["steady", "runaway"], "none": ["runaway"], "last": ["steady"]}.items()
+    }
+    recipe = Recipe(
+        name="rates",
+        title="Rates",
+        paper="nobody",
+        parts=lambda size: {part: Part(study=study) for part, study in studies.items()},
+        claims=lambda tables: [],
+    )
+    monkeypatch.setitem(RECIPES._entries, "rates", recipe)
+    folder = tmp_path / "results" / "rates"
+    code, out, err = call("recipe", "run", "rates", "--size", "tiny", "--into", folder, "-e", "workers=1")
+    assert code == 2
+    assert "1 of 2 runs failed" in err
+    assert "both.json.gz" in out
+    assert "last.json.gz" in out
+    assert "none.json.gz" not in out  # there is nothing to keep
+    report = (folder / "both.html").read_text()
+    assert "Runs that failed" in report
+    assert "1 failed" in report
+    code, _, err = call("recipe", "results", tmp_path / "results", "--page", tmp_path / "RESULTS.md")
+    assert code == 0, err
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "1 of 2 runs (1 failed), seeds 0" in page
+    assert "- runaway, seed 0: NonFiniteTrainingError: the loss became" in page
+    assert "makes the others" not in page

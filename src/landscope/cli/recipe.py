@@ -110,7 +110,8 @@ def run(
 ) -> None:
     """Run a recipe, part by part: what is done is skipped, what is half done goes on.
 
-    Each part is a study with a report of its own; its records are kept in one small file beside it.
+    Each part is a study with a report of its own; its records are kept in one small file beside it. A run that fails stops
+    nothing: the report names it, and the command ends with an error.
     """
     from landscope.core.errors import UnknownNameError
     from landscope.recipes import RECIPES, finish_part
@@ -124,7 +125,7 @@ def run(
     folder = into or Path("recipes") / f"{name}-{size}"
     start = time.monotonic()
     report = reports_can_be_made()
-    made = []
+    made, failed = [], []
     for label, entry in parts.items():
         if part and label not in part:
             continue
@@ -136,13 +137,18 @@ def run(
         if kept is not None:
             _go_on_from(kept, name, label, size, study)
         pooled = entry.pool if pool is None else pool
-        do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled).check()
-        made += finish_part(chosen, label, size, study, folder, report=report)
+        summary = do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled)
+        if summary.failed:
+            failed.append(summary)
+        if study.progress().done:
+            made += finish_part(chosen, label, size, study, folder, report=report)
     if as_json:
         print_json([str(path) for path in made])
     else:
         for path in made:
             typer.echo(f"written: {path}")
+    for summary in failed:
+        summary.check()
 
 
 def _go_on_from(kept: Path, name: str, part: str, size: str, study: Study) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +14,7 @@ from landscope.core.estimate import Estimate
 from landscope.core.files import write_whole
 from landscope.core.schema import Plain, build, to_plain
 from landscope.measures import Report
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import Failure, Record, Subject
 from landscope.studies.spec import StudySpec
 
 __all__ = ["Bundle", "load_bundle", "save_bundle"]
@@ -27,13 +27,14 @@ FEW = 16
 
 @dataclass(frozen=True)
 class Bundle:
-    """A study and the records it left."""
+    """A study, the records it left, and the runs of it that failed."""
 
     recipe: str
     part: str
     size: str
     spec: StudySpec
     records: tuple[Record, ...]
+    failed: tuple[Failure, ...] = ()
 
 
 def save_bundle(bundle: Bundle, path: Path) -> Path:
@@ -44,6 +45,7 @@ def save_bundle(bundle: Bundle, path: Path) -> Path:
         "size": bundle.size,
         "spec": to_plain(bundle.spec),
         "records": [_trimmed(record).to_dict() for record in bundle.records],
+        **({"failed": [asdict(failure) for failure in bundle.failed]} if bundle.failed else {}),
     }
     text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
     write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0), flush=False)
@@ -55,8 +57,9 @@ def load_bundle(path: Path) -> Bundle:
     try:
         plain = json.loads(gzip.decompress(path.read_bytes()))
         records = tuple(map(Record.from_dict, plain["records"]))
-        return Bundle(plain["recipe"], plain["part"], plain["size"], build(StudySpec, plain["spec"]), records)
-    except (OSError, EOFError, ValueError, KeyError) as error:
+        failed = tuple(Failure(**failure) for failure in plain.get("failed", ()))
+        return Bundle(plain["recipe"], plain["part"], plain["size"], build(StudySpec, plain["spec"]), records, failed)
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise DamagedFileError(f"{path} is no bundle of records: {error}") from error
 
 

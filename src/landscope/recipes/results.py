@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Literal, TypeAlias
 
 import pandas as pd
@@ -26,13 +27,15 @@ Reports: TypeAlias = Literal["none", "light", "full"]
 
 SHOWN = 60
 """Rows of a comparison on the page; the reports have all of them."""
+REASON = 160
+"""Characters of the reason why a run failed."""
 
 
 def finish_part(
     recipe: Recipe, part: str, size: Size, study: Study, folder: Path, *, report: bool = True
 ) -> list[Path]:
     """After the runs of a part: its records in one file, and its report."""
-    bundle = Bundle(recipe.name, part, size, study.spec, tuple(study.records()))
+    bundle = Bundle(recipe.name, part, size, study.spec, tuple(study.records()), tuple(study.failures()))
     kept = save_bundle(bundle, folder / f"{part}.json.gz")
     return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html")] if report else [kept]
 
@@ -79,6 +82,7 @@ def _report(bundle: Bundle, bundles: Mapping[str, Bundle], path: Path, *, light:
         path,
         compared=compare(recipe, entry, bundle.records),
         claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in claims],
+        failed=bundle.failed,
         light=light,
     )
 
@@ -149,7 +153,11 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
         f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz), report: "
         f"[{part}.html]({folder.name}/{recipe.name}/{part}.html). {entry.note}".rstrip(),
     ]
-    if len(records) < len(runs_of(bundle.spec)):
+    if bundle.failed:
+        lines += ["", "Failed:", ""]
+        reasons = [shorten(failure.reason, REASON, placeholder=" …") for failure in bundle.failed]
+        lines += [f"- {f.condition}, seed {f.seed}: {why}" for f, why in zip(bundle.failed, reasons, strict=True)]
+    if len(records) + len(bundle.failed) < len(runs_of(bundle.spec)):
         command = f"landscope recipe run {recipe.name} --size {bundle.size} --part {part} --from {folder.name}"
         lines += ["", f"`{command}` makes the others."]
     numbers = compare(recipe, entry, records)
@@ -161,7 +169,8 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
 def _runs(bundle: Bundle) -> str:
     """How many runs are there, and of how many where some are missing."""
     planned, done = len(runs_of(bundle.spec)), len(bundle.records)
-    return f"{done} runs" if done == planned else f"{done} of {planned} runs"
+    failed = f" ({len(bundle.failed)} failed)" if bundle.failed else ""
+    return f"{done} runs" if done == planned else f"{done} of {planned} runs{failed}"
 
 
 def _seeds(records: Sequence[Record]) -> str:

@@ -41,7 +41,7 @@ from landscope.report.spectral import igs_section, spectrum_section
 from landscope.report.static import pictures
 from landscope.report.static_style import colour
 from landscope.report.within_between import within_between_section
-from landscope.studies.record import Record
+from landscope.studies.record import Failure, Record
 
 __all__ = ["write_report"]
 
@@ -70,6 +70,7 @@ def write_report(
     method: Method = "kendall",
     given: str | None = "train.loss",
     baseline: str | None = None,
+    failed: Sequence[Failure] = (),
     light: bool = False,
 ) -> Path:
     """Write the report of a study, whole or not at all, and return where it is.
@@ -89,6 +90,7 @@ def write_report(
         method: "kendall", "spearman" or "pearson".
         given: a column to account for in partial correlations, left out where it was not measured; `None` for none.
         baseline: a condition that the others are tested against.
+        failed: runs that left no record, listed with their reasons.
         light: without script, undated and small: figures as they stand (see `landscope.report.light`).
 
     Cost: a few seconds for tens of models, about ten for a thousand. Size: 5 MB, of which Plotly is 4.8; 9 MB for a thousand.
@@ -120,10 +122,10 @@ def write_report(
         invariance_section(study),
         compared_section(study, compared) if compared else published_section(study, published, metrics),
         data_section(list(packed)),
-        provenance_section(study, spec),
+        provenance_section(study, spec, failed),
     ]
     shown = [section for section in sections if section.blocks]
-    kicker = _kicker(study, main)
+    kicker = _kicker(study, main, len(failed))
     if plotly is None:
         page = _page(title, question, kicker, lightened(shown, pictures(study, main)))
     else:
@@ -142,9 +144,11 @@ def _plots(sections: Sequence[Section]) -> dict[str, Plain]:
     return {plot.key: {"kind": plot.kind, "spec": dict(plot.spec), "height": plot.height} for plot in plots}
 
 
-def _kicker(study: Study, main: Associations | None) -> str:
+def _kicker(study: Study, main: Associations | None, failed: int) -> str:
     seeds = len({record.seed for record in study.records})
     parts = [f"{len(study.records):,} run{'s' if len(study.records) > 1 else ''}"]
+    if failed:
+        parts.append(f"{failed:,} failed")
     parts.append(f"{len(study.conditions)} condition{'s' if len(study.conditions) > 1 else ''}")
     parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
     if main is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -14,6 +14,7 @@ from landscope.report.columns import label
 from landscope.report.embedding import finite
 from landscope.report.numerals import bytes_text, duration
 from landscope.report.section import Block, Cell, Head, Section, Source, Table
+from landscope.studies.record import Failure
 
 __all__ = ["provenance_section"]
 
@@ -21,9 +22,11 @@ REASONS = 60
 SEEDS = 12
 
 
-def provenance_section(study: Study, spec: Mapping[str, Plain] | None) -> Section:
+def provenance_section(study: Study, spec: Mapping[str, Plain] | None, failed: Sequence[Failure] = ()) -> Section:
     """Tables, and the spec as it was written."""
     blocks: list[Block] = [_facts(study)]
+    if failed:
+        blocks.append(_failures(failed))
     statuses = _statuses(study)
     if statuses.rows:
         blocks.append(statuses)
@@ -59,6 +62,12 @@ def _facts(study: Study) -> Table:
         facts.append((key.replace("_", " "), "; ".join(some) + ("; …" if len(found) > 4 else "")))
     rows = [[Cell(name), Cell(value)] for name, value in facts]
     return Table([Head("", numeric=False), Head("", numeric=False)], rows, "What was run, and on what.", key="facts")
+
+
+def _failures(failed: Sequence[Failure]) -> Table:
+    heads = [Head("condition", numeric=False), Head("seed"), Head("why", numeric=False)]
+    rows = [[Cell(f.condition), Cell(str(f.seed)), Cell(f.reason)] for f in failed]
+    return Table(heads, rows, "Runs that failed: they are in no number of this page.", key="failures")
 
 
 def _shown(value: Plain) -> str:

@@ -13,7 +13,7 @@ from landscope.report.page import write_report
 from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim
 from landscope.report.static import figures
-from landscope.studies.record import Record
+from landscope.studies.record import Failure, Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
@@ -23,7 +23,7 @@ __all__ = ["write_records_report", "write_study_figures", "write_study_report"]
 
 def write_study_report(study: Study, path: str | os.PathLike[str], *, light: bool = False) -> Path:
     """The report of what is done so far."""
-    return write_records_report(study.spec, study.records(), path, light=light)
+    return write_records_report(study.spec, study.records(), path, failed=study.failures(), light=light)
 
 
 def write_records_report(
@@ -33,6 +33,7 @@ def write_records_report(
     *,
     compared: Sequence[ComparedNumber] = (),
     claims: Sequence[Claim] | None = None,
+    failed: Sequence[Failure] = (),
     light: bool = False,
 ) -> Path:
     """The report of a study's records: its question and the columns that its analysis names, as far as they were measured."""
@@ -52,6 +53,7 @@ def write_records_report(
         method=spec.analysis.method,
         given=spec.analysis.given if spec.analysis.given in known else None,
         baseline=spec.analysis.baseline,
+        failed=failed,
         light=light,
     )
 

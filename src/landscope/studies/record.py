@@ -1,4 +1,4 @@
-"""What a run leaves behind: its spec, the models it made and every number measured on each of them.
+"""What a run leaves behind: its spec, the models it made and every number measured on each of them; or why it failed.
 
 Record              one run: spec, axes, seed, history, environment, cost
 └── Subject         one set of weights of that run at one temperature: "final", "best", "average", "step 100"
@@ -17,7 +17,7 @@ from landscope.core.errors import SpecError
 from landscope.core.schema import Plain
 from landscope.measures import Report
 
-__all__ = ["FORMAT", "Record", "Subject"]
+__all__ = ["FORMAT", "Failure", "Record", "Subject"]
 
 FORMAT = 1
 """Of record.json; a reader refuses one that it does not know."""
@@ -51,6 +51,15 @@ class Subject:
             reports={split: Report.from_json(json.dumps(report)) for split, report in reports.items()},
             extras=cast(dict[str, Plain], plain["extras"]),
         )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that left no record: which it was, and why. Weights that become NaN are a finding, too."""
+
+    condition: str
+    seed: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

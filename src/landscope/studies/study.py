@@ -22,7 +22,7 @@ from landscope.studies.durable import write_whole
 from landscope.studies.executors.base import Job, Resources
 from landscope.studies.grid import RunSpec, runs_of
 from landscope.studies.pooling import pools_of
-from landscope.studies.record import Record
+from landscope.studies.record import Failure, Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus, Store
 from landscope.studies.table import wide_table
@@ -161,6 +161,14 @@ class Study:
     def _named(self, key: str, record: Record) -> Record:
         run: RunSpec = self.runs[key]
         return replace(record, condition=run.condition, axes=run.axes)
+
+    def failures(self) -> list[Failure]:
+        """The runs that failed, in the order of the study."""
+        return [
+            Failure(self.runs[key].condition, self.runs[key].seed, status.error)
+            for key, status in self.statuses().items()
+            if status.state is RunState.FAILED
+        ]
 
     def table(self) -> pd.DataFrame:
         """One row per measured model."""
