@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from landscope.core.estimate import Estimate
 from landscope.core.schema import build, to_plain
+from landscope.measures import Report
 from landscope.recipes import RECIPES, results_page, write_results
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
@@ -63,6 +65,24 @@ def test_reports_are_made_with_the_page(tmp_path: Path) -> None:
     assert report == kept.with_name("cifar10.html")
     assert "results/fam/cifar10.html" in page.read_text(encoding="utf-8")
     assert "as published" in report.read_text(encoding="utf-8")
+
+
+def test_values_are_kept_whole_and_curves_in_seven_digits(tmp_path: Path) -> None:
+    bundle = load_bundle(ROOT / "results" / "fam" / "cifar10.json.gz")
+    first = bundle.records[0]
+    third = 1 / 3
+    estimate = Estimate(
+        third, stderr=third, details={"curve": [third, {"at": third}, [2 / 3]], "alone": third, "n": [1, 2]}
+    )
+    subject = replace(first.subjects[0], reports={"train": Report({"made_up": estimate})}, extras={"grid": [[third]]})
+    record = replace(first, subjects=(subject,), history=({"epoch": 1, "train_loss": third},))
+    kept = load_bundle(save_bundle(replace(bundle, records=(record,)), tmp_path / "b.json.gz")).records[0]
+    (again,) = kept.subjects
+    found = again.reports["train"]["made_up"]
+    assert (found.value, found.stderr) == (third, third)
+    assert found.details == {"curve": [0.3333333, {"at": third}, [0.6666667]], "alone": third, "n": [1, 2]}
+    assert again.extras == {"grid": [[0.3333333]]}
+    assert kept.history == ({"epoch": 1, "train_loss": 0.3333333},)
 
 
 def test_bundles_are_small() -> None:

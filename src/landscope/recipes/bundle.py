@@ -1,4 +1,7 @@
-"""Records of a recipe's part in one small file, from which its tables, figures and report are made again."""
+"""Records of a recipe's part in one small file, from which its tables, figures and report are made again.
+
+Values and error bars are kept as they are; what only figures draw (histories, curves, spectra) in fewer rows and digits.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ LONG, LONGEST = 64, 512
 """Entries of a list in an estimate's details that are kept; of models that figures show, as many as the second."""
 FEW = 16
 """Rows of the history of a model that no figure shows."""
+DIGITS = 7
+"""Of the numbers of histories and lists."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,8 @@ def _trimmed(record: Record) -> Record:
     """
     rows, entries = (LONG, LONGEST) if record.spec.get("figures") else (FEW, LONG)
     subjects = tuple(_short(subject, entries) for subject in record.subjects)
-    return replace(record, history=_thinned(record.history, rows), subjects=subjects)
+    history = tuple({key: _rounded(value) for key, value in row.items()} for row in _thinned(record.history, rows))
+    return replace(record, history=history, subjects=subjects)
 
 
 def _thinned(rows: tuple[Mapping[str, Plain], ...], most: int) -> tuple[Mapping[str, Plain], ...]:
@@ -83,12 +89,27 @@ def _short(subject: Subject, most: int) -> Subject:
         split: Report({name: _shortened(e, most) for name, e in report.items()}, report.about)
         for split, report in subject.reports.items()
     }
-    return replace(subject, reports=reports)
+    return replace(
+        subject, reports=reports, extras={key: _lists_rounded(value) for key, value in subject.extras.items()}
+    )
 
 
 def _shortened(estimate: Estimate, most: int) -> Estimate:
-    kept = {key: value for key, value in estimate.details.items() if not _is_long(value, most)}
+    kept = {key: _lists_rounded(value) for key, value in estimate.details.items() if not _is_long(value, most)}
     return replace(estimate, details=kept)
+
+
+def _lists_rounded(value: Plain) -> Plain:
+    """Numbers in lists with fewer digits; those that stand alone as they are."""
+    if isinstance(value, Mapping):
+        return {key: _lists_rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(_lists_rounded(item)) for item in value]
+    return value
+
+
+def _rounded(value: Plain) -> Plain:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _is_long(value: object, most: int) -> bool:
