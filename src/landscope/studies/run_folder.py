@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import cast
 
 from landscope.core.errors import ClaimError, RunStoppedError, StoreError
@@ -211,4 +212,5 @@ def _header(key: str, body: bytes) -> bytes:
 
 
 def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+    """The first line of an error, 300 characters at most; failure.txt has it whole."""
+    return shorten(f"{type(error).__name__}: {error}".partition("\n")[0], 300, placeholder=" …")

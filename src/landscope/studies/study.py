@@ -56,8 +56,9 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At one run at a time."""
-        return None if self.seconds_per_run is None else self.seconds_per_run * (self.total - self.done)
+        """At one run at a time; what failed is not tried again by itself."""
+        left = self.total - self.done - self.by_state.get(RunState.FAILED, 0)
+        return None if self.seconds_per_run is None else self.seconds_per_run * left
 
 
 class Study:
