@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from training.loop_runs import BASE, EXACT, METHODS, merged
 
-from landscope.core.errors import SpecError
+from landscope.core.errors import DifferentiationError, SpecError
 from landscope.core.schema import build
 from landscope.training.compiling import Compiled, parts_to_compile
 from landscope.training.feeding import Feed
+from landscope.training.objectives import FAM
 from landscope.training.running import Run
 from landscope.training.sources import make_task
 from landscope.training.spec import TrainingSpec
@@ -125,6 +126,32 @@ def test_lists_are_looked_into() -> None:
     net = Listed()
     assert parts_to_compile(net, before=net.head) == (net.stem, *net.blocks)
     assert parts_to_compile(net, before=net.blocks[1]) == (net.stem, net.blocks[0])
+
+
+class Backwards(nn.Module):
+    """Registers what runs last first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2))
+        self.body = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def test_what_is_compiled_behind_the_layer_is_refused() -> None:
+    torch._dynamo.reset()  # type: ignore[attr-defined]
+    net = Backwards()
+    fam = FAM(net, layer="body")
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        return fam(nn.functional.cross_entropy(net(x), y))
+
+    x, y = torch.randn(4, 2), torch.arange(4) % 2
+    with pytest.raises(DifferentiationError, match=r"leave out `torch\.compile`"):
+        Compiled(step, 4, parts_to_compile(net, before=net.body), Counting())(x, y)
+    step(x, y).backward()
 
 
 def test_compile_is_for_gpus() -> None:

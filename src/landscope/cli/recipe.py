@@ -27,7 +27,9 @@ RecipeName = Annotated[
 ]
 SizeOption = Annotated[
     Literal["tiny", "small", "paper"],
-    typer.Option(help="tiny: seconds; small: minutes on two cores; paper: what the paper did, on a GPU."),
+    typer.Option(
+        help="tiny: seconds; small: up to an hour and a half a part on two cores; paper: what the paper did, on a GPU."
+    ),
 ]
 
 app = command_group(

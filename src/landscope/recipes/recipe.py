@@ -1,7 +1,7 @@
 """What a recipe is: the studies of a paper at three sizes, its published numbers, and its claims put to the test.
 
 A recipe has parts, each one study with a report of its own. `tiny` takes seconds and shows that everything runs; `small` takes
-minutes on two cores; `paper` is what the paper did, for one GPU.
+minutes to an hour and a half for each part on two cores; `paper` is what the paper did, for one GPU.
 """
 
 from __future__ import annotations
