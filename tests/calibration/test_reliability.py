@@ -42,6 +42,14 @@ def test_the_frame_and_its_intervals() -> None:
         assert (row.accuracy_low, row.accuracy_high) == pytest.approx((wilson.low, wilson.high), abs=1e-4)
 
 
+@pytest.mark.parametrize("n", range(1, 20))
+@pytest.mark.parametrize("right", [0, 1])
+def test_intervals_of_bins_that_are_all_right_or_all_wrong_are_shares(n: int, right: int) -> None:
+    low, high = reliability(torch.zeros(n, 2), torch.full((n,), 1 - right), n_bins=1).accuracy_interval()
+    assert 0 <= low[0] < high[0] <= 1
+    assert (high if right else low)[0] == pytest.approx(right, abs=1e-12)
+
+
 def test_bins_must_be_named_exactly() -> None:
     with pytest.raises(ValueError, match="equal_mass"):
         reliability(*truth.drawn(5), bins="quantile")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
@@ -211,6 +212,11 @@ def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> No
     assert code == 0, err
     assert "4 of 4 runs taken over" in err
     assert Path(json.loads(out)[0]).read_bytes() == records.read_bytes()
+    records.write_bytes(gzip.compress(gzip.decompress(records.read_bytes()).replace(b'"tiny"', b'"small"')))
+    words[words.index(tmp_path / "elsewhere")] = tmp_path / "other size"
+    code, _, err = call("recipe", "run", *words, "--from", tmp_path / "results")
+    assert code == 0, err
+    assert "4 of 4 runs taken over; the records are of size small, not tiny" in err
     code, _, err = call("recipe", "run", *words, "--from", tmp_path / "nowhere")
     assert code == 2
     assert "nowhere: no such folder" in err

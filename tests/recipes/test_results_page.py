@@ -113,6 +113,15 @@ def test_parts_of_different_sizes_are_not_set_against_each_other(size: str, tmp_
     assert ("as sharp as with 10" in page) is (size == "paper")
 
 
+def test_the_page_says_where_a_smaller_size_is_all_that_the_paper_asks(tmp_path: Path) -> None:
+    same = "Size `small` (for this part the same as `paper`)"
+    for recipe, part, whole in [("adaptive-sharpness", "gat", True), ("fam", "fashion-mnist", False)]:
+        bundle = load_bundle(ROOT / "results" / recipe / f"{part}.json.gz")
+        assert bundle.size == "small"
+        save_bundle(bundle, tmp_path / part / recipe / f"{part}.json.gz")
+        assert (same in results_page(tmp_path / part)) is whole
+
+
 def test_the_published_numbers_are_all_there() -> None:
     table = published_numbers()
     assert len(table) == 367

@@ -164,10 +164,8 @@ def _go_on_from(kept: Path, name: str, part: str, size: str, study: Study) -> No
         note(f"{path}: no records of this part")
         return
     bundle = load_bundle(path)
-    if bundle.size != size:
-        note(f"{path}: records of size {bundle.size}, not {size}")
-    else:
-        note(f"{path}: {take_over(study, bundle)} of {len(study.runs)} runs taken over")
+    other = "" if bundle.size == size else f"; the records are of size {bundle.size}, not {size}"
+    note(f"{path}: {take_over(study, bundle)} of {len(study.runs)} runs taken over{other}")
 
 
 @app.command("results", epilog=examples("landscope recipe results results --page RESULTS.md --reports light"))

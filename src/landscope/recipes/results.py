@@ -18,6 +18,7 @@ from landscope.report.section import Claim as ShownClaim
 from landscope.report.study import write_records_report
 from landscope.studies.grid import runs_of
 from landscope.studies.record import Record
+from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
 
@@ -147,7 +148,7 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
     lines = [
         f"### {part}",
         "",
-        f"Size `{bundle.size}`, {_runs(bundle)}, seeds {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
+        f"Size {_size(bundle)}, {_runs(bundle)}, {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
         f"{'; '.join(where)}, "
         f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
         f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz), report: "
@@ -166,6 +167,17 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
     return lines
 
 
+def _size(bundle: Bundle) -> str:
+    """The size of a part, and whether a smaller one is all that the paper asks: some parts need no GPU."""
+    paper = RECIPES[bundle.recipe].parts("paper").get(bundle.part)
+    whole = bundle.size != "paper" and paper and _plain_runs(bundle.spec) == _plain_runs(paper.study)
+    return f"`{bundle.size}` (for this part the same as `paper`)" if whole else f"`{bundle.size}`"
+
+
+def _plain_runs(spec: StudySpec) -> list[Mapping[str, object]]:
+    return [run.plain for run in runs_of(spec)]
+
+
 def _runs(bundle: Bundle) -> str:
     """How many runs are there, and of how many where some are missing."""
     planned, done = len(runs_of(bundle.spec)), len(bundle.records)
@@ -176,8 +188,8 @@ def _runs(bundle: Bundle) -> str:
 def _seeds(records: Sequence[Record]) -> str:
     seeds = sorted({record.seed for record in records})
     if len(seeds) > 5 and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]} to {seeds[-1]}"
-    return ", ".join(map(str, seeds))
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _comparison_lines(numbers: Sequence[ComparedNumber]) -> list[str]:
