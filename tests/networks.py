@@ -135,6 +135,41 @@ class NoForwardDerivative(nn.Module):
         return self.head(SquareBySteps.apply(self.first(x)))
 
 
+class PaddedConv(nn.Conv2d):
+    """Pads its input itself, as networks from TensorFlow do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.pad(x, (1, 1, 1, 1)))
+
+
+class Widened(nn.Linear):
+    """Takes fewer features than its weight has columns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.cat([x, x[:, :1].square()], 1))
+
+
+class WithNorm(nn.Linear):
+    """Gives its output and something else."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return super().forward(x), x.norm(dim=1, keepdim=True)
+
+
+class OwnLayers(nn.Module):
+    """Layers of kinds that are known, which do something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.wide, self.two = PaddedConv(2, 3, 3, stride=2), Widened(4, 5), WithNorm(5, 4)
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.wide(torch.tanh(self.conv(x)).mean((-2, -1))))
+        x = torch.cat(self.two(x), 1)
+        return self.head(torch.tanh(x))
+
+
 def _mlp(activation: type[nn.Module]) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 5), activation(), nn.Linear(5, CLASSES))
 
@@ -191,6 +226,7 @@ NETS = [
         _vectors(4),
     ),
     Net("no_forward_derivative", NoForwardDerivative, _vectors(4)),
+    Net("own_layers", OwnLayers, _images),
 ]
 BY_NAME = {net.name: net for net in NETS}
 

@@ -23,7 +23,7 @@ SMALL: dict[str, dict[str, object]] = {
     "igs": {"rank": 5, "batch_size": 8, "batches": 2},
     "adaptive_sharpness": {"rho": 1e-2, "batch_size": 8, "steps": 4, "batches": 2},
 }
-KINDS = ["relu_mlp", "residual_batchnorm", "transformer_encoder"]
+KINDS = ["relu_mlp", "residual_batchnorm", "transformer_encoder", "own_layers"]
 
 
 def make(key: str, **changes: object):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from networks import BY_NAME
 from torch import Tensor, nn
 
 from landscope.core.errors import UnknownNameError
@@ -178,6 +179,16 @@ def test_shared_weights_fall_back_to_the_hessian(net: nn.Module) -> None:
     estimate = RelativeFlatness(layer="inner")(probe)
     assert estimate.details["form"] == "layer Hessian"
     assert close(estimate, reference(probe, "inner"))
+    assert RelativeFlatness()(probe).details["form"] == "softmax head"
+
+
+@pytest.mark.parametrize("layer", ["conv", "wide", "two"])
+def test_layers_that_do_more_than_their_kind_fall_back_to_the_hessian(layer: str) -> None:
+    net = BY_NAME["own_layers"]
+    probe = Probe(net.model(), net.data())
+    estimate = RelativeFlatness(layer=layer, max_probes=5000)(probe)
+    assert estimate.details["form"] == "layer Hessian"
+    assert close(estimate, reference(probe, layer))
     assert RelativeFlatness()(probe).details["form"] == "softmax head"
 
 

@@ -58,9 +58,14 @@ class Site:
 
 @contextmanager
 def replaced_output(module: nn.Module, function: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
-    """Inside, the layer's output is `function(input, output)`; the hook is gone afterwards, whatever happens."""
+    """Inside, the layer's output is `function(input, output)`; the hook is gone afterwards, whatever happens.
 
-    def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> Tensor:
+    A layer that gives anything but a tensor is left alone, and counts as never called.
+    """
+
+    def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: object) -> Tensor | None:
+        if not isinstance(output, Tensor):
+            return None
         return function(args[0] if args else next(iter(kwargs.values())), output)
 
     handle = module.register_forward_hook(hook, with_kwargs=True)
@@ -105,13 +110,20 @@ class _Visits:
             self.order.append(name)
             self.shapes.setdefault(name, []).append((x.shape, out.shape))
             self.last[name] = out.clone()
-            own = type(module).__mro__[[c in Layer.__args__ for c in type(module).__mro__].index(True)]
-            plain = own.forward(module, x)  # type: ignore[attr-defined]
-            close = torch.allclose(plain, out, rtol=1e-4, atol=1e-5 * float(out.abs().max()))
-            self.faithful[name] = self.faithful.get(name, True) and close
+            self.faithful[name] = self.faithful.get(name, True) and _is_faithful(module, x, out)
             return out
 
         return note
+
+
+def _is_faithful(module: nn.Module, x: Tensor, out: Tensor) -> bool:
+    """Whether the output is what `nn.Linear` or `nn.Conv…` makes of the input; a subclass may pad it, or scale its weight."""
+    own = next(kind for kind in type(module).__mro__ if kind in Layer.__args__)
+    try:
+        plain = own.forward(module, x)  # type: ignore[attr-defined]
+    except RuntimeError:  # an input that only the subclass can take
+        return False
+    return plain.shape == out.shape and torch.allclose(plain, out, rtol=1e-4, atol=1e-5 * float(out.abs().max()))
 
 
 def _over(out: Tensor, temperature: float) -> Tensor:
