@@ -46,7 +46,7 @@ def test_tiny_runs_from_end_to_end(tmp_path):
         assert len(tables[name]) == 2 * len(study.runs)  # the last weights and their average
         assert np.isfinite(tables[name].select_dtypes("number").to_numpy()).all()
     found = claims_of(tables)
-    assert {claim.part for claim in found} == {"digits", "cifar10"}
+    assert {claim.part for claim in found} == {"digits", "fashion-mnist", "cifar10"}
     assert all(claim.why and claim.records for claim in found)
     # eight networks are too few for finding nothing to mean anything
     assert "does not hold" not in {c.verdict for c in found if "no evidence" in c.why}

@@ -70,6 +70,7 @@ def _plain(one: Recipe) -> dict[str, object]:
         "title": one.title,
         "paper": one.paper,
         "differences": one.differences,
+        "remarks": one.remarks,
         "models": {size: _models(one, size) for size in sizes},
     }
 

@@ -71,7 +71,7 @@ class _Models:
 def claims_of(tables: Mapping[str, pd.DataFrame]) -> Sequence[Claim]:
     """For each part: whether any measure predicts, what the first paper suspects, and every measure by itself."""
     claims: list[Claim] = []
-    for part in ("digits", "cifar10"):
+    for part in ("digits", "fashion-mnist", "cifar10"):
         models = _models(part, tables[part]) if part in tables else None
         if models is not None:
             predicting = {measure: _predicts(models, measure) for measure in models.measures}

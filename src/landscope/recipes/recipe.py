@@ -75,6 +75,8 @@ class Recipe:
     claims: Claims
     differences: tuple[str, ...] = ()
     """What the paper's code did otherwise than its text, and what was corrected here."""
+    remarks: tuple[str, ...] = ()
+    """What a reader of the results should keep in mind."""
 
 
 RECIPES: Registry[Recipe] = Registry("recipe")

@@ -114,9 +114,12 @@ def results_page(folder: Path) -> str:
 
 def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], folder: Path) -> list[str]:
     lines = [f"## {recipe.title}", "", f"`{recipe.name}` · {recipe.paper}", ""]
-    if recipe.differences:
-        lines += ["What the paper's code did otherwise, and was corrected:", ""]
-        lines += [f"- {text}" for text in recipe.differences] + [""]
+    for heading, texts in (
+        ("What the paper's code did otherwise, and was corrected:", recipe.differences),
+        ("To keep in mind:", recipe.remarks),
+    ):
+        if texts:
+            lines += [heading, "", *(f"- {text}" for text in texts), ""]
     claims = _claims(recipe, bundles)
     if claims:
         lines += ["### Claims", "", "| claim | verdict | why | records |", "|---|---|---|---|"]
