@@ -145,10 +145,11 @@ def test_a_light_report_has_pictures_and_no_script(records: list[Record], tmp_pa
     assert len(first) < 1_500_000
     assert "<script" not in first
     assert "A click" not in first
-    assert first.count("data:image/png;base64,") == 6
+    assert first.count("data:image/png;base64,") == 7
     light = Reader(first)
     assert [key for key in ORDER if key in light.sections] == light.sections
     assert "every-model" not in light.sections
+    assert "training" in light.sections
     assert all(text in light.text for text in ("13.9", "−1.5", "as published"))
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report_records import HOSTILE, make_records
 
 from landscope.core.errors import UnknownNameError
 from landscope.report import figures
+from landscope.report.cohorts import Study
+from landscope.report.histories import histories, mean_curves
+from landscope.report.static_histories import draw_training
 
 COLUMNS = {"measures": ["train.hessian_trace", "train.l2_norm"], "outcomes": ["test.error", "test.ece"]}
-ALL = ["forest", "correlations", "scatter", "reliability", "spectra", "landscape"]
+ALL = ["forest", "correlations", "scatter", "reliability", "spectra", "landscape", "training"]
 BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
 
 
@@ -34,10 +39,38 @@ def test_text_stays_text_and_dollars_dollars(tmp_path: Path) -> None:
 
 
 def test_what_has_no_data_is_not_drawn(tmp_path: Path) -> None:
-    plain = make_records(["a", "b"], seeds=3, extras=False)
+    plain = [replace(record, history=()) for record in make_records(["a", "b"], seeds=3, extras=False)]
     assert [path.stem for path in figures(plain, tmp_path, ["png"], **COLUMNS)] == ALL[:3]  # type: ignore[arg-type]
     alone = make_records(["a"], seeds=1)
     assert [path.stem for path in figures(alone, tmp_path, ["png"])] == ALL[3:]
+
+
+def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
+    records = make_records(["a", "b"], seeds=31, extras=False)
+    short = replace(records[0], history=records[0].history[:3])
+    study = Study.of([short, *records[1:]], None, None)
+    loss, error, rate = histories(study)
+    assert [each.name for each in (loss, error, rate)] == ["train loss", "test error", "learning rate"]
+    assert loss.by_condition
+    first, second = mean_curves(study, loss)
+    assert (first.n, second.n) == (31, 31)
+    told = np.array([[row["train_loss"] for row in record.history] for record in records[1:31]], dtype=float)
+    assert first.mean[3:] == pytest.approx(told.mean(0)[3:])  # the run that ended is out
+    assert first.spread[3:] == pytest.approx(told.std(0, ddof=1)[3:])
+    drawn = draw_training(study)
+    assert drawn is not None
+    panel = drawn.axes[0]
+    assert [line.get_ydata()[-1] for line in panel.lines] == pytest.approx([first.mean[-1], second.mean[-1]])
+    few = draw_training(Study.of(records[:4], None, None))
+    assert few is not None
+    assert len(few.axes[0].lines) == 4
+
+
+@pytest.mark.parametrize(("conditions", "named"), [(2, 1), (16, 1), (17, 0)])
+def test_a_legend_names_all_conditions_or_none(conditions: int, named: int) -> None:
+    drawn = draw_training(Study.of(make_records([f"c{i}" for i in range(conditions)], seeds=1), None, None))
+    assert drawn is not None
+    assert len(drawn.legends) == named
 
 
 def test_the_same_study_gives_the_same_file(tmp_path: Path) -> None:

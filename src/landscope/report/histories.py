@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from landscope.core.schema import Plain
 from landscope.report.cohorts import Study
@@ -12,34 +15,103 @@ from landscope.report.embedding import plot_text, rounded
 from landscope.report.section import Panels, Plot, Section
 from landscope.report.traces import axis, band, decimated, model_line
 
-__all__ = ["history_section"]
+__all__ = ["History", "MeanCurve", "histories", "history_section", "mean_curves"]
 
 LINES = 60
 """More runs than these are shown by condition."""
 PANELS = 8
+BANDS = 12
+"""With more conditions than these, the bands of their standard deviations would hide each other."""
 TIMES = ("epoch", "step", "iteration")
 SCHEDULES = ("lr", "learning_rate")
 """What was set and not found out: shown last."""
 NOT_CURVES = (*TIMES, "seconds", "time", "time_s", "samples")
 
-Curves = dict[int, tuple[list[float], list[float]]]
+Floats: TypeAlias = NDArray[np.float64]
+Curves: TypeAlias = dict[int, tuple[list[float], list[float]]]
+"""Times and values of each run."""
 
 
-def history_section(study: Study) -> Section:
-    """One panel for each column of the histories."""
+@dataclass(frozen=True)
+class History:
+    """One column of the histories, of every run that has it."""
+
+    column: str
+    time: str
+    """What the values are told along: epochs, steps, or rows of the history."""
+    curves: Curves
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return "learning rate" if self.column in SCHEDULES else self.column.replace("_", " ")
+
+    @property
+    def values(self) -> list[float]:
+        """Of all runs."""
+        return [value for _, y in self.curves.values() for value in y]
+
+    @property
+    def by_condition(self) -> bool:
+        """Whether the runs are too many for a line each."""
+        return len(self.curves) > LINES
+
+    @property
+    def caption(self) -> str:
+        """What is drawn."""
+        what = "mean and standard deviation of each condition" if self.by_condition else "a line for every model"
+        return f"{self.name[:1].upper()}{self.name[1:]} during training: {what}, n = {len(self.curves)}."
+
+
+@dataclass(frozen=True)
+class MeanCurve:
+    """Mean and standard deviation over the runs of a condition."""
+
+    condition: int
+    n: int
+    time: Floats
+    mean: Floats
+    spread: Floats
+
+
+def histories(study: Study) -> list[History]:
+    """Every column that is a curve, as many as are shown; what was set and not found out comes last."""
     columns = sorted(
         dict.fromkeys(key for record in study.records for row in record.history for key in row),
         key=SCHEDULES.__contains__,
     )
     time = next((name for name in TIMES if name in columns), "")
-    panels = []
-    for column in columns:
-        curves = _curves(study, column, time)
-        told = {value for _, y in curves.values() for value in y}
-        if column in NOT_CURVES or len(told) < 2 or not any(len(x) > 1 for x, _ in curves.values()):
+    found = [History(column, time or "row", _curves(study, column, time)) for column in columns]
+    return [each for each in found if _is_curve(each)][:PANELS]
+
+
+def _is_curve(history: History) -> bool:
+    several = any(len(x) > 1 for x, _ in history.curves.values())
+    return history.column not in NOT_CURVES and several and len(set(history.values)) > 1
+
+
+def mean_curves(study: Study, history: History) -> list[MeanCurve]:
+    """The curves of each condition put together, on the times that any of its runs has."""
+    found = []
+    for number in range(len(study.conditions)):
+        members = [curve for run, curve in history.curves.items() if study.condition_of[run] == number]
+        if not members:
             continue
-        panels.append(_panel(study, column, time or "row", curves))
-    return Section("training", "Training curves", [Panels(panels[:PANELS])] if panels else [])
+        grid = np.unique(np.concatenate([x for x, _ in members]))
+        grid = grid[decimated(len(grid))]
+        # A run that ended early says nothing about later epochs.
+        values = np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in members])
+        count = np.isfinite(values).sum(0)
+        mean = np.nansum(values, 0) / np.maximum(count, 1)
+        spread = np.sqrt(np.nansum((values - mean) ** 2, 0) / np.maximum(count - 1, 1))
+        found.append(MeanCurve(number, len(members), grid, mean, spread))
+    return found
+
+
+def history_section(study: Study) -> Section:
+    """One panel for each column of the histories."""
+    panels = [_panel(study, each) for each in histories(study)]
+    return Section("training", "Training curves", [Panels(panels)] if panels else [])
 
 
 def _curves(study: Study, column: str, time: str) -> Curves:
@@ -59,53 +131,38 @@ def _number(row: Mapping[str, Plain], key: str, otherwise: float) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
 
 
-def _panel(study: Study, column: str, time: str, curves: Curves) -> Plot:
-    name = "learning rate" if column in SCHEDULES else column.replace("_", " ")
-    many = len(curves) > LINES
-    data: list[Plain] = [
-        *(_by_condition(study, curves) if many else (model_line(study, r, *c) for r, c in curves.items()))
-    ]
-    what = "mean and standard deviation of each condition" if many else "a line for every model"
+def _panel(study: Study, history: History) -> Plot:
+    if history.by_condition:
+        data = [trace for each in mean_curves(study, history) for trace in _traces(study, each)]
+    else:
+        data = [model_line(study, run, *curve) for run, curve in history.curves.items()]
     return Plot(
-        f"history-{column}",
+        f"history-{history.column}",
         {
-            "data": data,
+            "data": [*data],
             "layout": {
-                "xaxis": {"title": {"text": plot_text(time)}},
-                "yaxis": axis(name, (value for _, y in curves.values() for value in y)),
+                "xaxis": {"title": {"text": plot_text(history.time)}},
+                "yaxis": axis(history.name, history.values),
             },
         },
-        f"{name[:1].upper()}{name[1:]} during training: {what}, n = {len(curves)}.",
+        history.caption,
         height=300,
     )
 
 
-def _by_condition(study: Study, curves: Curves) -> list[Plain]:
-    data: list[Plain] = []
-    for number, condition in enumerate(study.conditions):
-        members = [curve for run, curve in curves.items() if study.condition_of[run] == number]
-        if not members:
-            continue
-        grid = np.unique(np.concatenate([x for x, _ in members]))
-        grid = grid[decimated(len(grid))]
-        # A run that ended early says nothing about later epochs.
-        values = np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in members])
-        count = np.isfinite(values).sum(0)
-        mean = np.nansum(values, 0) / np.maximum(count, 1)
-        spread = np.sqrt(np.nansum((values - mean) ** 2, 0) / np.maximum(count - 1, 1))
-        if len(study.conditions) <= 12:
-            data.append(band(grid, mean - spread, mean + spread, f"@c{number}", condition))
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": rounded(grid),
-                "y": rounded(mean),
-                "line": {"color": f"@c{number}", "width": 2},
-                "hoverinfo": "text+x+y",
-                "text": plot_text(f"{condition}, mean of {len(members)}"),
-                "showlegend": False,
-                "meta": {"condition": number},
-            }
-        )
-    return data
+def _traces(study: Study, curve: MeanCurve) -> list[dict[str, Plain]]:
+    number, condition = curve.condition, study.conditions[curve.condition]
+    line: dict[str, Plain] = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": rounded(curve.time),
+        "y": rounded(curve.mean),
+        "line": {"color": f"@c{number}", "width": 2},
+        "hoverinfo": "text+x+y",
+        "text": plot_text(f"{condition}, mean of {curve.n}"),
+        "showlegend": False,
+        "meta": {"condition": number},
+    }
+    if len(study.conditions) > BANDS:
+        return [line]
+    return [band(curve.time, curve.mean - curve.spread, curve.mean + curve.spread, f"@c{number}", condition), line]

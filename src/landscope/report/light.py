@@ -23,6 +23,9 @@ FIGURES: Mapping[str, Mapping[str, str]] = {
     "calibration": {"reliability": "Confidence against accuracy, before and after temperature scaling."},
     "spectra": {"spectra": "Densities of the eigenvalues of the Hessian."},
     "landscapes": {"landscape": "Lines of equal loss in a filter-normalised plane through the weights."},
+    "training": {
+        "training": "Training curves: a line for every model; with many, mean and standard deviation of each condition."
+    },
 }
 """Which of the drawn figures belong to a section, with their captions."""
 SCRIPTED = "every-model"

@@ -7,6 +7,7 @@
     reliability    confidence against accuracy, before and after temperature scaling
     spectra        densities of eigenvalues
     landscape      lines of equal loss, train beside test
+    training       what the histories tell, along epochs or steps
 
 A figure without data is not made.
 """
@@ -24,6 +25,7 @@ from landscope.core.errors import UnknownNameError
 from landscope.report.associations import Associations, associate
 from landscope.report.cohorts import Study
 from landscope.report.static_correlations import draw_correlations, draw_forest, draw_scatter
+from landscope.report.static_histories import draw_training
 from landscope.report.static_models import draw_axes, draw_landscapes, draw_reliability, draw_spectra
 from landscope.studies.record import Record
 
@@ -116,4 +118,5 @@ def _drawings(study: Study, found: Associations | None) -> dict[str, Callable[[]
         "reliability": lambda: draw_reliability(study),
         "spectra": lambda: draw_spectra(study),
         "landscape": lambda: draw_landscapes(study),
+        "training": lambda: draw_training(study),
     }

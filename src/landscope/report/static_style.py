@@ -48,12 +48,12 @@ def bare(axes: Axes) -> None:
 
 
 def legend(figure: Figure, study: Study) -> None:
-    """The conditions, above all panels."""
+    """The conditions, above all panels; none where they are more than it holds: some names would stand for all."""
     from matplotlib.lines import Line2D
 
-    if len(study.conditions) > 1:
+    if 1 < len(study.conditions) <= NAMED:
         marks = [
             Line2D([], [], ls="", marker=symbol(i), color=colour(i), label=literal(name))
-            for i, name in enumerate(study.conditions[:NAMED])
+            for i, name in enumerate(study.conditions)
         ]
         figure.legend(handles=marks, loc="outside upper left", ncols=min(len(marks), 5), frameon=False, fontsize=7)
