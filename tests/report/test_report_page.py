@@ -153,6 +153,15 @@ def test_a_light_report_has_pictures_and_no_script(records: list[Record], tmp_pa
     assert all(text in light.text for text in ("13.9", "−1.5", "as published"))
 
 
+def test_claims_name_a_few_runs_or_all_of_them(tmp_path: Path) -> None:
+    some = make_records(["a", "b"], seeds=3, extras=False)
+    runs = [record.run for record in some]
+    claims = [("one", "holds", "", runs[:1]), ("four", "holds", "", runs[:4]), ("six", "holds", "", runs)]
+    text = quick(some, tmp_path, claims=claims).text
+    assert text.count("and 1 more") == 1
+    assert text.count("all 6 runs") == 1
+
+
 def test_sections_without_data_are_left_out(tmp_path: Path) -> None:
     bare = [replace(r, history=()) for r in make_records(extras=False, temperature=False)]
     found = quick(bare, tmp_path)

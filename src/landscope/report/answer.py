@@ -16,6 +16,8 @@ OUTCOMES = 4
 MEASURES = 16
 """Rows of the figure."""
 SENTENCES = 5
+NAMED = 3
+"""Runs that are named beside a claim."""
 
 
 def answer_section(study: Study, found: Associations | None) -> Section:
@@ -33,7 +35,9 @@ def claim_section(study: Study, claims: list[Claim]) -> Section:
     rows = []
     for claim in claims:
         named = [study.run_name(place[run]) if run in place else run for run in claim.runs]
-        shown = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+        shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
+        if len(named) > NAMED and set(claim.runs) >= set(place):
+            shown = f"all {len(place):,} runs"
         rows.append([Cell(claim.claim), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
     head = [Head(text, numeric=False) for text in ("claim", "verdict", "why", "shown by")]
     table = Table(head, rows, "Claims, and what this study says to each.", key="claims-table")
