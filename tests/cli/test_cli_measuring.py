@@ -41,6 +41,22 @@ def test_the_same_as_from_python(call: Call, digits_net: Path, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_a_process_group_is_gone_after_its_end(tmp_path: Path) -> None:
+    script = tmp_path / "group.py"
+    script.write_text(
+        "import weakref, torch, torch.distributed as dist\n"
+        "from landscope.cli.sources import process_group\n"
+        "with process_group(torch.device('cpu')) as (_, rank, world):\n"
+        "    import torch._dynamo  # as compiled products do\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+        "    group = weakref.ref(dist.group.WORLD)\n"
+        "assert world == 2 and group() is None\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert made.returncode == 0, made.stderr
+
+
 def test_processes_of_torchrun_share_the_rows(call: Call, digits_net: Path) -> None:
     words = [*NET, "--measures", "loss,hessian_trace,hessian_top_eigenvalue", "--samples", "101", "--dtype", "float64"]
     group = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "landscope"]

@@ -266,6 +266,6 @@ def test_a_recipe_goes_on_where_a_run_fails(call: Call, tmp_path: Path, monkeypa
     code, _, err = call("recipe", "results", tmp_path / "results", "--page", tmp_path / "RESULTS.md")
     assert code == 0, err
     page = (tmp_path / "RESULTS.md").read_text()
-    assert "1 of 2 runs (1 failed), seeds 0" in page
+    assert "1 of 2 runs (1 failed), seed 0" in page
     assert "- runaway, seed 0: NonFiniteTrainingError: the loss became" in page
     assert "makes the others" not in page

@@ -79,9 +79,8 @@ def test_what_is_no_axis_of_numbers_is_not_shown(rates: list[object]) -> None:
 
 def test_the_page_and_the_figures_have_it(tmp_path: Path) -> None:
     records = _swept([0.01, 0.1, 1.0], ["<blink>", "$adam$"])
-    assert [path.name for path in figures(records, tmp_path, ["svg"], measures=[], outcomes=["test.error"])] == [
-        "axes.svg"
-    ]
+    drawn = figures(records, tmp_path, ["svg"], measures=[], outcomes=["test.error"])
+    assert [path.name for path in drawn] == ["axes.svg", "training.svg"]
     assert "$adam$" in (tmp_path / "axes.svg").read_text()
     for light in (True, False):
         page = write_report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,6 +130,9 @@ def process_group(device: torch.device) -> Iterator[tuple[torch.device, int, int
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(device)
+    # The defaults of its functions are the group there is when it is first imported, which the compiler does. A group that is
+    # held so outlives its end, and its threads abort the process at exit.
+    importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield device, dist.get_rank(), world
