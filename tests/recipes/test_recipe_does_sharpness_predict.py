@@ -124,3 +124,10 @@ def test_few_models_cannot_tell():
     assert claims_of({}) == []
     assert claims_of({"digits": table.drop(columns="train.loss")}) == []
     assert claims_of({"digits": table[table["checkpoint"] == "average"]}) == []
+
+
+def test_nothing_is_claimed_of_what_applies_to_no_network():
+    table = _grid().iloc[:12].assign(**{"train.fisher_rao_homogeneous": np.nan})
+    claims = list(claims_of({"fashion-mnist": table}))
+    assert not [claim for claim in claims if "fisher_rao_homogeneous" in claim.text]
+    assert "of 6 measures" in _one(claims, "some measure").why

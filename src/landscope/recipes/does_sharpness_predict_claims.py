@@ -82,8 +82,9 @@ def claims_of(tables: Mapping[str, pd.DataFrame]) -> Sequence[Claim]:
 def _models(part: str, table: pd.DataFrame) -> _Models | None:
     if not {"checkpoint", GIVEN, *OUTCOMES} <= set(table):
         return None
-    measures = [name for name in map(str, table) if name.startswith("train.") and name not in NOT_SHARPNESS]
     final = table[table["checkpoint"] == "final"]
+    measures = [name for name in map(str, table) if name.startswith("train.") and name not in NOT_SHARPNESS]
+    measures = [name for name in measures if final[name].notna().any()]  # some apply to no network of a part
     if not measures or final.empty:
         return None
     found = correlate(
