@@ -26,7 +26,10 @@ def test_every_study_is_valid_and_large(size):
         assert all(set(run.axes) == AXES for run in runs)
         if size == "tiny":
             continue
-        assert len(runs) * len(part.study.measuring.checkpoints) >= 200  # models
+        models = len(runs) * len(part.study.measuring.checkpoints)
+        assert models >= 200
+        assert part.note.startswith(f"{len(runs)} trainings")
+        assert f"{models} models" in part.note
         for axis in AXES:
             assert len({run.axes[axis] for run in runs}) > 1
         assert {run.axes["optimizer"] for run in runs if run.training.sam is not None} == {"SAM"}

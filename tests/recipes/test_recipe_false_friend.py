@@ -13,7 +13,7 @@ from study_runs import do_here
 
 from landscope.core.estimate import Status
 from landscope.data.card import Split
-from landscope.recipes import false_friend, false_friend_images
+from landscope.recipes import false_friend, halved_images
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.false_friend import HUNDRED_CLASSES, RECIPE
@@ -122,9 +122,13 @@ def test_small_images_are_few_plain_and_as_the_note_says():
 
 def test_halved_images_are_means_of_four_pixels(monkeypatch):
     rows = Split(torch.arange(48.0).view(1, 3, 4, 4), torch.tensor([1]))
+    none = Split(rows.x[:0], rows.y[:0])
+    held = {"cifar10": rows, "fashion_mnist": none}  # nothing is held out of the second
     monkeypatch.setattr(
-        false_friend_images, "load", lambda name, **_: SimpleNamespace(train=rows, validation=rows, test=rows)
+        halved_images, "load", lambda name, **_: SimpleNamespace(train=rows, validation=held[name], test=rows)
     )
+    assert list(halved_cifar10()) == ["train", "validation", "test"]
+    assert list(halved_images.halved_fashion_mnist()) == ["train", "test"]
     x, y = halved_cifar10()["test"]
     assert (x.shape, y.tolist()) == ((1, 3, 2, 2), [1])
     assert x[0, 0, 0, 0] == (0 + 1 + 4 + 5) / 4

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch.nn.functional import avg_pool2d, interpolate
+from torch.nn.functional import interpolate
 
 from landscope.data import load
 from landscope.data.card import Split
 from landscope.recipes.false_friend_study import L2, METRICS, SCHEDULE, Mode, Options, part_of, study_of
+from landscope.recipes.halved_images import halved
 from landscope.recipes.recipe import Part, Size
 
 __all__ = ["adaptive", "enlarged_digits", "halved_cifar10", "regularised"]
@@ -67,12 +68,8 @@ def enlarged_digits(train: int = 40, times: int = 4) -> dict[str, Split]:
 
 
 def halved_cifar10(train: int = 1_000) -> dict[str, Split]:
-    """CIFAR-10 with every 2×2 pixels averaged: a quarter of the work."""
-    whole = load("cifar10", pixels="standard", validation=5_000, train_size=train)
-    return {
-        split: Split(avg_pool2d(x, 2), y)
-        for split, (x, y) in (("train", whole.train), ("validation", whole.validation), ("test", whole.test))
-    }
+    """CIFAR-10 at 16×16 pixels."""
+    return halved("cifar10", train, validation=5_000)
 
 
 def regularised(network: str, data: str, size: Size, mode: Mode) -> Part:

@@ -47,9 +47,8 @@ class Reliability:
         n, a, z2 = np.maximum(self.counts, 1), self.accuracy, deviations**2
         centre = (a + z2 / (2 * n)) / (1 + z2 / n)
         half = deviations / (1 + z2 / n) * np.sqrt(a * (1 - a) / n + z2 / (4 * n**2))
-        return np.clip(centre - half, 0.0, 1.0), np.clip(
-            centre + half, 0.0, 1.0
-        )  # rounding leaves -5e-17 at an accuracy of 0
+        low, high = (np.clip(end, 0.0, 1.0) for end in (centre - half, centre + half))  # rounding leaves −5e-17 at 0
+        return low, high
 
     def to_frame(self) -> pd.DataFrame:
         """One row per bin."""
