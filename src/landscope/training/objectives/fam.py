@@ -66,7 +66,7 @@ class FAM:
     between `train()` and `eval()`; κ then takes d·m products, or probes. κ is never negative for a classifier under cross-entropy
     or where the network behind the layer is piecewise linear and the loss convex; elsewhere it can be, without bound, and a
     large `strength` then runs away: watch `value`. κ also grows with the inputs of the layer: with 512 of them and a
-    rate of 0.03, λ = 0.1 threw ResNet-18 back to chance for ten epochs, or to NaN in the first (one run each); the paper's code
+    rate of 0.03, λ = 0.1 threw ResNet-18 back to chance for ten epochs (one run), or to NaN in the first (two); the paper's code
     divides by them.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
