@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from landscope.studies import stopping
+from landscope.studies.executors.card_sharing import PERCENTAGE, PIPES
 from landscope.studies.run_folder import RunFolder
 
 
@@ -41,7 +42,7 @@ def work(spec: dict, folder: str) -> None:
 
 def surroundings(spec: dict, folder: str) -> None:
     """What a worker was given."""
-    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LANDSCOPE_GPU_SHARE")
+    names = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LANDSCOPE_GPU_SHARE", PERCENTAGE, PIPES)
     RunFolder(folder).finish({"seed": spec["seed"], **{name: os.environ.get(name) for name in names}})
 
 

@@ -16,6 +16,7 @@ from store_work import chain
 from landscope.core.errors import SpecError, StudyError
 from landscope.studies.executors import EXECUTORS, Job, LocalExecutor, Resources
 from landscope.studies.executors import local as local_module
+from landscope.studies.executors.card_sharing import CONTROL, PERCENTAGE, PIPES
 from landscope.studies.executors.memory_watch import MemoryWatch
 from landscope.studies.store import RunState, Store
 
@@ -191,13 +192,78 @@ def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
     assert {found[seed]["CUDA_VISIBLE_DEVICES"] for seed in (1, 3)} <= {"GPU-3", "GPU-5"}
 
 
-def test_runs_that_share_a_card_share_its_memory(store, monkeypatch):
+def on_a_card(count):
+    return [Job.of({"seed": seed}, Resources(gpus=1)) for seed in range(count)]
+
+
+def test_runs_that_share_a_card_share_its_memory_and_its_multiprocessors(store, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
-    jobs = [Job.of({"seed": seed}, Resources(gpus=1)) for seed in range(3)]
-    executor(store, "store_work:surroundings", workers=None, per_gpu=3).run(jobs)
+    executor(store, "store_work:surroundings", workers=None, per_gpu=3).run(on_a_card(3))
     found = [record for _, record in store.records()]
     assert [record["CUDA_VISIBLE_DEVICES"] for record in found] == ["GPU-3"] * 3
     assert [record["LANDSCOPE_GPU_SHARE"] for record in found] == ["0.300"] * 3
+    assert [(record[PERCENTAGE], record[PIPES]) for record in found] == [("66", None)] * 3
+
+
+def test_a_run_that_has_a_card_for_itself_has_all_of_it(store, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
+    executor(store, "store_work:surroundings").run(on_a_card(1))
+    [(_, record)] = store.records()
+    assert (record["LANDSCOPE_GPU_SHARE"], record[PERCENTAGE]) == (None, None)
+
+
+@pytest.fixture
+def control_program(tmp_path, monkeypatch):
+    """What stands for NVIDIA's program: it notes how it was called, by whose variables, and what it was told."""
+    folder, notes = tmp_path / "bin", tmp_path / "notes"
+    folder.mkdir()
+    program = folder / CONTROL
+    program.write_text(
+        f'#!/bin/sh\n[ -z "$MPS_REFUSES" ] || {{ echo "$MPS_REFUSES" >&2; exit 1; }}\n'
+        f'echo "$* ${PIPES} ${{CUDA_VISIBLE_DEVICES-all}} $(cat)" >> {notes}\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
+    monkeypatch.delenv(PIPES, raising=False)
+    return notes
+
+
+def test_the_multi_process_service_lasts_as_long_as_the_runs(store, control_program):
+    executor(store, "store_work:surroundings", workers=None, per_gpu=2, mps=True).run(on_a_card(2))
+    [place] = {record[PIPES] for _, record in store.records()}
+    assert control_program.read_text().splitlines() == [f"-d {place} all ", f" {place} all quit"]
+    assert not Path(place).exists()
+
+
+def test_the_service_ends_with_runs_that_cannot_go_on(store, control_program):
+    with pytest.raises(SpecError, match="asks for 2 GPUs"):
+        executor(store, mps=True).run([Job.of({"seed": 1}, Resources(gpus=2))])
+    assert [line.split()[-1] for line in control_program.read_text().splitlines()] == ["all", "quit"]
+
+
+def test_nothing_serves_runs_without_a_card_or_runs_that_are_done(store, control_program):
+    for _ in range(2):
+        executor(store, "store_work:surroundings", mps=True).run([Job.of({"seed": 1})])
+    assert not control_program.exists()
+
+
+def test_a_service_that_is_there_is_used_and_left_alone(store, control_program, monkeypatch):
+    monkeypatch.setenv(PIPES, "/somewhere")
+    monkeypatch.setenv(PERCENTAGE, "70")
+    executor(store, "store_work:surroundings", workers=None, per_gpu=4, mps=True).run(on_a_card(1))
+    [(_, record)] = store.records()
+    assert (record[PIPES], record[PERCENTAGE]) == ("/somewhere", "70")
+    assert not control_program.exists()
+
+
+def test_a_service_that_cannot_be_had_is_said(store, control_program, monkeypatch):
+    monkeypatch.setenv("MPS_REFUSES", "no such device")
+    with pytest.raises(StudyError, match="could not be started: no such device"):
+        executor(store, mps=True).run(on_a_card(1))
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SpecError, match="leave mps=true out"):
+        executor(store, mps=True).run(on_a_card(1))
 
 
 @pytest.mark.parametrize(("visible", "gpus"), [("", 1), ("0,1", 2)])

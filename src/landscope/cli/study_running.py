@@ -30,7 +30,8 @@ ExecutorOptions = Annotated[
         "--executor-option",
         "-e",
         metavar="KEY=VALUE",
-        help="A setting of the executor: workers=4, per_gpu=2 (local), address=auto (ray), minutes=120 (slurm); may be repeated.",
+        help="A setting of the executor: workers=4, per_gpu=2, mps=true (local), address=auto (ray), minutes=120 (slurm); may be "
+        "repeated.",
         show_default=False,
     ),
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from landscope.core.errors import SpecError, StudyError
 from landscope.core.importing import import_function
 from landscope.studies.executors.base import Job, OnEvent, Summary, ignore
+from landscope.studies.executors.card_sharing import multi_process_service
 from landscope.studies.executors.course import Course
 from landscope.studies.executors.memory_watch import MemoryWatch, oom_kills
 from landscope.studies.executors.signals import StopSignals
@@ -43,6 +45,8 @@ class LocalExecutor:
     """Names as in CUDA_VISIBLE_DEVICES. None: all that there are."""
     per_gpu: int = 1
     """How many runs share a graphics card; small networks leave most of one idle."""
+    mps: bool = False
+    """Whether runs that share a card do so through NVIDIA's multi-process service, begun and ended here (`card_sharing`)."""
     attempts: int = 3
     retry_failed: bool = False
     grace: float = 30.0
@@ -53,13 +57,17 @@ class LocalExecutor:
             raise SpecError(
                 f"per_gpu is the number of runs that share a graphics card, at least 1; {self.per_gpu} came"
             )
+        if not isinstance(self.mps, bool):
+            raise SpecError(f"mps is true or false; {self.mps!r} came")
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
         """Do what is not done."""
         import_function(self.work)  # a wrong name is found out before any process is started
         course = Course(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
-        crew = _Crew(self, course)
-        with StopSignals() as stop:
+        serves = self.mps and any(job.resources.gpus for job in course.waiting)
+        sharing = multi_process_service() if serves else nullcontext(dict[str, str]())
+        with sharing as service, StopSignals() as stop:
+            crew = _Crew(self, course, service)
             try:
                 while course.unfinished or crew.working:
                     if stop.count:
@@ -84,8 +92,8 @@ class _Seat:
 class _Crew:
     """The workers of one call, and what they are doing."""
 
-    def __init__(self, settings: LocalExecutor, course: Course) -> None:
-        self._settings, self._course = settings, course
+    def __init__(self, settings: LocalExecutor, course: Course, service: Mapping[str, str]) -> None:
+        self._settings, self._course, self._service = settings, course, service
         waiting = [job.resources for job in course.waiting]
         needing = sum(needs.gpus > 0 for needs in waiting)
         cards = list(_gpus() if settings.gpus is None else settings.gpus) if needing else []
@@ -129,7 +137,7 @@ class _Crew:
                 self._vacate(seat)
             if seat.worker is None:
                 settings = self._settings
-                variables = environment(self._threads, gpu, settings.per_gpu)
+                variables = {**environment(self._threads, gpu, settings.per_gpu), **self._service}
                 seat.worker = WorkerProcess(settings.work, settings.grace, variables)
             seat.worker.give(job, self._settings.store.run(job.key))
             for worker in self.working:

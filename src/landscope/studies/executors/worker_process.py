@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 
-from landscope.core.memory import GPU_SHARE
 from landscope.studies.executors.base import Job
+from landscope.studies.executors.card_sharing import shares
 from landscope.studies.performing import Ending, Result
 from landscope.studies.run_folder import RunFolder
 
@@ -28,13 +28,10 @@ THREADS = (
 
 
 def environment(threads: int, gpu: str, sharing: int = 1) -> dict[str, str]:
-    """The variables of a worker: its share of the processor, its graphics card or none, and where to import from.
-
-    `sharing` workers use one card, each its part of the memory, of which some is left for what is not torch's.
-    """
+    """The variables of a worker: its share of the processor, its part of a graphics card or none, and where to import from."""
     return {
         **os.environ,
-        **({GPU_SHARE: f"{0.9 / sharing:.3f}"} if gpu and sharing > 1 else {}),
+        **(shares(sharing) if gpu else {}),
         **dict.fromkeys(THREADS, str(threads)),
         "CUDA_VISIBLE_DEVICES": gpu,
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
