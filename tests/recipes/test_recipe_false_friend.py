@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 import torch
 from study_runs import do_here
 
-from landscope.core.estimate import Status
+from landscope.core.estimate import Estimate, Status
 from landscope.data.card import Split
+from landscope.measures import Report
 from landscope.recipes import false_friend, halved_images
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
@@ -22,6 +24,7 @@ from landscope.recipes.false_friend_images import enlarged_digits, halved_cifar1
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.spectra import Spectrum
 from landscope.studies.grid import runs_of
+from landscope.studies.record import Record, Subject
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
 from landscope.training.schedules import averaging_begins, learning_rate
@@ -281,12 +284,48 @@ def test_validation_and_test_rows_must_agree():
     assert found["MLP: L2 regularisation raises the spectral norm λ₁ of the Hessian"] == "holds"
 
 
+def test_intervals_are_those_of_other_models_and_not_of_other_seeds_alone():
+    """Three seeds of each condition that hardly differ leave no doubt about these conditions, and much about τ."""
+    (sharper,) = (c for c in claims({"mlp": regularised(**PUBLISHED, seeds=3)}) if "spectral norm" in c.text)
+    low, high = map(float, re.search(r"interval (\S+) to ([\d.]+)", sharper.why).groups())
+    assert high - low > 0.05
+
+
+def test_a_correlation_whose_interval_contains_zero_is_not_told():
+    table = regularised(top=(1.0, 2.0, 3.0), accuracy=(0.9, 0.9, 0.9), seeds=3)
+    table["validation.accuracy"] = table["test.accuracy"] = [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.5]
+    (better,) = (c for c in claims({"mlp": table}) if "raises validation accuracy" in c.text)
+    assert better.verdict == "cannot be told"
+
+
 def test_accuracies_are_those_of_the_part_that_predicts():
     wrong = regularised(top=(1, 2, 3), accuracy=(0.9, 0.8, 0.7))
     tables = {"preresnet164": wrong, "preresnet164-eval": regularised(top=(3, 2, 1), accuracy=(0.7, 0.8, 0.9))}
     assert set(verdicts(tables).values()) == {"holds"}
     alone = verdicts({"preresnet164": wrong})
-    assert alone["PreResNet-164: L2 regularisation raises validation accuracy"] == "does not hold"
+    assert alone["PreResNet: L2 regularisation raises validation accuracy"] == "does not hold"
+
+
+def test_published_numbers_of_one_mode_of_batch_norm_stand_beside_no_other(paper):
+    for name, part in paper.items():
+        if name.startswith("wideresnet28x10"):
+            tables = set(published_of(RECIPE.name, part)["table"])
+            assert ("figure 8" in tables) is name.endswith("-eval"), name
+
+
+def test_the_gap_is_that_of_the_validation_rows(paper):
+    errors = {"train": 0.01, "validation": 0.03, "test": 0.06}
+    reports = {split: Report({"error": Estimate(value)}) for split, value in errors.items()}
+    record = Record(
+        run="r",
+        condition="l2 0",
+        axes={},
+        seed=0,
+        spec={},
+        subjects=(Subject(checkpoint="final", temperature=1.0, reports=reports),),
+    )
+    numbers = {number.metric: number for number in compare(RECIPE, paper["mlp"], [record])}
+    assert numbers["generalisation_gap_pct"].corrected == "2"
 
 
 @pytest.mark.parametrize(("end", "verdict"), [(14.0, "holds"), (12.3, "does not hold"), (math.nan, "cannot be told")])

@@ -159,6 +159,17 @@ def test_of_images_that_are_not_fitted_nothing_is_said():
     assert "no minima: only 0% of augmentation fit 99% of their training rows" in claim.why
 
 
+def test_what_only_models_that_do_not_fit_show_is_not_said_of_minima():
+    table = _images(0.0)
+    unfitted = table["axis.condition"].str.startswith("augmentation")
+    table.loc[unfitted, "train.error"] = 0.4
+    table.loc[unfitted, list(CORRECTED.values())] += 1.0
+    table.loc[unfitted, "test.error"] -= 0.5
+    (claim,) = (claim for claim in claims({"images": table}) if "go with lower test error" in claim.text)
+    assert claim.verdict == "cannot be told"
+    assert f"With the {unfitted.sum()} models that do not fit their training rows: Fisher–Rao norm τ = -0." in claim.why
+
+
 def test_regularised_minima_that_are_flatter():
     found = claims({"images": _images(-0.5)})
     assert _verdicts(found, "sharper than base") == {"does not hold"}

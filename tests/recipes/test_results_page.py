@@ -122,6 +122,26 @@ def test_the_page_says_where_a_smaller_size_is_all_that_the_paper_asks(tmp_path:
         assert (same in results_page(tmp_path / part)) is whole
 
 
+def test_claims_of_smaller_networks_say_so(tmp_path: Path) -> None:
+    for recipe, part, size in [("adaptive-sharpness", "gat", ""), ("fam", "fashion-mnist", " (size small)")]:
+        bundle = load_bundle(ROOT / "results" / recipe / f"{part}.json.gz")
+        save_bundle(bundle, tmp_path / part / recipe / f"{part}.json.gz")
+        claims = [line.split(" | ")[0] for line in results_page(tmp_path / part).splitlines() if f"[{part}](" in line]
+        assert claims
+        assert all(claim.endswith(size) and "(size" not in claim.removesuffix(size) for claim in claims)
+
+
+def test_every_number_of_a_table_is_on_the_page_as_it_was_published(tmp_path: Path) -> None:
+    bundle = load_bundle(ROOT / "results" / "explicit-regularisation" / "cifar10.json.gz")
+    save_bundle(bundle, tmp_path / bundle.recipe / "cifar10.json.gz")
+    page = results_page(tmp_path)
+    numbers = published_numbers(bundle.recipe)
+    assert all(f"| {written} |" in page for written in numbers[numbers["data"] == "cifar10"]["written"])
+    written = published_numbers().set_index(["paper", "data", "condition", "metric"])["written"]
+    assert written["fam", "cifar10", "baseline", "test_accuracy_pct"] == "95.53 ± 0.0001"
+    assert written["fam", "skulls set 1", "baseline", "hd"] == "7.0130"
+
+
 def test_the_published_numbers_are_all_there() -> None:
     table = published_numbers()
     assert len(table) == 367

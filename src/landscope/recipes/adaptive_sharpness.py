@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from landscope.analysis import correlation, models_needed, partial_correlation
 from landscope.core.schema import build
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
+from landscope.recipes.verdicts import in_words, judged
 from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -188,18 +189,15 @@ def _negative(key: str, family: Family, table: pd.DataFrame, column: str, meanin
             text=text, verdict="cannot be told", why=f"n = {result.n}: {result.reason}", part=key, records=records
         )
     given_loss = partial_correlation(table[column], table["test.loss"], table["train.loss"], "kendall")
-    survives = "" if given_loss.value is None else f"; given the training loss τ = {given_loss.value:.3f}"
-    survives += "" if given_loss.p_value is None else f", p = {given_loss.p_value:.3g}"
     why = (
         f"τ = {result.value:.3f}, 95 % interval {result.low:.3f} to {result.high:.3f}, p = {result.p_value:.3g}, "
-        f"n = {result.n} models{survives}"
+        f"n = {result.n} models; given the training loss {in_words(given_loss)}"
     )
-    if result.p_value < 0.05:
-        return Claim(
-            text=text, verdict="holds" if result.value < 0 else "does not hold", why=why, part=key, records=records
-        )
+    verdict = judged(result, -1)
+    if verdict != "cannot be told":
+        return Claim(text=text, verdict=verdict, why=why, part=key, records=records)
     needed = models_needed(result.value) if result.value else None
-    more = f"; a τ of this size would need about {needed} models" if needed else ""
+    more = f"; a τ of this size would need about {needed} models" if needed and needed > result.n else ""
     return Claim(text=text, verdict="cannot be told", why=why + more, part=key, records=records)
 
 
@@ -213,7 +211,7 @@ RECIPE = RECIPES.register("adaptive-sharpness")(
         differences=(
             "The projection of the FCNN notebook lacks |w|; the ball of the LeNet notebook is centred on moved weights, with "
             "dropout on; the GAT notebook restarts 5 times instead of 50. The corrected measure is what the text describes.",
-            "p = 0.06 is called small in the text; here a claim needs p < 0.05.",
+            "p = 0.06 is called small in the text; here a claim needs p ≤ 0.05 and an interval without 0.",
         ),
     )
 )

@@ -2,7 +2,8 @@
 
 A metric of a paper is read as [train_|test_|val_]NAME[_pct|_x100]. NAME is a measure of the paper's preset (then both of our
 values are there), a column that the part names, or a measure of ours. A column "train.published.NAME" stands for a measure of the
-preset. "kendall_tau a~b" is a correlation over all models.
+preset, "SPLIT.gap" for the error on a split less that on the training rows. "max_NAME" is the largest value of a condition,
+"kendall_tau a~b" a correlation over all models.
 A condition that ends in "+temp" is the temperature-scaled model of that condition.
 """
 
@@ -26,6 +27,7 @@ from landscope.studies.record import Record, Subject
 __all__ = ["compare"]
 
 TEMPERATURE = "+temp"
+LARGEST = "max_"
 ROUNDING = 1e-12
 """A relative spread that only the adding up of equal values leaves."""
 
@@ -45,8 +47,8 @@ def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[Compa
         read = of_data if of_data in part.columns else metric
         texts = _texts(recipe, part, records, condition, read, checkpoint)
         if texts is not None:
-            paper = _shown([float(row["value"])], float(row["spread"]))
-            found.append(ComparedNumber(table, part.corrected.get(condition, condition), read, paper, *texts))
+            named = part.corrected.get(condition, condition)
+            found.append(ComparedNumber(table, named, read, str(row["written"]), *texts))
     return found
 
 
@@ -56,6 +58,7 @@ def _texts(
     correlated = CORRELATION.fullmatch(metric)
     if correlated is not None:
         return _correlation_texts(recipe, part, records, correlated, checkpoint)
+    largest, metric = metric.startswith(LARGEST), metric.removeprefix(LARGEST)
     scaled = condition.endswith(TEMPERATURE)
     name = condition.removesuffix(TEMPERATURE)
     own = (name, part.corrected.get(name, name))
@@ -68,7 +71,11 @@ def _texts(
     if not as_published and not corrected:
         return None
     n = max(len(as_published), len(corrected))
-    return _shown(as_published) + _fewer(len(as_published), n), _shown(corrected) + _fewer(len(corrected), n), n
+    ours = [[max(values)] if values and largest else values for values in (as_published, corrected)]
+    first, second = (
+        _shown(shown) + _fewer(len(values), n) for shown, values in zip(ours, (as_published, corrected), strict=True)
+    )
+    return first, second, n
 
 
 def _fewer(models: int, n: int) -> str:
@@ -120,6 +127,8 @@ def _readers(recipe: Recipe, part: Part, metric: str) -> tuple[Read, Read]:
         if name.endswith(suffix):
             name, scale = name.removesuffix(suffix), factor
     split, _, measure = part.columns.get(metric, "").partition(".")
+    if measure == "gap":
+        return _gap(split, scale), _gap(split, scale)
     if measure.startswith("published."):
         name = measure.removeprefix("published.")
     elif measure:
@@ -136,8 +145,6 @@ def _readers(recipe: Recipe, part: Part, metric: str) -> tuple[Read, Read]:
     first, _, rest = name.partition("_")
     held_out = name in ("ece", "error", "accuracy", "loss", "brier")
     split, measure = (SPLITS[first], rest) if first in SPLITS and rest else ("test" if held_out else "train", name)
-    if name == "generalisation_gap":
-        return _gap(scale), _gap(scale)
     one = _reader(split, measure, scale)
     return one, one
 
@@ -156,12 +163,12 @@ def _reader(split: str, measure: str, scale: float) -> Read:
     return read
 
 
-def _gap(scale: float) -> Read:
-    """Error on the held-out rows less error on the training rows."""
+def _gap(split: str, scale: float) -> Read:
+    """Error on the held-out rows of a split less error on the training rows."""
 
     def read(subject: Subject) -> float:
-        train, test = (_estimate(subject, split, "error") for split in ("train", "test"))
-        return math.nan if train is None or test is None else scale * (test.value - train.value)
+        train, held_out = (_estimate(subject, name, "error") for name in ("train", split))
+        return math.nan if train is None or held_out is None else scale * (held_out.value - train.value)
 
     return read
 
@@ -170,13 +177,12 @@ def _values(subjects: Iterable[Subject], read: Read) -> list[float]:
     return [value for subject in subjects if math.isfinite(value := read(subject))]
 
 
-def _shown(values: Sequence[float], spread: float = math.nan) -> str:
+def _shown(values: Sequence[float]) -> str:
     """Mean ± standard deviation with two digits of the spread."""
     if not values:
         return "–"
     mean = float(np.mean(values))
-    if len(values) > 1:
-        spread = float(np.std(values, ddof=1))
+    spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     if not math.isfinite(spread) or spread <= ROUNDING * abs(mean):
         return f"{mean:.4g}"
     decimals = max(0, 1 - math.floor(math.log10(spread)))

@@ -1,7 +1,7 @@
 """The first paper's conclusions, asked of our models: regularisers, sharpness, calibration, temperature.
 
-Conditions have three seeds, so a rank-sum test of two of them shows a difference only where they do not overlap (p = 0.05).
-Correlations are over the final models one by one; the paper's own, over means of conditions, stand beside them.
+Conditions are compared, and correlations read, as in `verdicts`. Correlations are over the final models one by one; the paper's
+own, over means of conditions, stand beside them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from landscope.analysis import Correlation, correlation, wilcoxon
+from landscope.analysis import Correlation, benjamini_yekutieli, correlation, wilcoxon
 from landscope.recipes.recipe import Claim, Verdict
+from landscope.recipes.verdicts import ALPHA, Comparison, all_larger, direction, judged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,8 @@ PARTS = ("cifar10", "classes100")
 SHARPNESS = ("fisher_rao", "relative_flatness", "sam_sharpness", "log_igs")
 """Of the preset; its weight norm is asked about by itself."""
 KINDS = {"published": "as its code computed it", "corrected": "as its text defines it"}
-ALPHA = 0.05
+CORRECTED_NAMES = {"log_igs": "igs"}
+"""What is corrected is not a logarithm."""
 
 
 @dataclass(frozen=True)
@@ -93,22 +95,15 @@ def _shown(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.3g}" for value in values) or "none"
 
 
-def _larger(a: Sequence[float], b: Sequence[float]) -> tuple[Verdict, str]:
-    """Whether a is larger than b: rank-sum tests both ways. Three against three show it only where they do not overlap."""
-    up, down = (wilcoxon(list(a), list(b), way, paired=False) for way in ("greater", "less"))
-    shown = f"{_shown(a)} against {_shown(b)}"
-    if up.p_value is None or down.p_value is None:
-        return "cannot be told", f"{shown}: {up.reason}"
-    verdict: Verdict = (
-        "holds" if up.p_value <= ALPHA else "does not hold" if down.p_value <= ALPHA else "cannot be told"
-    )
-    return verdict, f"{shown}, one-sided p = {min(up.p_value, down.p_value):.2g}"
+def _larger(a: Sequence[float], b: Sequence[float]) -> tuple[Comparison, str]:
+    """Whether a is larger than b, and that in words."""
+    compared = Comparison.of(a, b)
+    return compared, f"{_shown(a)} against {_shown(b)}, {compared}"
 
 
-def _all_of(verdicts: Sequence[Verdict]) -> Verdict:
-    if "does not hold" in verdicts:
-        return "does not hold"
-    return "holds" if verdicts and set(verdicts) == {"holds"} else "cannot be told"
+def _name(column: str) -> str:
+    _, kind, name = column.split(".")
+    return CORRECTED_NAMES.get(name, name) if kind == "corrected" else name
 
 
 def _errors(models: _Models) -> list[Claim]:
@@ -117,12 +112,12 @@ def _errors(models: _Models) -> list[Claim]:
         ("augmentation generalises better than no regulariser", "augmentation"),
         ("dropout generalises better than no regulariser", "dropout"),
     ):
-        verdict, why = _larger(models.seeds("baseline", "test.error"), models.seeds(better, "test.error"))
-        claims.append(models.claim(text, verdict, f"test error of the baseline and with it: {why}"))
+        compared, why = _larger(models.seeds("baseline", "test.error"), models.seeds(better, "test.error"))
+        claims.append(models.claim(text, all_larger([compared]), f"test error of the baseline and with it: {why}"))
     if models.part == "cifar10":  # of 100 classes the paper says that it makes no difference
-        verdict, why = _larger(models.seeds("weight decay", "test.error"), models.seeds("baseline", "test.error"))
+        compared, why = _larger(models.seeds("weight decay", "test.error"), models.seeds("baseline", "test.error"))
         text = "weight decay of 5e-4 generalises worse than no regulariser at this learning rate"
-        claims.append(models.claim(text, verdict, f"test error with it and of the baseline: {why}"))
+        claims.append(models.claim(text, all_larger([compared]), f"test error with it and of the baseline: {why}"))
     return claims
 
 
@@ -132,27 +127,21 @@ def _sharper(models: _Models) -> list[Claim]:
         for kind, meaning in KINDS.items():
             columns = [c for name in SHARPNESS if (c := f"train.{kind}.{name}") in models.before]
             found = {
-                column.rsplit(".", 1)[-1]: _larger(models.seeds(regulariser, column), models.seeds("baseline", column))
+                _name(column): _larger(models.seeds(regulariser, column), models.seeds("baseline", column))
                 for column in columns
             }
             text = f"{regulariser} gives sharper minima than no regulariser, by every measure ({meaning})"
             why = "; ".join(f"{name}: {told}" for name, (_, told) in found.items())
-            claims.append(models.claim(text, _all_of([verdict for verdict, _ in found.values()]), why))
+            claims.append(models.claim(text, all_larger([compared for compared, _ in found.values()]), why))
     return claims
 
 
 def _correlated(models: _Models, x: str, y: str, scaled: bool = False) -> tuple[Correlation, str]:
     """Spearman's ρ over the final models, and in words that and what the paper's way gives, over means of conditions."""
     rows, means = models.at(scaled), models.means(scaled)
-    found = correlation(rows[x], rows[y], "spearman", resamples=500)
+    found = correlation(rows[x], rows[y], "spearman")
     paper = correlation(means[x], means[y], "spearman", resamples=0)
     return found, f"{found} final models; over {paper.n} means of conditions, as the paper has it: {paper}"
-
-
-def _signed(found: Correlation, sign: int) -> Verdict:
-    if found.value is None or found.p_value is None or found.p_value > ALPHA:
-        return "cannot be told"
-    return "holds" if found.value * sign > 0 else "does not hold"
 
 
 def _predicting(models: _Models) -> list[Claim]:
@@ -162,10 +151,11 @@ def _predicting(models: _Models) -> list[Claim]:
         if column in models.before:
             found, why = _correlated(models, column, "test.error")
             text = f"a larger weight norm ({meaning}) goes with a lower test error{models.paper('−0.74')}"
-            claims.append(models.claim(text, _signed(found, -1), why))
+            claims.append(models.claim(text, judged(found, -1), why))
         columns = [c for name in SHARPNESS if (c := f"train.{kind}.{name}") in models.before]
-        each = {c.rsplit(".", 1)[-1]: _correlated(models, c, "test.error")[0] for c in columns}
-        shown = [name for name, c in each.items() if c.p_value is not None and c.p_value <= ALPHA]
+        each = {_name(c): _correlated(models, c, "test.error")[0] for c in columns}
+        adjusted = benjamini_yekutieli([c.p_value for c in each.values()])
+        shown = [c for c, q in zip(each.values(), adjusted, strict=True) if direction(c, q)]
         # with so few models, finding nothing is no proof that there is nothing
         verdict: Verdict = "does not hold" if shown else "cannot be told"
         text = f"no measure of sharpness ({meaning}) goes with the test error"
@@ -179,17 +169,17 @@ def _following(models: _Models) -> list[Claim]:
         for name, rho in (("log_igs", "1.0"), ("sam_sharpness", "0.86"), ("relative_flatness", "0.67")):
             if (column := f"train.{kind}.{name}") in models.before:
                 found, why = _correlated(models, column, "train.loss")
-                text = f"{name} ({meaning}) rises with the training loss{models.paper(rho)}"
-                claims.append(models.claim(text, _signed(found, 1), why))
+                text = f"{_name(column)} ({meaning}) rises with the training loss{models.paper(rho)}"
+                claims.append(models.claim(text, judged(found, 1), why))
     return claims
 
 
 def _calibrated(models: _Models) -> list[Claim]:
-    verdict, why = _larger(models.seeds("baseline", "test.ece"), models.seeds("augmentation", "test.ece"))
+    compared, why = _larger(models.seeds("baseline", "test.ece"), models.seeds("augmentation", "test.ece"))
     claims = [
         models.claim(
             "augmentation is better calibrated than no regulariser, before any temperature",
-            verdict,
+            all_larger([compared]),
             f"ECE of the baseline and with it: {why}",
         )
     ]
@@ -200,15 +190,16 @@ def _calibrated(models: _Models) -> list[Claim]:
             if (column := f"train.{kind}.{name}") in models.before and not models.at(scaled).empty:
                 found, why = _correlated(models, column, "test.ece", scaled)
                 when = "after a temperature fitted to convergence" if scaled else "before any temperature"
-                text = f"sharper minima are better calibrated: {name} ({meaning}) falls with the ECE {when}{models.paper(rho)}"
-                claims.append(models.claim(text, _signed(found, -1), why))
+                text = f"sharper minima are better calibrated: {_name(column)} ({meaning}) falls with the ECE {when}"
+                text += models.paper(rho)
+                claims.append(models.claim(text, judged(found, -1), why))
     return claims
 
 
 def _tempered(models: _Models) -> list[Claim]:
     if models.after.empty:
         return []
-    return [*_hardly(models), _still_worse(models), *_sharpened(models)]
+    return [*_hardly(models), *_still_worse(models), *_sharpened(models)]
 
 
 def _hardly(models: _Models) -> list[Claim]:
@@ -238,14 +229,14 @@ def _more_than_half(kept: Sequence[float]) -> Verdict:
     return "holds" if min(kept) > 0.5 else "does not hold" if max(kept) < 0.5 else "cannot be told"
 
 
-def _still_worse(models: _Models) -> Claim:
+def _still_worse(models: _Models) -> list[Claim]:
     baseline = models.seeds("baseline", "test.ece", scaled=True)
-    found = {c: _larger(baseline, models.seeds(c, "test.ece", scaled=True)) for c in ("augmentation", "weight decay")}
-    return models.claim(
-        "with a temperature fitted to convergence, augmentation and weight decay are still better calibrated than no regulariser",
-        _all_of([verdict for verdict, _ in found.values()]),
-        "; ".join(f"ECE of the baseline and with {name}: {told}" for name, (_, told) in found.items()),
-    )
+    claims = []
+    for regulariser in ("augmentation", "weight decay"):
+        compared, why = _larger(baseline, models.seeds(regulariser, "test.ece", scaled=True))
+        text = f"with a temperature fitted to convergence, {regulariser} is still better calibrated than no regulariser"
+        claims.append(models.claim(text, all_larger([compared]), f"ECE of the baseline and with it: {why}"))
+    return claims
 
 
 def _sharpened(models: _Models) -> list[Claim]:
@@ -282,6 +273,6 @@ def _harder(easy: _Models, hard: _Models) -> Claim:
             found[f"{name} with {condition}"] = _larger(hard.seeds(condition, column), doubled)
     return hard.claim(
         "with 100 classes augmentation and weight decay are more than twice as sharp as with 10",
-        _all_of([verdict for verdict, _ in found.values()]),
+        all_larger([compared for compared, _ in found.values()]),
         "; ".join(f"{name}, and twice that with 10: {told}" for name, (_, told) in found.items()),
     )

@@ -90,7 +90,7 @@ def regularised(network: str, data: str, size: Size, mode: Mode) -> Part:
     )
     rows: dict[str, str | tuple[str, ...]] = {"model": network}
     if mode == "batch_statistics":
-        rows["metric"] = METRICS
+        rows |= {"metric": METRICS, "condition": tuple(L2)}
     return part_of(study, size, rows, _about(network, data, size, mode))
 
 

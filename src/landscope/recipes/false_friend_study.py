@@ -22,6 +22,8 @@ PREDICTIONS = ("loss", "error", "accuracy")
 CURVATURE = ("hessian_top_eigenvalue", "hessian_trace", "hessian_frobenius")
 METRICS = ("hessian_top_eigenvalue", "hessian_bottom_eigenvalue", "hessian_frobenius")
 """Of the published numbers, those that depend on BatchNorm's mode."""
+PREDICTING = ", bn eval"
+"""Ends the conditions of published numbers that are of networks with BatchNorm as it predicts."""
 
 
 def study_of(
@@ -73,8 +75,9 @@ def part_of(study: StudySpec, size: Size, published: Mapping[str, str | tuple[st
     return Part(
         study=study,
         published={} if size == "tiny" else published,
-        conditions={f"{condition}, bn eval": condition for condition in DECAYS},
+        conditions={f"{condition}{PREDICTING}": condition for condition in DECAYS},
         pool=study.training is not None and study.training.get("model") == "softmax_regression",
-        columns={metric: f"train.published.{metric}" for metric in METRICS},
+        columns={metric: f"train.published.{metric}" for metric in METRICS}
+        | {"generalisation_gap_pct": "validation.gap"},
         note="On small stand-ins, to show that everything runs." if size == "tiny" else note,
     )

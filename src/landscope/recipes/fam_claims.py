@@ -1,30 +1,30 @@
-"""What the fourth paper says, put to the test: one-sided rank-sum tests between conditions, over seeds.
+"""What the fourth paper says, put to the test: one-sided rank-sum tests between conditions, over seeds (`verdicts`).
 
-A comparison is shown where p ≤ 0.05: three seeds against three show something only where they do not overlap. A claim of several
-comparisons holds where all of them are shown (no correction is needed to require all), does not hold where the opposite of one
-is shown after Benjamini and Yekutieli, and cannot be told otherwise. κ falls with the training loss, which stands beside it.
+κ falls with the training loss, which stands beside it. Of a penalty that keeps a network from learning nothing is said that
+could only be said of minima: neither that they are flatter nor that they overfit less.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from landscope.analysis import RankTest, benjamini_yekutieli, wilcoxon
 from landscope.recipes.fam_conditions import AS_CODED, WEAKER
 from landscope.recipes.fam_timing_part import TIMING, timing_claims
-from landscope.recipes.recipe import Claim, Verdict
+from landscope.recipes.recipe import Claim
+from landscope.recipes.verdicts import Comparison, all_larger
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["claims_of"]
 
-ALPHA = 0.05
 SHOWN = 5
 """Values of a condition that are listed one by one; of more, the mean."""
+FACTOR, MORE = 1.5, 0.1
+"""A mean training loss that is so many times that of plain training, and so much more, is not that of a minimum."""
 BEST = {"cifar10": "fam", "cifar10-tenth": "fam", "classes100": "fam", "svhn": "sam", "fashion-mnist": "sam"}
 """The most accurate method of each task in table 1; plain training is always the least."""
 KAPPA = "train.relative_flatness"
@@ -71,21 +71,20 @@ class _Part:
         """Whether all of the conditions were run."""
         return set(conditions) <= set(self.conditions)
 
-    def claim(self, text: str, larger: Mapping[str, tuple[_Values, _Values]], remark: str = "") -> Claim:
+    def claim(self, text: str, larger: Mapping[str, tuple[_Values, _Values]]) -> Claim:
         """The claim that in every pair the first is larger than the second."""
         ends = [(first.of(self.table), second.of(self.table)) for first, second in larger.values()]
-        up = [wilcoxon(a, b, "greater", paired=False) for a, b in ends]
-        down = [wilcoxon(a, b, "less", paired=False) for a, b in ends]
+        compared = [Comparison.of(a, b) for a, b in ends]
         texts = [
-            f"{name + ': ' if name else ''}{_listed(a)} against {_listed(b)}, {_p_values(more, less)}"
-            for name, (a, b), more, less in zip(larger, ends, up, down, strict=True)
+            f"{name + ': ' if name else ''}{_listed(a)} against {_listed(b)}, {comparison}"
+            for name, (a, b), comparison in zip(larger, ends, compared, strict=True)
         ]
         used = {(end.condition, end.checkpoint) for pair in larger.values() for end in pair}
         rows = [row in used for row in zip(self.table["condition"], self.table["checkpoint"], strict=True)]
         return Claim(
             text=f"{self.name}: {text}",
-            verdict=_verdict(up, down),
-            why="; ".join(texts) + remark,
+            verdict=all_larger(compared),
+            why="; ".join(texts),
             part=self.name,
             records=tuple(dict.fromkeys(self.table[rows]["run"])),
         )
@@ -97,20 +96,6 @@ def _listed(values: Sequence[float]) -> str:
     if len(values) > SHOWN:
         return f"{sum(values) / len(values):.4g} (mean of {len(values)})"
     return ", ".join(f"{value:.4g}" for value in values)
-
-
-def _p_values(up: RankTest, down: RankTest) -> str:
-    if up.p_value is None or down.p_value is None:
-        return up.reason
-    return f"p = {up.p_value:.2g} (n = {up.n} and {up.n_baseline}; the opposite: p = {down.p_value:.2g})"
-
-
-def _verdict(up: Sequence[RankTest], down: Sequence[RankTest]) -> Verdict:
-    opposite = benjamini_yekutieli([None if test.p_value is None else min(1.0, test.p_value) for test in down])
-    if any(q is not None and q <= ALPHA for q in opposite):
-        return "does not hold"
-    shown = [test.p_value is not None and test.p_value <= ALPHA for test in up]
-    return "holds" if shown and all(shown) else "cannot be told"
 
 
 def claims_of(tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
@@ -150,14 +135,29 @@ def _accuracy(part: _Part) -> list[Claim]:
 def _flatter(part: _Part, fams: Sequence[str], kappa: str) -> list[Claim]:
     """Whether the penalty does what it is there for."""
     return [
-        part.claim(
-            f"{_in_words(fam)} finds flatter minima than plain training",
-            {"κ of plain training and with it": (_Values("baseline", kappa), _Values(fam, kappa))},
-            _losses(part, "baseline", fam),
+        _of_minima(
+            part,
+            fam,
+            part.claim(
+                f"{_in_words(fam)} finds flatter minima than plain training",
+                {"κ of plain training and with it": (_Values("baseline", kappa), _Values(fam, kappa))},
+            ),
         )
         for fam in fams
         if part.has(fam) and kappa in part.table
     ]
+
+
+def _of_minima(part: _Part, fam: str, claim: Claim) -> Claim:
+    """The claim with the training losses beside it; untold where the condition has none of a minimum."""
+    plain, own = (_Values(condition, "train.loss").of(part.table) for condition in ("baseline", fam))
+    if not plain or not own:
+        return claim
+    before, after = (sum(losses) / len(losses) for losses in (plain, own))
+    why = f"{claim.why}; mean training loss {before:.3g} against {after:.3g}"
+    if after > FACTOR * before and after - before > MORE:
+        return replace(claim, verdict="cannot be told", why=f"{why}: it has not learnt what plain training learns")
+    return replace(claim, why=why)
 
 
 def _in_words(condition: str) -> str:
@@ -170,13 +170,6 @@ def _in_words(condition: str) -> str:
     if swept is None:
         return WORDS.get(condition, condition)
     return f"{WORDS[CODED if swept['coded'] else 'fam']}, λ = {swept['strength']},"
-
-
-def _losses(part: _Part, *conditions: str) -> str:
-    values = [_Values(condition, "train.loss").of(part.table) for condition in conditions]
-    if not all(values):
-        return ""
-    return f"; mean training loss {' against '.join(f'{sum(own) / len(own):.3g}' for own in values)}"
 
 
 def _whole_or_coded(part: _Part) -> list[Claim]:
@@ -250,9 +243,13 @@ def _text(part: _Part) -> list[Claim]:
         accuracy, loss = ((_Values(fam, name), _Values("baseline", name)) for name in ("test.accuracy", "test.loss"))
         found += [
             part.claim(f"{_in_words(fam)} is more accurate than plain training", {"accuracy": accuracy}),
-            part.claim(
-                f"{_in_words(fam)} ends with a lower development loss than plain training",
-                {"loss of plain training and with it": loss[::-1]},
+            _of_minima(
+                part,
+                fam,
+                part.claim(
+                    f"{_in_words(fam)} ends with a lower development loss than plain training",
+                    {"loss of plain training and with it": loss[::-1]},
+                ),
             ),
         ]
     return [*found, *_flatter(part, fams, KAPPA)]

@@ -320,7 +320,8 @@ RECIPE = RECIPES.register("function-centric")(
             "Prediction disagreement was tested over ordered pairs of models as if they were independent (90 from 10 models); "
             "here each model has one number, its mean disagreement with the others of its condition; these still depend on "
             "each other.",
-            "The cosine schedule was stepped per batch with a period in epochs; here it falls once over the run.",
+            "The cosine schedule was stepped per batch with a period in epochs; here it falls once over the run at size `paper`, "
+            "and rates are constant at size `small`.",
             "The circles' random labels were trained for 20,000 epochs and the others for 300. Here they are measured after 300, "
             "too; they are not fitted then, and a claim about minima is not made of points that are none.",
         ),

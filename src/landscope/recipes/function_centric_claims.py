@@ -7,11 +7,11 @@ way; otherwise it cannot be told. Effects are rank-biserial: +1 where every pair
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from landscope.analysis import Correlation, benjamini_yekutieli, correlation, partial_correlation, wilcoxon
@@ -19,13 +19,13 @@ from landscope.analysis.multiple_testing import harmonic
 from landscope.analysis.significance import Alternative
 from landscope.data import TEST_FUNCTIONS
 from landscope.recipes.recipe import Claim, Verdict
+from landscope.recipes.verdicts import ALPHA, direction, in_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["claims", "complexity"]
 
-LEVEL = 0.05
 FITTED, AT_MOST = 0.95, 0.01
 """The share of models that must fit their training rows for a condition to stand for minima, and the error that still fits."""
 SIDES: tuple[Alternative, Alternative] = ("greater", "less")
@@ -121,7 +121,7 @@ def _moved(tests: Mapping[str, tuple[pd.Series, pd.Series]]) -> list[_Moved]:
         if test.effect is None or q_larger is None or q_smaller is None:
             found.append(_Moved(name, 0, f"{name}: {test.reason}", test.n))
             continue
-        direction = 1 if q_larger < LEVEL else -1 if q_smaller < LEVEL else 0
+        direction = 1 if q_larger <= ALPHA else -1 if q_smaller <= ALPHA else 0
         q = q_larger if test.effect > 0 else q_smaller
         found.append(_Moved(name, direction, f"{name} {test.effect:+.2f} (q = {q:.2g})", test.n))
     return found
@@ -142,7 +142,7 @@ def _judged(text: str, part: str, moved: Sequence[_Moved], expected: Mapping[str
     n = max(one.n for one in moved)
     why = f"effects over {n} pairs: " + ", ".join(one.text for one in moved)
     smallest = 0.5**n * harmonic(len(moved))
-    if smallest >= LEVEL:
+    if smallest > ALPHA:
         why += f"; {n} pairs cannot give a q below {smallest:.2g}"
     return Claim(text=text, verdict=_verdict(moved, expected), why=why, part=part, records=tuple(runs))
 
@@ -207,21 +207,33 @@ def _best(part: str, table: pd.DataFrame, axis: str) -> Claim:
 
 
 def _goes_with_error(part: str, table: pd.DataFrame) -> Claim:
-    """Kendall's τ of sharpness and test error over all models, and what is left of it given the training loss."""
+    """Kendall's τ of sharpness and test error over the models that fit, and what is left of it given the training loss.
+
+    Models that do not fit their training rows are no minima; what τ is with them stands beside it.
+    """
     columns = {name: column for name, column in CORRECTED.items() if column in table and "test.error" in table}
-    results = [correlation(table[column], table["test.error"], "kendall") for column in columns.values()]
-    given = [
-        partial_correlation(table[column], table["test.error"], table["train.loss"]) for column in columns.values()
+    fitted = table[table["train.error"] <= AT_MOST]
+    moved = _correlated(list(columns), [_with_error(fitted, column) for column in columns.values()])
+    texts = [
+        f"{one.text}, given the training loss "
+        f"{in_words(partial_correlation(fitted[column], fitted['test.error'], fitted['train.loss']))}"
+        for one, column in zip(moved, columns.values(), strict=True)
     ]
-    moved = _correlated(list(columns), results)
-    texts = [f"{one.text}, given the training loss {rest}" for one, rest in zip(moved, given, strict=True)]
+    why = "; ".join(texts) or "no sharpness was measured"
+    if len(fitted) < len(table) and columns:
+        all_of_them = ", ".join(f"{name} {_with_error(table, column)}" for name, column in columns.items())
+        why += f". With the {len(table) - len(fitted)} models that do not fit their training rows: {all_of_them}"
     return Claim(
-        text="over all models, sharper minima go with lower test error",
+        text="over all models that fit their training rows, sharper minima go with lower test error",
         verdict=_verdict(moved, {name: -sign for name, sign in SHARPER.items()}),
-        why="; ".join(texts) or "no sharpness was measured",
+        why=why,
         part=part,
         records=tuple(table["run"]),
     )
+
+
+def _with_error(table: pd.DataFrame, column: str) -> Correlation:
+    return correlation(table[column], table["test.error"], "kendall")
 
 
 def _correlated(names: Sequence[str], results: Sequence[Correlation]) -> list[_Moved]:
@@ -229,9 +241,7 @@ def _correlated(names: Sequence[str], results: Sequence[Correlation]) -> list[_M
     adjusted = benjamini_yekutieli([result.p_value for result in results])
     found = []
     for name, result, q in zip(names, results, adjusted, strict=True):
-        seen = q is not None and q < LEVEL and result.value is not None
-        direction = int(math.copysign(1, result.value or 0)) if seen else 0
-        found.append(_Moved(name, direction, f"{name}: {result}", result.n))
+        found.append(_Moved(name, direction(result, q), f"{name}: {result}", result.n))
     return found
 
 
@@ -273,11 +283,16 @@ def _at_radii(table: pd.DataFrame) -> dict[str, str]:
 
 
 def _through_training(table: pd.DataFrame) -> Claim:
-    text = "functions: sharpness grows through training, from the first weights to the last"
-    ends = {when: table[table["checkpoint"] == when] for when in ("final", "step 0")}
+    """By logarithms: values of one function are thousands of times those of another, and ranks would be of the functions."""
+    text = (
+        "functions: sharpness grows through training, from the first weights to the last (not a claim of its summary)"
+    )
+    columns = _at_radii(table)
+    logs = table.assign(**{column: np.log(table[column].where(table[column] > 0)) for column in columns.values()})
+    ends = {when: logs[logs["checkpoint"] == when] for when in ("final", "step 0")}
     tests = {
         name: (_pairs(ends["final"], column, {}), _pairs(ends["step 0"], column, {}))
-        for name, column in _at_radii(table).items()
+        for name, column in columns.items()
     }
     moved = _moved(tests)
     return _judged(text, "functions", moved, {one.name: 1 for one in moved}, list(ends["final"]["run"]))

@@ -19,11 +19,14 @@ def _table() -> pd.DataFrame:
     import pandas as pd
 
     with resources.files("landscope.recipes").joinpath("published/paper_numbers.csv").open(encoding="utf-8") as file:
-        return pd.read_csv(file)
+        table = pd.read_csv(file, dtype=str)
+    spread = [f" ± {text}" if isinstance(text, str) else "" for text in table["spread"]]
+    numbers = {column: pd.to_numeric(table[column]) for column in ("value", "spread")}
+    return table.assign(written=table["value"] + spread, **numbers)
 
 
 def published_numbers(recipe: str | None = None) -> pd.DataFrame:
-    """One row per number: paper, table, data, model, condition, metric, value, spread.
+    """One row per number: paper, table, data, model, condition, metric, value, spread, and both as they are written there.
 
     >>> numbers = published_numbers("false-friend")
     >>> float(numbers[(numbers.model == "softmax regression") & (numbers.metric == "hessian_top_eigenvalue")].value.max())

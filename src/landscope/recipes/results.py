@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Literal, TypeAlias
@@ -26,8 +27,6 @@ __all__ = ["finish_part", "results_page", "write_results"]
 
 Reports: TypeAlias = Literal["none", "light", "full"]
 
-SHOWN = 60
-"""Rows of a comparison on the page; the reports have all of them."""
 REASON = 160
 """Characters of the reason why a run failed."""
 
@@ -66,7 +65,13 @@ def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
     sizes: dict[str, dict[str, pd.DataFrame]] = defaultdict(dict)
     for part, bundle in bundles.items():
         sizes[bundle.size][part] = wide_table(bundle.records)
-    return [claim for tables in sizes.values() for claim in recipe.claims(tables) if claim.part in ("", *tables)]
+    reduced = {part: bundle.size for part, bundle in bundles.items() if not _is_whole(bundle)}
+    return [
+        replace(claim, text=f"{claim.text} (size {reduced[claim.part]})") if claim.part in reduced else claim
+        for tables in sizes.values()
+        for claim in recipe.claims(tables)
+        if claim.part in ("", *tables)
+    ]
 
 
 def _part(bundle: Bundle) -> Part:
@@ -94,8 +99,12 @@ def results_page(folder: Path) -> str:
         "# Results",
         "",
         "Made by `landscope recipe results results --page RESULTS.md --reports light` from the records under `results/`;",
-        "nothing here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
+        "no number here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
         "paper's code computed, slips included; *corrected* what it should have measured.",
+        "",
+        "A claim is tested by itself, as its paper makes it: p ≤ 0.05, and a correlation's interval must not contain 0. (The",
+        "reports begin with every pair of measures and outcomes, adjusted for that many tests.) A verdict is of the models that",
+        "were run: a claim that ends in a size is of smaller networks, or of fewer images, than the paper's.",
     ]
     bundles = _bundles(folder)
     for name in RECIPES:
@@ -172,9 +181,16 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
 
 def _size(bundle: Bundle) -> str:
     """The size of a part, and whether a smaller one is all that the paper asks: some parts need no GPU."""
+    same = bundle.size != "paper" and _is_whole(bundle)
+    return f"`{bundle.size}` (for this part the same as `paper`)" if same else f"`{bundle.size}`"
+
+
+def _is_whole(bundle: Bundle) -> bool:
+    """Whether its networks, data and runs are those of size `paper`, all of them made or not."""
+    if bundle.size == "paper":
+        return True
     paper = RECIPES[bundle.recipe].parts("paper").get(bundle.part)
-    whole = bundle.size != "paper" and paper and _plain_runs(bundle.spec) == _plain_runs(paper.study)
-    return f"`{bundle.size}` (for this part the same as `paper`)" if whole else f"`{bundle.size}`"
+    return paper is not None and _plain_runs(bundle.spec) == _plain_runs(paper.study)
 
 
 def _plain_runs(spec: StudySpec) -> list[Mapping[str, object]]:
@@ -202,10 +218,8 @@ def _comparison_lines(numbers: Sequence[ComparedNumber]) -> list[str]:
     ]
     lines += [
         f"| {n.table} | {_cell(n.condition)} | {_cell(n.metric)} | {n.paper} | {n.published} | {n.corrected} | {n.n} |"
-        for n in numbers[:SHOWN]
+        for n in numbers
     ]
-    if len(numbers) > SHOWN:
-        lines.append(f"| | | … and {len(numbers) - SHOWN} more in the report | | | | |")
     return lines
 
 
