@@ -252,6 +252,19 @@ def test_functions(follows, verdict):
     assert _verdicts(found, "through training") == {"holds"}
 
 
+def test_functions_of_large_values_do_not_outvote_the_others():
+    """Sharpness doubles for four functions and falls by less for three, whose values are a thousand times theirs."""
+    rows = []
+    for name in TEST_FUNCTIONS:
+        large, end = (1000.0, 0.6) if name in ("beale", "booth", "sphere") else (1.0, 2.0)
+        for seed in range(5):
+            for checkpoint, factor in (("final", end), ("step 0", 1.0)):
+                value = large * factor * (1 + 0.1 * seed)
+                row = _rows("function", name, seed, **{f"train.random_sharpness_{rho:g}": value for rho in RADII})
+                rows.append({**row, "checkpoint": checkpoint})
+    assert _verdicts(claims({"functions": pd.DataFrame(rows)}), "through training") == {"holds"}
+
+
 def test_what_is_missing_makes_no_claim():
     assert claims({}) == []
     assert claims({"images": pd.DataFrame(), "circles": pd.DataFrame(), "functions": pd.DataFrame()}) == []

@@ -160,11 +160,11 @@ RECIPE = RECIPES.register("false-friend")(
             "restarted to a tolerance, with a residual bound.",
             "The 'trace' and the 'Frobenius norm' are the mean and the mean square of the eigenvalues, from the same vector; "
             "corrected: the trace and the norm themselves, with error bars.",
-            "L2 is γ‖w‖² in section 4 and μ/2 ‖w‖² in appendix C. Section 4 has it add γ to every eigenvalue, as the second does: "
-            "weight decay as optimisers have it, and here.",
+            "L2 is γ‖w‖² in section 4 and μ/2 ‖w‖² in appendix C. Section 4 has it add γ to every eigenvalue, as the second "
+            "does: weight decay as optimisers have it, and here.",
             "Softmax regression has 1000 epochs in section 4 and 50 in appendix A; here 1000.",
-            "A hidden layer of 100 units on MNIST makes 79,510 parameters; the text says 9,960. Its published accuracies and gaps "
-            "are below those of such a network, trained as the text says.",
+            "A hidden layer of 100 units on MNIST makes 79,510 parameters; the text says 9,960. Its published accuracies and "
+            "gaps are below those of such a network, trained as the text says.",
             "PreResNet-164 without regularisation has 72.78 % in the text and 73.12 % in figure 4.",
         ),
     )
