@@ -183,6 +183,18 @@ def test_models_that_exist(call: Call, digits_net: Path, tmp_path: Path) -> None
     assert "no such file" in err
 
 
+def test_a_file_where_a_folder_is_to_be_is_told_before_anything_starts(
+    call: Call, spec: Path, digits_net: Path
+) -> None:
+    training = spec.with_name("training.yaml")
+    training.write_text("{data: circles, model: mlp, epochs: 1}")
+    measured = ["study", "measure", digits_net, "--model", "mlp", "--data", "digits"]
+    for words in (["study", "run", spec], ["train", training], measured):
+        code, _, err = call(*words, "--into", spec)
+        assert code == 2
+        assert f"{spec} is a file. Name another folder" in err
+
+
 def test_recipes_are_listed(call: Call) -> None:
     code, out, err = call("recipe", "list", "--json")
     assert code == 0, err

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "note", "print_json", "progress", "table", "target"]
+__all__ = ["console", "note", "print_json", "progress", "table", "target", "target_folder"]
 
 Tick = Callable[[str, int, int | None], None]
 """Told (what, how much of it is done, of how much)."""
@@ -56,6 +56,16 @@ def target(path: Path | None) -> Path | None:
     """A file that will be written at the end: refused now if its folder is not there, not after an hour of work."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise CommandError(f"{path} cannot be written: it is a folder, or its folder is not there. Make it first")
+    return path
+
+
+def target_folder(path: Path) -> Path:
+    """A folder that will be written into: refused now if a file is in its place, or in that of a folder above it."""
+    there = next((place for place in (path, *path.absolute().parents) if place.exists()), path)
+    if there.exists() and not there.is_dir():
+        raise CommandError(
+            f"{path} cannot be written into: {there} is a file. Name another folder, or move the file away"
+        )
     return path
 
 

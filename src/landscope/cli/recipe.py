@@ -10,14 +10,14 @@ import typer
 
 from landscope.cli.failures import CommandError, StoppedError
 from landscope.cli.groups import command_group
-from landscope.cli.output import console, note, print_json, table
+from landscope.cli.output import console, note, print_json, table, target, target_folder
 from landscope.cli.parameters import Json
 from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
 from landscope.cli.study_showing import reports_can_be_made
 from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
-    from landscope.recipes import Recipe
+    from landscope.recipes import Kept, Recipe
     from landscope.studies.study import Study
 
 __all__ = ["app"]
@@ -99,7 +99,7 @@ def run(
         typer.Option(
             "--from",
             metavar="FOLDER",
-            help="Kept records, as RECIPE/PART.json.gz: runs that stand there are not made again.",
+            help="Kept records, as RECIPE/PART.json.gz: runs that stand there are not made again. An error where there are none.",
             show_default=False,
         ),
     ] = None,
@@ -117,28 +117,28 @@ def run(
     nothing: the report names it, and the command ends with an error.
     """
     from landscope.core.errors import UnknownNameError
-    from landscope.recipes import RECIPES, finish_part
+    from landscope.recipes import RECIPES, finish_part, kept_records
     from landscope.studies.study import Study
 
     chosen = RECIPES[name]
     parts = chosen.parts(size)
-    for wanted in part or ():
-        if wanted not in parts:
-            raise UnknownNameError.among(f"part of {name}", wanted, parts)
-    folder = into or Path("recipes") / f"{name}-{size}"
+    for label in part or ():
+        if label not in parts:
+            raise UnknownNameError.among(f"part of {name}", label, parts)
+    wanted = {label: entry for label, entry in parts.items() if not part or label in part}
+    folder = target_folder(into or Path("recipes") / f"{name}-{size}")
+    records = {} if kept is None else kept_records(_records_folder(kept), name, wanted, size)
     start = time.monotonic()
     report = reports_can_be_made()
     made, failed = [], []
-    for label, entry in parts.items():
-        if part and label not in part:
-            continue
+    for label, entry in wanted.items():
         left = None if time_limit is None else time_limit - (time.monotonic() - start)
         if left is not None and left <= 0:
             raise StoppedError(f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on")
         note(f"{name}, {label}: {entry.note or entry.study.name}")
         study = Study(entry.study, folder / label)
         if kept is not None:
-            _go_on_from(kept, name, label, size, study)
+            _go_on_from(records.get(label), size, study)
         pooled = entry.pool if pool is None else pool
         summary = do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled)
         if summary.failed:
@@ -154,25 +154,34 @@ def run(
         summary.check()
 
 
-def _go_on_from(kept: Path, name: str, part: str, size: str, study: Study) -> None:
-    """Take the runs over that are among kept records, and say what became of it."""
-    from landscope.recipes import load_bundle, take_over
+def _records_folder(folder: Path) -> Path:
+    from landscope.recipes import LAYOUT
 
-    if not kept.is_dir():
-        raise CommandError(f"{kept}: no such folder; records were expected there as RECIPE/PART.json.gz")
-    path = kept / name / f"{part}.json.gz"
-    if not path.is_file():
-        note(f"{path}: no records of this part")
+    if not folder.is_dir():
+        raise CommandError(f"{folder}: no such folder; records were expected there as {LAYOUT}")
+    return folder
+
+
+def _go_on_from(kept: Kept | None, size: str, study: Study) -> None:
+    """Take the runs over that are among kept records, and say what became of it."""
+    from landscope.recipes import take_over
+
+    if kept is None:
+        note("there are no kept records of this part")
         return
-    bundle = load_bundle(path)
-    other = "" if bundle.size == size else f"; the records are of size {bundle.size}, not {size}"
-    note(f"{path}: {take_over(study, bundle)} of {len(study.runs)} runs taken over{other}")
+    other = "" if kept.bundle.size == size else f"; the records are of size {kept.bundle.size}, not {size}"
+    note(f"{kept.path}: {take_over(study, kept.bundle)} of {len(study.runs)} runs taken over{other}")
 
 
 @app.command("results", epilog=examples("landscope recipe results results --page RESULTS.md --reports light"))
 def results(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Records, as RECIPE/PART.json.gz.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Records, as RECIPE/PART.json.gz, or what `landscope recipe run` left.",
+            show_default=False,
+        ),
     ],
     page: Annotated[Path, typer.Option(metavar="FILE.md", help="Where the page goes.")] = Path("RESULTS.md"),
     reports: Annotated[
@@ -184,9 +193,8 @@ def results(
     """Make the page of results, and the reports, again from kept records."""
     from landscope.recipes import write_results
 
-    if not folder.is_dir():
-        raise CommandError(f"{folder}: no such folder; records were expected there as RECIPE/PART.json.gz")
-    made = write_results(folder, page, reports=reports)
+    target(page)
+    made = write_results(_records_folder(folder), page, reports=reports)
     if as_json:
         print_json([str(path) for path in made])
     else:

@@ -10,7 +10,7 @@ import typer
 
 from landscope.cli.failures import CommandError
 from landscope.cli.groups import command_group
-from landscope.cli.output import console, print_json
+from landscope.cli.output import console, print_json, target_folder
 from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
 from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
 from landscope.cli.study_showing import foretell, plain_statuses, reports_can_be_made, show, status_table, write
@@ -78,7 +78,7 @@ def run(
 
     document = read_document(spec)
     checked = build(StudySpec, document.content, document.place)
-    folder = into or Path("studies") / checked.name
+    folder = target_folder(into or Path("studies") / checked.name)
     made = Study(checked, store or folder, document.place)
     if dry_run:
         foretell(made, as_json)
@@ -172,7 +172,7 @@ def measure(
             "seconds": seconds,
         },
     }
-    folder = into or Path("studies") / name
+    folder = target_folder(into or Path("studies") / name)
     made = Study.of(written, folder)
     with_report = reports_can_be_made()
     summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool=False)

@@ -8,14 +8,16 @@ from landscope.recipes import (
     fam,
     function_centric,
 )
-from landscope.recipes.bundle import load_bundle
 from landscope.recipes.going_on import take_over
+from landscope.recipes.kept import LAYOUT, Kept, kept_records
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.results import finish_part, results_page, write_results
 
 __all__ = [
+    "LAYOUT",
     "RECIPES",
     "Claim",
+    "Kept",
     "Part",
     "Recipe",
     "Size",
@@ -26,7 +28,7 @@ __all__ = [
     "fam",
     "finish_part",
     "function_centric",
-    "load_bundle",
+    "kept_records",
     "results_page",
     "take_over",
     "write_results",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
+from landscope.recipes.bundle import Bundle, save_bundle
 from landscope.recipes.comparing import compare
+from landscope.recipes.kept import Kept, kept_parts
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim as ShownClaim
@@ -42,22 +44,14 @@ def finish_part(
 
 def write_results(folder: Path, page: Path, *, reports: Reports = "none") -> list[Path]:
     """The page of results, and the report of every part beside its records: small ("light") or with all that a script can do."""
-    bundles = _bundles(folder)
-    page.write_text(results_page(folder), encoding="utf-8")
+    found = kept_parts(folder)
+    page.write_text(_page(found, folder, page.parent), encoding="utf-8")
     made = [page]
     if reports != "none":
-        for recipe, parts in bundles.items():
-            for part, bundle in parts.items():
-                made.append(_report(bundle, parts, folder / recipe / f"{part}.html", light=reports == "light"))
+        for parts in found.values():
+            bundles = {part: kept.bundle for part, kept in parts.items()}
+            made += [_report(kept.bundle, bundles, kept.report, light=reports == "light") for kept in parts.values()]
     return made
-
-
-def _bundles(folder: Path) -> dict[str, dict[str, Bundle]]:
-    found: dict[str, dict[str, Bundle]] = defaultdict(dict)
-    for path in sorted(folder.glob("*/*.json.gz")):
-        bundle = load_bundle(path)
-        found[bundle.recipe][bundle.part] = bundle
-    return dict(found)
 
 
 def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
@@ -94,11 +88,17 @@ def _report(bundle: Bundle, bundles: Mapping[str, Bundle], path: Path, *, light:
 
 
 def results_page(folder: Path) -> str:
-    """The page: what was run on what, which claims hold, and every published number beside ours."""
+    """The page: what was run on what, which claims hold, and every published number beside ours; it goes beside the folder."""
+    return _page(kept_parts(folder), folder, folder.parent)
+
+
+def _page(found: Mapping[str, Mapping[str, Kept]], folder: Path, home: Path) -> str:
+    """The page of the records in a folder, with links from the folder `home`."""
     lines = [
         "# Results",
         "",
-        "Made by `landscope recipe results results --page RESULTS.md --reports light` from the records under `results/`;",
+        f"Made by `landscope recipe results {_from(folder, home)} --page RESULTS.md --reports light` from the records under "
+        f"`{_from(folder, home)}/`;",
         "no number here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
         "paper's code computed, slips included; *corrected* what it should have measured.",
         "",
@@ -106,11 +106,12 @@ def results_page(folder: Path) -> str:
         "reports begin with every pair of measures and outcomes, adjusted for that many tests.) A verdict is of the models that",
         "were run: a claim that ends in a size is of smaller networks, or of fewer images, than the paper's.",
     ]
-    bundles = _bundles(folder)
     for name in RECIPES:
-        if name in bundles:
-            lines += ["", *_recipe_lines(RECIPES[name], bundles[name], folder)]
-    missing = [name for name in RECIPES if name not in bundles]
+        if name in found:
+            bundles = {part: kept.bundle for part, kept in found[name].items()}
+            files = {part: _from(kept.path, home) for part, kept in found[name].items()}
+            lines += ["", *_recipe_lines(RECIPES[name], bundles, files)]
+    missing = [name for name in RECIPES if name not in found]
     if missing:
         lines += [
             "",
@@ -121,7 +122,11 @@ def results_page(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], folder: Path) -> list[str]:
+def _from(path: Path, home: Path) -> PurePosixPath:
+    return PurePosixPath(Path(os.path.relpath(path, home)).as_posix())
+
+
+def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], files: Mapping[str, PurePosixPath]) -> list[str]:
     lines = [f"## {recipe.title}", "", f"`{recipe.name}` · {recipe.paper}", ""]
     for heading, texts in (
         ("What the paper's code did otherwise, and was corrected:", recipe.differences),
@@ -132,12 +137,9 @@ def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], folder: Path) -
     claims = _claims(recipe, bundles)
     if claims:
         lines += ["### Claims", "", "| claim | verdict | why | records |", "|---|---|---|---|"]
-        lines += [
-            f"| {_cell(c.text)} | **{c.verdict}** | {_cell(c.why)} | {_records_of(c, bundles, folder)} |"
-            for c in claims
-        ]
+        lines += [f"| {_cell(c.text)} | **{c.verdict}** | {_cell(c.why)} | {_records_of(c, files)} |" for c in claims]
     for part, bundle in bundles.items():
-        lines += ["", *_part_lines(recipe, part, bundle, folder)]
+        lines += ["", *_part_lines(recipe, part, bundle, files[part])]
     absent = [part for part in recipe.parts("paper") if part not in bundles]
     if absent:
         lines += [
@@ -147,12 +149,11 @@ def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], folder: Path) -
     return lines
 
 
-def _records_of(claim: Claim, bundles: Mapping[str, Bundle], folder: Path) -> str:
-    file = f"{folder.name}/{next(iter(bundles.values())).recipe}/{claim.part}.json.gz" if claim.part in bundles else ""
-    return f"[{claim.part}]({file}), {len(claim.records)} runs" if file else ""
+def _records_of(claim: Claim, files: Mapping[str, PurePosixPath]) -> str:
+    return f"[{claim.part}]({files[claim.part]}), {len(claim.records)} runs" if claim.part in files else ""
 
 
-def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list[str]:
+def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) -> list[str]:
     entry = _part(bundle)
     records = bundle.records
     where = sorted({f"{r.environment.get('device')} ({r.environment.get('processor')})" for r in records})
@@ -163,15 +164,14 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, folder: Path) -> list
         f"Size {_size(bundle)}, {_runs(bundle)}, {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
         f"{'; '.join(where)}, "
         f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
-        f"[{part}.json.gz]({folder.name}/{recipe.name}/{part}.json.gz), report: "
-        f"[{part}.html]({folder.name}/{recipe.name}/{part}.html). {entry.note}".rstrip(),
+        f"[{part}.json.gz]({file}), report: [{part}.html]({file.with_name(f'{part}.html')}). {entry.note}".rstrip(),
     ]
     if bundle.failed:
         lines += ["", "Failed:", ""]
         reasons = [shorten(failure.reason, REASON, placeholder=" …") for failure in bundle.failed]
         lines += [f"- {f.condition}, seed {f.seed}: {why}" for f, why in zip(bundle.failed, reasons, strict=True)]
     if len(records) + len(bundle.failed) < len(runs_of(bundle.spec)):
-        command = f"landscope recipe run {recipe.name} --size {bundle.size} --part {part} --from {folder.name}"
+        command = f"landscope recipe run {recipe.name} --size {bundle.size} --part {part} --from {file.parent.parent}"
         lines += ["", f"`{command}` makes the others."]
     numbers = compare(recipe, entry, records)
     if numbers:
