@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import json
+import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from study_runs import do_here
 
+from landscope.cli.failures import StoppedError
 from landscope.core.schema import build
 from landscope.recipes import RECIPES
-from landscope.recipes.bundle import Bundle, save_bundle
+from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.recipe import Part, Recipe
+from landscope.studies.executors.base import Summary
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 
@@ -59,6 +65,13 @@ def bundle(rates: dict[str, StudySpec], tmp_path: Path) -> Bundle:
     """The records of the part `first`."""
     study = do_here(Study(rates["first"], tmp_path / "made"))
     return Bundle("rates", "first", "tiny", study.spec, tuple(study.records()))
+
+
+def do_quietly(study: Study) -> Summary:
+    """Every run of a study, as an executor does them: what they print is not on standard output."""
+    with redirect_stdout(io.StringIO()):
+        do_here(study)
+    return Summary()
 
 
 def run_of(folder: Path, *words: object) -> list[object]:
@@ -166,3 +179,118 @@ def test_kept_records_that_are_not_there_start_nothing(call: Call, bundle: Bundl
     assert code == 2
     assert "kept has no records of rates, second" in err
     assert not (tmp_path / "new").exists()
+
+
+ROWS_OF_FILES = """\
+import pathlib
+
+import torch
+
+from landscope.data import load
+
+
+def rows():
+    print("reading")
+    with pathlib.Path("calls.txt").open("a") as calls:
+        calls.write("called\\n")
+    load("mnist", root="data", verify=False)
+    x = torch.rand(20, 2, generator=torch.Generator().manual_seed(0))
+    return {"train": (x, (x[:, 0] > 0.5).long()), "test": (x, (x[:, 0] > 0.5).long())}
+"""
+
+
+def test_data_that_a_function_misses_stop_everything_before_it_starts(
+    call: Call,
+    rates: dict[str, StudySpec],
+    sample_mnist: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "rows_of_files.py").write_text(ROWS_OF_FILES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rates["second"] = study_of("second", data="rows_of_files:rows")
+    code, out, err = call(*run_of(Path("new")))
+    assert code == 3
+    assert "the part second cannot be run; --part runs others without it. the data set 'mnist' is not there" in err
+    assert "started" not in err
+    assert out == ""
+    assert Path("calls.txt").read_text() == "called\n"  # for both runs
+    Path("data").symlink_to(sample_mnist)
+    code, _, err = call(*run_of(Path("new"), "--part", "second"))
+    assert code == 0, err
+    assert "2 runs finished" in err
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"), [(StoppedError("the time limit was reached"), 4), (KeyboardInterrupt(), 130)]
+)
+def test_what_is_done_is_written_when_it_is_stopped(
+    stop: BaseException,
+    code: int,
+    call: Call,
+    rates: dict[str, StudySpec],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def one_run_of_the_second(study: Study, *_: object) -> Summary:
+        if study.spec.name == "first":
+            return do_quietly(study)
+        study.runs = dict(list(study.runs.items())[:1])
+        do_quietly(study)
+        raise stop
+
+    monkeypatch.setattr("landscope.cli.recipe.do_runs", one_run_of_the_second)
+    came, out, _ = call(*run_of(tmp_path / "new", "--json"))
+    assert came == code
+    names = ["first.json.gz", "first.html", "second.json.gz", "second.html"]
+    assert json.loads(out) == [str(tmp_path / "new" / name) for name in names]
+    assert len(load_bundle(tmp_path / "new" / "second.json.gz").records) == 1
+    assert all((tmp_path / "new" / name).is_file() for name in names)
+
+
+def test_a_time_limit_between_two_parts_does_not_hide_the_first(
+    call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(study: Study, *_: object) -> Summary:
+        time.sleep(1)
+        return do_quietly(study)
+
+    monkeypatch.setattr("landscope.cli.recipe.do_runs", slowly)
+    code, out, err = call(*run_of(tmp_path / "new", "--time-limit", 0.5))
+    assert code == 4
+    assert "the same command goes on" in err
+    assert out.split()[1::2] == [str(tmp_path / "new" / "first.json.gz"), str(tmp_path / "new" / "first.html")]
+
+
+def test_without_plotly_reports_have_no_script(
+    call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("landscope.cli.study_showing.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.embedding.util.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.cli.recipe.do_runs", lambda study, *_: do_quietly(study))
+    code, out, err = call(*run_of(tmp_path / "new", "--part", "first"))
+    assert code == 0, err
+    assert "plotly is not installed: reports are written without script" in err
+    assert "first.html" in out
+    assert "<script" not in (tmp_path / "new" / "first.html").read_text(encoding="utf-8")
+
+
+def test_a_part_that_is_whole_among_kept_records_needs_no_data(
+    call: Call, rates: dict[str, StudySpec], sample_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"name": "mnist", "root": str(tmp_path / "data"), "verify": False}
+    (tmp_path / "data").symlink_to(sample_mnist)
+    rates["first"] = study_of("first", data=data)
+    study = do_here(Study(rates["first"], tmp_path / "made"))
+    bundle = Bundle("rates", "first", "tiny", study.spec, tuple(study.records()))
+    kept = save_bundle(bundle, tmp_path / "kept" / "rates" / "first.json.gz")
+    (tmp_path / "data").unlink()
+    words = ["--part", "first", "--from", tmp_path / "kept"]
+    code, _, err = call(*run_of(tmp_path / "new", *words))
+    assert code == 0, err
+    assert (tmp_path / "new" / "first.json.gz").read_bytes() == kept.read_bytes()
+    save_bundle(replace(bundle, records=bundle.records[:1]), kept)
+    code, _, err = call(*run_of(tmp_path / "other", *words))
+    assert code == 3
+    assert "the part first cannot be run. MNIST is missing" in err

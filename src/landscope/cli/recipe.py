@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,13 +13,14 @@ from landscope.cli.failures import CommandError, StoppedError
 from landscope.cli.groups import command_group
 from landscope.cli.output import console, note, print_json, table, target, target_folder
 from landscope.cli.parameters import Json
+from landscope.cli.recipe_studies import part_studies
 from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
-from landscope.cli.study_showing import reports_can_be_made
+from landscope.cli.study_showing import reports_are_light
 from landscope.cli.text import duration, examples
 
 if TYPE_CHECKING:
-    from landscope.recipes import Kept, Recipe
-    from landscope.studies.study import Study
+    from landscope.recipes import Recipe
+    from landscope.studies.executors.base import Summary
 
 __all__ = ["app"]
 
@@ -114,11 +116,11 @@ def run(
     """Run a recipe, part by part: what is done is skipped, what is half done goes on.
 
     Each part is a study with a report of its own; its records are kept in one small file beside it. A run that fails stops
-    nothing: the report names it, and the command ends with an error.
+    nothing: the report names it, and the command ends with an error. Data or packages that a part lacks are told of before any
+    run; stopped by a time limit or Ctrl-C, it writes the records and the report of what is done.
     """
     from landscope.core.errors import UnknownNameError
     from landscope.recipes import RECIPES, finish_part, kept_records
-    from landscope.studies.study import Study
 
     chosen = RECIPES[name]
     parts = chosen.parts(size)
@@ -129,28 +131,34 @@ def run(
     folder = target_folder(into or Path("recipes") / f"{name}-{size}")
     records = {} if kept is None else kept_records(_records_folder(kept), name, wanted, size)
     start = time.monotonic()
-    report = reports_can_be_made()
-    made, failed = [], []
-    for label, entry in wanted.items():
-        left = None if time_limit is None else time_limit - (time.monotonic() - start)
-        if left is not None and left <= 0:
-            raise StoppedError(f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on")
-        note(f"{name}, {label}: {entry.note or entry.study.name}")
-        study = Study(entry.study, folder / label)
-        if kept is not None:
-            _go_on_from(records.get(label), size, study)
-        pooled = entry.pool if pool is None else pool
-        summary = do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled)
-        if summary.failed:
-            failed.append(summary)
-        if study.progress().done:
-            made += finish_part(chosen, label, size, study, folder, report=report)
-    if as_json:
-        print_json([str(path) for path in made])
-    else:
-        for path in made:
-            typer.echo(f"written: {path}")
-    for summary in failed:
+    light = reports_are_light()
+    studies = part_studies(wanted, folder, records, size)
+    made: list[Path] = []
+    summaries: list[Summary] = []
+    try:
+        for label, study in studies.items():
+            left = None if time_limit is None else time_limit - (time.monotonic() - start)
+            if left is not None and left <= 0:
+                raise StoppedError(
+                    f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
+                )
+            entry = wanted[label]
+            note(f"{name}, {label}: {entry.note or entry.study.name}")
+            pooled = entry.pool if pool is None else pool
+            stopped: BaseException | None = None
+            try:
+                summaries.append(
+                    do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled)
+                )
+            except (StoppedError, KeyboardInterrupt) as error:
+                stopped = error
+            if study.progress().done:
+                made += finish_part(chosen, label, size, study, folder, light=light)
+            if stopped is not None:
+                raise stopped
+    finally:
+        _tell(made, as_json)
+    for summary in summaries:
         summary.check()
 
 
@@ -162,15 +170,13 @@ def _records_folder(folder: Path) -> Path:
     return folder
 
 
-def _go_on_from(kept: Kept | None, size: str, study: Study) -> None:
-    """Take the runs over that are among kept records, and say what became of it."""
-    from landscope.recipes import take_over
-
-    if kept is None:
-        note("there are no kept records of this part")
-        return
-    other = "" if kept.bundle.size == size else f"; the records are of size {kept.bundle.size}, not {size}"
-    note(f"{kept.path}: {take_over(study, kept.bundle)} of {len(study.runs)} runs taken over{other}")
+def _tell(made: Sequence[Path], as_json: bool) -> None:
+    """Which files were written."""
+    if as_json:
+        print_json([str(path) for path in made])
+    else:
+        for path in made:
+            typer.echo(f"written: {path}")
 
 
 @app.command("results", epilog=examples("landscope recipe results results --page RESULTS.md --reports light"))
@@ -194,9 +200,4 @@ def results(
     from landscope.recipes import write_results
 
     target(page)
-    made = write_results(_records_folder(folder), page, reports=reports)
-    if as_json:
-        print_json([str(path) for path in made])
-    else:
-        for path in made:
-            typer.echo(f"written: {path}")
+    _tell(write_results(_records_folder(folder), page, reports=reports), as_json)

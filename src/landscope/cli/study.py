@@ -13,7 +13,7 @@ from landscope.cli.groups import command_group
 from landscope.cli.output import console, print_json, target_folder
 from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
 from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
-from landscope.cli.study_showing import foretell, plain_statuses, reports_can_be_made, show, status_table, write
+from landscope.cli.study_showing import foretell, plain_statuses, reports_are_light, show, status_table, write
 from landscope.cli.text import examples
 
 __all__ = ["REPORT_EXAMPLES", "app", "report"]
@@ -73,6 +73,7 @@ def run(
     """
     from landscope.core.documents import read_document
     from landscope.core.schema import build
+    from landscope.studies.inputs import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
@@ -83,9 +84,10 @@ def run(
     if dry_run:
         foretell(made, as_json)
         return
-    with_report = with_report and reports_can_be_made()
+    light = with_report and reports_are_light()
+    check_inputs(made, set())
     summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool)
-    show(made, folder, summary, with_report, as_json)
+    show(made, folder, summary, with_report, as_json, light=light)
 
 
 @app.command(
@@ -148,6 +150,7 @@ def measure(
     """Measure models that you already have, and report on them like on any study."""
     from landscope.cli.sources import parsed_options
     from landscope.core.importing import is_import
+    from landscope.studies.inputs import check_inputs
     from landscope.studies.study import Study
 
     for file in checkpoints:
@@ -174,9 +177,10 @@ def measure(
     }
     folder = target_folder(into or Path("studies") / name)
     made = Study.of(written, folder)
-    with_report = reports_can_be_made()
+    light = reports_are_light()
+    check_inputs(made, set())
     summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool=False)
-    show(made, folder, summary, with_report, as_json)
+    show(made, folder, summary, True, as_json, light=light)
 
 
 REPORT_EXAMPLES = examples(

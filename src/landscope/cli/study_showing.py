@@ -18,22 +18,24 @@ if TYPE_CHECKING:
     from landscope.studies.executors.base import Summary
     from landscope.studies.study import Study
 
-__all__ = ["foretell", "plain_statuses", "reports_can_be_made", "show", "status_table", "write"]
+__all__ = ["foretell", "plain_statuses", "reports_are_light", "show", "status_table", "write"]
 
 MOST_ROWS = 60
 
 
-def reports_can_be_made() -> bool:
-    """Whether Plotly is here; told before hours of work, not after them."""
+def reports_are_light() -> bool:
+    """Whether reports are written without script, for want of Plotly; told before hours of work, not after them."""
     if find_spec("plotly") is not None:
-        return True
-    note("plotly is not installed: records are kept, no report is written. Run: pip install 'landscope[report]'")
-    return False
+        return False
+    note(
+        "plotly is not installed: reports are written without script. For all of it run: pip install 'landscope[report]'"
+    )
+    return True
 
 
-def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool) -> None:
+def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool, *, light: bool = False) -> None:
     """What became of the runs, and the report; an error where a run failed."""
-    page = write(made, folder / "report.html") if with_report and made.progress().done else None
+    page = write(made, folder / "report.html", light=light) if with_report and made.progress().done else None
     if as_json:
         print_json(_summary(made, summary, folder, page))
     else:

@@ -8,7 +8,7 @@ from landscope.recipes import (
     fam,
     function_centric,
 )
-from landscope.recipes.going_on import take_over
+from landscope.recipes.going_on import study_as_kept, take_over
 from landscope.recipes.kept import LAYOUT, Kept, kept_records
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.results import finish_part, results_page, write_results
@@ -30,6 +30,7 @@ __all__ = [
     "function_centric",
     "kept_records",
     "results_page",
+    "study_as_kept",
     "take_over",
     "write_results",
 ]

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+from landscope import __version__
 from landscope.core.schema import Plain, to_plain
 from landscope.recipes.bundle import Bundle
 from landscope.studies.canonical import run_key
+from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 
-__all__ = ["take_over"]
+__all__ = ["study_as_kept", "take_over"]
+
+
+def study_as_kept(spec: StudySpec, root: Path, kept: Bundle) -> Study:
+    """The study of a part on the version of the data that kept records are of: the data need not be here."""
+    versions = next((record.spec.get("versions") for record in kept.records), None)
+    known = versions if isinstance(versions, Mapping) else {}
+    return Study(spec, root, versions={**known, "landscope": __version__})
 
 
 def take_over(study: Study, kept: Bundle) -> int:

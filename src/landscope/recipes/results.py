@@ -34,12 +34,12 @@ REASON = 160
 
 
 def finish_part(
-    recipe: Recipe, part: str, size: Size, study: Study, folder: Path, *, report: bool = True
+    recipe: Recipe, part: str, size: Size, study: Study, folder: Path, *, light: bool = False
 ) -> list[Path]:
-    """After the runs of a part: its records in one file, and its report."""
+    """After the runs of a part, or those that were done before it was stopped: its records in one file, and its report."""
     bundle = Bundle(recipe.name, part, size, study.spec, tuple(study.records()), tuple(study.failures()))
     kept = save_bundle(bundle, folder / f"{part}.json.gz")
-    return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html")] if report else [kept]
+    return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html", light=light)]
 
 
 def write_results(folder: Path, page: Path, *, reports: Reports = "none") -> list[Path]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import cast
 
-from landscope.core.errors import ClaimError, RunStoppedError, StoreError
+from landscope.core.errors import ClaimError, DataFileError, MissingExtraError, RunStoppedError, StoreError
 from landscope.core.schema import Plain
 from landscope.studies import locks
 from landscope.studies.canonical import run_key, strict
@@ -98,8 +98,8 @@ class RunFolder:
         """Hold this run while the block lasts; `ClaimError` if another process does.
 
         What died writers left is swept up, a damaged record quarantined. A block that ends in an error leaves a failed run
-        with its traceback; one that ends before `finish`, or in a request to stop, or for lack of room, leaves a run that
-        can be resumed.
+        with its traceback; one that ends before `finish`, or in a request to stop, or for lack of room, of a data file or of
+        a package, leaves a run that can be resumed.
         """
         attempt = locks.take(self._attempts, self.stale_after)
         outcome: locks.Outcome = "stopped"
@@ -117,7 +117,8 @@ class RunFolder:
                     said = _one_line(error)
                     if not isinstance(error, RunStoppedError | ClaimError) and not is_full(error):
                         self._write_failure(error)
-                        outcome = "failed"
+                        if not isinstance(error, DataFileError | MissingExtraError):  # which may be here the next time
+                            outcome = "failed"
                     raise
         finally:
             if not locks.read(self._attempts, attempt.number).outcome:

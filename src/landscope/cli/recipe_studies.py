@@ -1,0 +1,56 @@
+"""The studies of a recipe's parts, ready to run: with what is among kept records, and nothing missing for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from landscope.cli.output import note
+
+if TYPE_CHECKING:
+    from landscope.recipes import Kept, Part
+    from landscope.studies.spec import StudySpec
+    from landscope.studies.study import Study
+
+__all__ = ["part_studies"]
+
+
+def part_studies(wanted: Mapping[str, Part], folder: Path, records: Mapping[str, Kept], size: str) -> dict[str, Study]:
+    """The studies of some parts, with what is among kept records; an error if one lacks data or a package, before any run."""
+    from landscope.core.errors import DataFileError, MissingExtraError
+    from landscope.studies.inputs import check_inputs
+
+    studies: dict[str, Study] = {}
+    asked: set[tuple[str, str]] = set()
+    for label, entry in wanted.items():
+        if records and label not in records:
+            note(f"{label}: there are no kept records of this part")
+        try:
+            studies[label] = _study(entry.study, folder / label, records.get(label), size)
+            check_inputs(studies[label], asked)
+        except (DataFileError, MissingExtraError) as error:
+            others = "; --part runs others without it" if len(wanted) > 1 else ""
+            raise type(error)(f"the part {label} cannot be run{others}. {error}") from error
+    return studies
+
+
+def _study(spec: StudySpec, folder: Path, kept: Kept | None, size: str) -> Study:
+    """The study of a part; one whose runs are all among kept records needs no data."""
+    from landscope.core.errors import DataFileError
+    from landscope.recipes import study_as_kept, take_over
+    from landscope.studies.study import Study
+
+    missing: DataFileError | None = None
+    try:
+        study = Study(spec, folder)
+    except DataFileError as error:
+        if kept is None:
+            raise
+        missing, study = error, study_as_kept(spec, folder, kept.bundle)
+    if kept is not None:
+        other = "" if kept.bundle.size == size else f"; the records are of size {kept.bundle.size}, not {size}"
+        note(f"{kept.path}: {take_over(study, kept.bundle)} of {len(study.runs)} runs taken over{other}")
+    if missing is not None and study.progress().done < len(study.runs):
+        raise missing
+    return study

@@ -1,0 +1,62 @@
+"""Whether what the runs of a study need is here: asked once, before any of them starts.
+
+A data set by name is looked for when its study is made. Whether a function that gives rows finds its files, or a network the
+package that it needs, shows only when it is called: here once for all runs, which costs what each of them pays at its beginning.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+
+from landscope.core.errors import DataFileError, MissingExtraError
+from landscope.core.importing import is_import
+from landscope.core.schema import to_plain
+from landscope.models import MODELS
+from landscope.studies.canonical import canonical_json
+from landscope.studies.store import RunState
+from landscope.studies.study import Study
+from landscope.training.rows import load_rows
+from landscope.training.sources import make_task
+from landscope.training.spec import TrainingSpec
+
+__all__ = ["check_inputs"]
+
+
+def check_inputs(study: Study, asked: set[tuple[str, str]]) -> None:
+    """Raise the `DataFileError` or `MissingExtraError` that runs which are not done would end in; other errors are left to them.
+
+    `asked` remembers, over several studies, which data and which network on them were here.
+    """
+    for training in _left(study):
+        data, network = training.data, training.model.name
+        rows = (canonical_json(to_plain(data)), "")
+        task = (rows[0], network) if _may_lack_a_package(network) else rows
+        if task in asked or (task == rows and not is_import(data.name)):
+            continue
+        asked |= {rows, task}
+        try:
+            with redirect_stdout(sys.stderr):  # standard output is for results
+                load_rows(data) if task == rows else make_task(training)
+        except (DataFileError, MissingExtraError):
+            raise
+        except Exception:  # of the user's own, or of settings: it stops those runs that it concerns, not the others
+            continue
+
+
+def _left(study: Study) -> Iterator[TrainingSpec]:
+    """What the runs that are not done train, or take as it was trained."""
+    taken = study.spec.checkpoints
+    for key, status in study.statuses().items():
+        if status.state is not RunState.DONE:
+            training = study.runs[key].training
+            if training is not None:
+                yield training
+            elif taken is not None:
+                yield TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss)
+
+
+def _may_lack_a_package(network: str) -> bool:
+    """Whether only building it tells: a function, or a network that has an extra."""
+    return is_import(network) or MODELS[network].extra is not None
