@@ -212,7 +212,7 @@ def test_data_that_a_function_misses_stop_everything_before_it_starts(
     rates["second"] = study_of("second", data="rows_of_files:rows")
     code, out, err = call(*run_of(Path("new")))
     assert code == 3
-    assert "the part second cannot be run; --part runs others without it. the data set 'mnist' is not there" in err
+    assert "the part second cannot be run (--part chooses others): the data set 'mnist' is not there" in err
     assert "started" not in err
     assert out == ""
     assert Path("calls.txt").read_text() == "called\n"  # for both runs
@@ -293,4 +293,4 @@ def test_a_part_that_is_whole_among_kept_records_needs_no_data(
     save_bundle(replace(bundle, records=bundle.records[:1]), kept)
     code, _, err = call(*run_of(tmp_path / "other", *words))
     assert code == 3
-    assert "the part first cannot be run. MNIST is missing" in err
+    assert "the part first cannot be run: MNIST is missing" in err

@@ -183,6 +183,17 @@ def test_models_that_exist(call: Call, digits_net: Path, tmp_path: Path) -> None
     assert "no such file" in err
 
 
+def test_without_plotly_the_report_of_a_study_has_no_script(
+    call: Call, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("landscope.cli.study_showing.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.embedding.util.find_spec", lambda name: None)
+    code, out, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--json")
+    assert code == 0, err
+    assert "reports are written without script" in err
+    assert "<script" not in Path(json.loads(out)["report"]).read_text(encoding="utf-8")
+
+
 def test_a_file_where_a_folder_is_to_be_is_told_before_anything_starts(
     call: Call, spec: Path, digits_net: Path
 ) -> None:

@@ -63,6 +63,12 @@ def test_version_can_be_chosen(sample_roots: dict[str, Path], tmp_path: Path) ->
 def test_status(tmp_path: Path, sample_roots: dict[str, Path]) -> None:
     assert status("mnist", root=tmp_path).state == "missing"
     assert status("mnist", root=tmp_path).hint == "landscope data get mnist"
+    for name, file, folder in (
+        ("skulls", "ch2.nii", "head"),
+        ("tinyimagenet100_32", "classes.txt", "tinyimagenet100_32"),
+    ):
+        hint = status(name, root=tmp_path).hint  # neither can be downloaded
+        assert f"{file} into {tmp_path / folder} (LANDSCOPE_DATA names another place" in hint
     state = status("mnist", root=sample_roots["mnist"])
     assert state.state == "damaged"
     assert len(state.problems) == 4

@@ -30,8 +30,8 @@ def part_studies(wanted: Mapping[str, Part], folder: Path, records: Mapping[str,
             studies[label] = _study(entry.study, folder / label, records.get(label), size)
             check_inputs(studies[label], asked)
         except (DataFileError, MissingExtraError) as error:
-            others = "; --part runs others without it" if len(wanted) > 1 else ""
-            raise type(error)(f"the part {label} cannot be run{others}. {error}") from error
+            others = " (--part chooses others)" if len(wanted) > 1 else ""
+            raise type(error)(f"the part {label} cannot be run{others}: {error}") from error
     return studies
 
 

@@ -50,8 +50,16 @@ def status(name: str, *, root: str | os.PathLike[str] | None = None, verify: boo
     found = [(version, *survey(version, root, verify=verify)) for version in dataset.versions]
     # A whole version counts before a damaged one, a damaged one before none.
     version, state, folder, problems = min(found, key=lambda f: ("present", "damaged", "missing").index(f[1]))
-    hint = "" if state == "present" else f"landscope data get {name}" if version.downloads else version.by_hand
+    hint = (
+        "" if state == "present" else f"landscope data get {name}" if version.downloads else _by_hand(version, folder)
+    )
     return SetStatus(name, dataset.title, state, version.name, folder, problems, dataset.licence, hint)
+
+
+def _by_hand(version: Version, folder: Path) -> str:
+    """Where the files of a version go that cannot be downloaded."""
+    files = ", ".join(version.files)
+    return f"{version.by_hand} Put {files} into {folder} (LANDSCOPE_DATA names another place for data sets)."
 
 
 def list_status(*, root: str | os.PathLike[str] | None = None, verify: bool = True) -> list[SetStatus]:
