@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -18,7 +19,7 @@ from landscope.core.schema import build
 from landscope.recipes import RECIPES
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.recipe import Part, Recipe
-from landscope.studies.executors.base import Summary
+from landscope.studies.executors.base import Job, Resources, Summary
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 
@@ -247,6 +248,21 @@ def test_what_is_done_is_written_when_it_is_stopped(
     assert json.loads(out) == [str(tmp_path / "new" / name) for name in names]
     assert len(load_bundle(tmp_path / "new" / "second.json.gz").records) == 1
     assert all((tmp_path / "new" / name).is_file() for name in names)
+
+
+def test_a_time_limit_that_no_executor_hears_ends_in_order(
+    call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_no_hurry(study: Study, needs: Resources) -> list[Job]:
+        time.sleep(5)
+        return []
+
+    monkeypatch.setattr(Study, "jobs", in_no_hurry)
+    before = signal.getsignal(signal.SIGTERM)
+    code, _, err = call(*run_of(tmp_path / "new", "--part", "first", "--time-limit", 1))
+    assert code == 4
+    assert "0 of 2 runs are done" in err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_time_limit_between_two_parts_does_not_hide_the_first(

@@ -82,18 +82,19 @@ def do_runs(
     before = made.progress()
     note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
     _warn_of_averages(made)
-    with _Limit(time_limit) as limit:
-        try:
+    limit = _Limit(time_limit)
+    try:
+        with limit:
             if pool and (pools := made.pools(needs)):
                 worker.run(pools, on_event=_tell_of_pools(pools))
             summary = worker.run(made.jobs(needs), on_event=_tell(made))
-        except KeyboardInterrupt:
-            _say_where(made, folder)
-            if limit.reached:
-                raise StoppedError(
-                    f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
-                ) from None
-            raise
+    except KeyboardInterrupt:
+        _say_where(made, folder)
+        if limit.reached:
+            raise StoppedError(
+                f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
+            ) from None
+        raise
     note(f"{len(summary.finished)} runs finished in {duration(time.monotonic() - start)}")
     return summary
 
@@ -111,7 +112,7 @@ def _warn_of_averages(made: Study) -> None:
 
 
 class _Limit:
-    """After so many seconds this process is asked to stop, as by SIGTERM."""
+    """After so many seconds this process is asked to stop, as by SIGTERM; where no executor hears it, as by Ctrl-C."""
 
     def __init__(self, seconds: float | None) -> None:
         self.reached = False
@@ -123,6 +124,7 @@ class _Limit:
 
     def __enter__(self) -> _Limit:
         if self._timer:
+            self._before = signal.signal(signal.SIGTERM, signal.default_int_handler)
             self._timer.daemon = True
             self._timer.start()
         return self
@@ -130,6 +132,7 @@ class _Limit:
     def __exit__(self, *_: object) -> None:
         if self._timer:
             self._timer.cancel()
+            signal.signal(signal.SIGTERM, self._before)
 
 
 def _executor(made: Study, name: ExecutorName, retry_failed: bool, options: Sequence[str] | None) -> Executor:
