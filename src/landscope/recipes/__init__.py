@@ -8,6 +8,7 @@ from landscope.recipes import (
     fam,
     function_centric,
 )
+from landscope.recipes.bundle import load_bundle
 from landscope.recipes.going_on import study_as_kept, take_over
 from landscope.recipes.kept import LAYOUT, Kept, kept_records
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
@@ -29,6 +30,7 @@ __all__ = [
     "finish_part",
     "function_centric",
     "kept_records",
+    "load_bundle",
     "results_page",
     "study_as_kept",
     "take_over",
