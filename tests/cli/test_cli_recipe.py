@@ -200,7 +200,7 @@ def rows():
 """
 
 
-def test_data_that_a_function_misses_stop_everything_before_it_starts(
+def test_data_that_a_function_misses_stop_its_part_before_anything_starts(
     call: Call,
     rates: dict[str, StudySpec],
     sample_mnist: Path,
@@ -211,12 +211,16 @@ def test_data_that_a_function_misses_stop_everything_before_it_starts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     rates["second"] = study_of("second", data="rows_of_files:rows")
-    code, out, err = call(*run_of(Path("new")))
+    code, out, err = call(*run_of(Path("new"), "--part", "second"))
     assert code == 3
-    assert "the part second cannot be run (--part chooses others): the data set 'mnist' is not there" in err
+    assert "the part second cannot be run: the data set 'mnist' is not there" in err
     assert "started" not in err
     assert out == ""
     assert Path("calls.txt").read_text() == "called\n"  # for both runs
+    code, out, err = call(*run_of(Path("new")))  # those that can be run are, and the rest is told of before and after
+    assert code == 3
+    assert out.split()[1::2] == ["new/first.json.gz", "new/first.html"]
+    assert err.count("the part second cannot be run: the data set 'mnist' is not there") == 2
     Path("data").symlink_to(sample_mnist)
     code, _, err = call(*run_of(Path("new"), "--part", "second"))
     assert code == 0, err

@@ -116,8 +116,9 @@ def run(
     """Run a recipe, part by part: what is done is skipped, what is half done goes on.
 
     Each part is a study with a report of its own; its records are kept in one small file beside it. A run that fails stops
-    nothing: the report names it, and the command ends with an error. Data or packages that a part lacks are told of before any
-    run; stopped by a time limit or Ctrl-C, it writes the records and the report of what is done.
+    nothing: the report names it, and the command ends with an error. Parts that lack data or a package are told of before any
+    run, and left out unless they were asked for by name; stopped by a time limit or Ctrl-C, it writes the records and the
+    report of what is done.
     """
     from landscope.core.errors import UnknownNameError
     from landscope.recipes import RECIPES, finish_part, kept_records
@@ -132,7 +133,11 @@ def run(
     records = {} if kept is None else kept_records(_records_folder(kept), name, wanted, size)
     start = time.monotonic()
     light = reports_are_light()
-    studies = part_studies(wanted, folder, records, size)
+    studies, lacking = part_studies(wanted, folder, records, size)
+    for missing in lacking.values():
+        if part or not studies:
+            raise missing
+        note(f"{missing}; the others are run")
     made: list[Path] = []
     summaries: list[Summary] = []
     try:
@@ -160,6 +165,8 @@ def run(
         _tell(made, as_json)
     for summary in summaries:
         summary.check()
+    for missing in lacking.values():
+        raise missing
 
 
 def _records_folder(folder: Path) -> Path:

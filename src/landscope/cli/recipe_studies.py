@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from landscope.cli.output import note
 
 if TYPE_CHECKING:
+    from landscope.core.errors import LandscopeError
     from landscope.recipes import Kept, Part
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
@@ -16,23 +17,26 @@ if TYPE_CHECKING:
 __all__ = ["part_studies"]
 
 
-def part_studies(wanted: Mapping[str, Part], folder: Path, records: Mapping[str, Kept], size: str) -> dict[str, Study]:
-    """The studies of some parts, with what is among kept records; an error if one lacks data or a package, before any run."""
+def part_studies(
+    wanted: Mapping[str, Part], folder: Path, records: Mapping[str, Kept], size: str
+) -> tuple[dict[str, Study], dict[str, LandscopeError]]:
+    """The studies of some parts, with what is among kept records; and of those that lack data or a package, what they lack."""
     from landscope.core.errors import DataFileError, MissingExtraError
     from landscope.studies.inputs import check_inputs
 
     studies: dict[str, Study] = {}
+    lacking: dict[str, LandscopeError] = {}
     asked: set[tuple[str, str]] = set()
     for label, entry in wanted.items():
         if records and label not in records:
             note(f"{label}: there are no kept records of this part")
         try:
-            studies[label] = _study(entry.study, folder / label, records.get(label), size)
-            check_inputs(studies[label], asked)
+            study = _study(entry.study, folder / label, records.get(label), size)
+            check_inputs(study, asked)
+            studies[label] = study
         except (DataFileError, MissingExtraError) as error:
-            others = " (--part chooses others)" if len(wanted) > 1 else ""
-            raise type(error)(f"the part {label} cannot be run{others}: {error}") from error
-    return studies
+            lacking[label] = type(error)(f"the part {label} cannot be run: {error}")
+    return studies, lacking
 
 
 def _study(spec: StudySpec, folder: Path, kept: Kept | None, size: str) -> Study:
