@@ -58,6 +58,24 @@ def test_a_dry_run_lists_the_runs_and_does_nothing(call: Call, spec: Path, tmp_p
     assert "4 runs, one at a time about" in out
 
 
+def test_some_of_the_runs(call: Call, spec: Path, tmp_path: Path) -> None:
+    words = ["study", "run", spec, "--into", tmp_path / "s", "--only", "seed=1"]
+    code, out, _ = call(*words, "--only", "condition=decay", "--dry-run", "--json")
+    assert code == 0
+    assert [(run["condition"], run["seed"]) for run in json.loads(out)["runs"]] == [("decay", 1)]
+    code, _, err = call(*words, "-e", "workers=1")
+    assert code == 0, err
+    assert "4 runs, 0 done before, 2 of them asked for" in err
+    assert "2 runs finished" in err
+    code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--pool")
+    assert code == 0, err
+    assert "4 runs, 2 done before; in" in err
+    for wrong, told in [("seed", "NAME=VALUE was expected"), ("sed=1", "seed"), ("seed=5", "Choices: 0, 1")]:
+        code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "--only", wrong)
+        assert code == 2
+        assert told in err
+
+
 def test_mistakes_are_one_line_each(call: Call, spec: Path, tmp_path: Path) -> None:
     spec.write_text(STUDY.replace("weight_decay", "wait_decay").replace("epochs: 2", "epochs: none"))
     code, _, err = call("study", "run", spec, "--into", tmp_path / "s")

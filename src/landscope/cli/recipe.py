@@ -14,7 +14,16 @@ from landscope.cli.groups import command_group
 from landscope.cli.output import console, note, print_json, table, target, target_folder
 from landscope.cli.parameters import Json
 from landscope.cli.recipe_studies import part_studies
-from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_running import (
+    ExecutorOption,
+    ExecutorOptions,
+    Gpus,
+    Only,
+    Pool,
+    RetryFailed,
+    TimeLimit,
+    do_runs,
+)
 from landscope.cli.study_showing import reports_are_light
 from landscope.cli.text import duration, examples
 
@@ -84,6 +93,7 @@ def _plain(one: Recipe) -> dict[str, object]:
         "landscope recipe run false-friend --size small --part softmax-regression",
         "landscope recipe run explicit-regularisation --size paper --time-limit 1500   # again: it goes on",
         "landscope recipe run fam --size paper --part skulls --from results   # only what is not among these records",
+        "landscope recipe run fam --size paper --part cifar10 --only method=sam --only seed=2",
     ),
 )
 def run(
@@ -109,6 +119,7 @@ def run(
     executor_option: ExecutorOptions = None,
     gpus: Gpus = None,
     pool: Pool = None,
+    only: Only = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -122,9 +133,10 @@ def run(
     """
     from landscope.core.errors import UnknownNameError
     from landscope.recipes import RECIPES, finish_part, kept_records
+    from landscope.studies.choosing import chosen
 
-    chosen = RECIPES[name]
-    parts = chosen.parts(size)
+    recipe = RECIPES[name]
+    parts = recipe.parts(size)
     for label in part or ():
         if label not in parts:
             raise UnknownNameError.among(f"part of {name}", label, parts)
@@ -138,6 +150,8 @@ def run(
         if part or not studies:
             raise missing
         note(f"{missing}; the others are run")
+    for study in studies.values():
+        chosen(study.runs, only or ())  # a name that a part does not know is told of before any run
     made: list[Path] = []
     summaries: list[Summary] = []
     try:
@@ -153,12 +167,12 @@ def run(
             stopped: BaseException | None = None
             try:
                 summaries.append(
-                    do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled)
+                    do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled, only)
                 )
             except (StoppedError, KeyboardInterrupt) as error:
                 stopped = error
             if study.progress().done:
-                made += finish_part(chosen, label, size, study, folder, light=light)
+                made += finish_part(recipe, label, size, study, folder, light=light)
             if stopped is not None:
                 raise stopped
     finally:

@@ -12,7 +12,16 @@ from landscope.cli.failures import CommandError
 from landscope.cli.groups import command_group
 from landscope.cli.output import console, print_json, target_folder
 from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
-from landscope.cli.study_running import ExecutorOption, ExecutorOptions, Gpus, Pool, RetryFailed, TimeLimit, do_runs
+from landscope.cli.study_running import (
+    ExecutorOption,
+    ExecutorOptions,
+    Gpus,
+    Only,
+    Pool,
+    RetryFailed,
+    TimeLimit,
+    do_runs,
+)
 from landscope.cli.study_showing import foretell, plain_statuses, reports_are_light, show, status_table, write
 from landscope.cli.text import examples
 
@@ -43,7 +52,7 @@ app = command_group(
         "landscope study run study.yaml                      # stopped or killed: the same command goes on",
         "landscope study run study.yaml --executor ray -e address=auto",
         "landscope study run study.yaml --executor slurm -e minutes=120",
-        "landscope study run study.yaml --time-limit 3600",
+        "landscope study run study.yaml --time-limit 3600 --only seed=0   # one seed of every condition first",
     ),
 )
 def run(
@@ -59,6 +68,7 @@ def run(
     executor_option: ExecutorOptions = None,
     gpus: Gpus = None,
     pool: Pool = None,
+    only: Only = None,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     dry_run: Annotated[
@@ -73,6 +83,7 @@ def run(
     """
     from landscope.core.documents import read_document
     from landscope.core.schema import build
+    from landscope.studies.choosing import chosen
     from landscope.studies.inputs import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
@@ -81,12 +92,14 @@ def run(
     checked = build(StudySpec, document.content, document.place)
     folder = target_folder(into or Path("studies") / checked.name)
     made = Study(checked, store or folder, document.place)
+    asked = chosen(made.runs, only or ())
     if dry_run:
+        made.runs = {key: one for key, one in made.runs.items() if key in asked}
         foretell(made, as_json)
         return
     light = with_report and reports_are_light()
     check_inputs(made, set())
-    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool)
+    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool, only)
     show(made, folder, summary, with_report, as_json, light=light)
 
 

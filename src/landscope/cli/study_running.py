@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from landscope.studies.executors.base import Event, Executor, Job, Summary
     from landscope.studies.study import Study
 
-__all__ = ["ExecutorName", "ExecutorOption", "ExecutorOptions", "Gpus", "Pool", "RetryFailed", "TimeLimit", "do_runs"]
+__all__ = [
+    "ExecutorName",
+    "ExecutorOption",
+    "ExecutorOptions",
+    "Gpus",
+    "Only",
+    "Pool",
+    "RetryFailed",
+    "TimeLimit",
+    "do_runs",
+]
 
 ExecutorName = Literal["local", "ray", "slurm"]
 ExecutorOption = Annotated[ExecutorName, typer.Option("--executor", help="Who does the runs.")]
@@ -53,6 +63,14 @@ Pool = Annotated[
         show_default=False,
     ),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Only runs with this level of an axis, this seed or this condition; may be repeated.",
+        show_default=False,
+    ),
+]
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try runs that failed again.")]
 TimeLimit = Annotated[
     float | None,
@@ -69,25 +87,30 @@ def do_runs(
     time_limit: float | None,
     gpus: int | None,
     pool: bool | None,
+    only: Sequence[str] | None = None,
 ) -> Summary:
-    """Do the runs of a study, telling what happens; Ctrl-C and a time limit leave it resumable."""
+    """Do the runs of a study, or some of them, telling what happens; Ctrl-C and a time limit leave it resumable."""
     import torch
 
+    from landscope.studies.choosing import chosen
     from landscope.studies.executors.base import Resources
+    from landscope.studies.pooling import members_of
 
+    keys = chosen(made.runs, only or ())
     needs = Resources(gpus=int(torch.cuda.is_available()) if gpus is None else gpus)
     worker = _executor(made, executor, retry_failed, executor_options)
     made.save(folder)
     start = time.monotonic()
     before = made.progress()
-    note(f"{made.spec.name}: {before.total} runs, {before.done} done before; in {folder}")
+    some = f", {len(keys)} of them asked for" if len(keys) < before.total else ""
+    note(f"{made.spec.name}: {before.total} runs, {before.done} done before{some}; in {folder}")
     _warn_of_averages(made)
     limit = _Limit(time_limit)
     try:
         with limit:
-            if pool and (pools := made.pools(needs)):
+            if pool and (pools := [job for job in made.pools(needs) if keys.issuperset(members_of(job.spec))]):
                 worker.run(pools, on_event=_tell_of_pools(pools))
-            summary = worker.run(made.jobs(needs), on_event=_tell(made))
+            summary = worker.run([job for job in made.jobs(needs) if job.key in keys], on_event=_tell(made))
     except KeyboardInterrupt:
         _say_where(made, folder)
         if limit.reached:
