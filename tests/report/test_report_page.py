@@ -29,6 +29,7 @@ from landscope.report.calibrations import calibrations
 from landscope.report.cohorts import Study
 from landscope.report.embedding import embedded_json, plotly_script
 from landscope.report.published import ComparedNumber, comparisons
+from landscope.report.static_models import draw_reliability
 from landscope.studies.record import Record, Subject
 from landscope.studies.table import long_table, wide_table
 
@@ -381,6 +382,18 @@ def test_reliability_before_and_after_come_from_both_models(records: list[Record
     assert not faults.faults
     assert all(set(tables) == {"before", "after"} for tables in found.values())
     assert all(tables["before"].ece > tables["after"].ece for tables in found.values())
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_before_and_after_are_named_where_there_are_both(tmp_path: Path, light: bool) -> None:
+    for temperature in (True, False):
+        found = quick(make_records(["a"], seeds=3, temperature=temperature), tmp_path, light=light)
+        assert ("Calibration before and after temperature scaling" in found.text) == temperature
+        assert ("before" in found.text) == temperature
+    diagram = draw_reliability(Study.of(make_records(["a"], seeds=3, temperature=False)))
+    assert diagram is not None
+    [entry] = diagram.axes[0].get_legend().get_texts()
+    assert re.fullmatch(r"0\.\d{3}", entry.get_text())
 
 
 def test_published_numbers_stand_beside_ours_in_their_units(records: list[Record], read: Reader) -> None:

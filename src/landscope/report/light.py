@@ -20,7 +20,7 @@ FIGURES: Mapping[str, Mapping[str, str]] = {
         "correlations": "The same correlations at a glance.",
     },
     "scatter": {"scatter": "The strongest measures against the outcomes, a point for each model."},
-    "calibration": {"reliability": "Confidence against accuracy, before and after temperature scaling."},
+    "calibration": {"reliability": "Confidence against accuracy: all models of a condition together."},
     "spectra": {"spectra": "Densities of the eigenvalues of the Hessian."},
     "landscapes": {"landscape": "Lines of equal loss in a filter-normalised plane through the weights."},
     "training": {

@@ -4,7 +4,7 @@
     correlations   the same numbers as a heat map
     scatter        the strongest measures (columns) against the outcomes (rows), conditions by colour
     axes           outcomes along an axis of numbers
-    reliability    confidence against accuracy, before and after temperature scaling
+    reliability    confidence against accuracy, before and after temperature scaling where both were measured
     spectra        densities of eigenvalues
     landscape      lines of equal loss, train beside test
     training       what the histories tell, along epochs or steps

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscope.report.along_axes import axis_figures
-from landscope.report.calibrations import calibrations, pooled
+from landscope.report.calibrations import both_times, calibrations, pooled
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.extras import gather, read_landscape, spread_over_conditions
@@ -61,10 +61,11 @@ def draw_axes(study: Study) -> Figure | None:
 
 
 def draw_reliability(study: Study) -> Figure | None:
-    """A panel for each condition: all its models together, before and after temperature scaling."""
+    """A panel for each condition: all its models together, before and after temperature scaling where there are both."""
     from matplotlib.figure import Figure
 
     found, _ = calibrations(study)
+    both = both_times(found)
     shown = [
         number for number in range(len(study.conditions)) if any(study.condition_of[run] == number for run in found)
     ]
@@ -87,7 +88,8 @@ def draw_reliability(study: Study) -> Figure | None:
                 axes.vlines(table.confidence[held], low[held], high[held], color=colour(number), lw=0.6)
                 axes.plot(
                     table.confidence[held], table.accuracy[held], line, marker=mark, ms=2.5, lw=1, color=colour(number),
-                    mfc="white" if when == "before" else colour(number), label=f"{when}: {error:.3f}",
+                    mfc="white" if when == "before" else colour(number),
+                    label=f"{when}: {error:.3f}" if both else f"{error:.3f}",
                 )  # fmt: skip
         axes.set_title(f"{literal(study.conditions[number])}, n = {len(members)}", loc="left", fontsize=7)
         axes.legend(frameon=False, fontsize=6, title="calibration error", title_fontsize=6)
