@@ -154,6 +154,17 @@ def test_a_light_report_has_pictures_and_no_script(records: list[Record], tmp_pa
     assert all(text in light.text for text in ("13.9", "−1.5", "as published"))
 
 
+@pytest.mark.parametrize("light", [False, True])
+def test_files_are_promised_only_by_pages_that_have_them(tmp_path: Path, light: bool) -> None:
+    records = [
+        replace(r, subjects=tuple(replace(r.subjects[0], checkpoint=f"step {step}") for step in range(5)))
+        for r in make_records(["a"], seeds=3, extras=False)
+    ]
+    text = quick(records, tmp_path, light=light).text
+    assert "Not shown here: step 4." in text
+    assert ("CSV" in text) == (not light)
+
+
 def test_claims_name_a_few_runs_or_all_of_them(tmp_path: Path) -> None:
     some = make_records(["a", "b"], seeds=3, extras=False)
     runs = [record.run for record in some]
