@@ -18,7 +18,7 @@ from landscope.report.cohorts import Study
 from landscope.report.columns import label, parts
 from landscope.report.embedding import plot_text, rounded
 from landscope.report.section import Panels, Plot, Section
-from landscope.report.traces import Floats, axis, spans_decades
+from landscope.report.traces import Floats, axis, line_of, spans_decades
 
 __all__ = ["AxisFigure", "AxisLine", "axis_figures", "axis_section", "leading_number"]
 
@@ -153,7 +153,7 @@ def _plot(figure: AxisFigure) -> Plot:
             "x": rounded(line.x),
             "y": rounded(line.mean),
             "error_y": {"type": "data", "array": rounded(line.spread), "thickness": 1, "width": 3},
-            "line": {"color": f"@c{number}", "width": 1.6},
+            "line": line_of(number, 1.6),
             "marker": {"color": f"@c{number}", "size": 6},
             "name": plot_text(line.name),
             "text": plot_text(line.name),

@@ -37,6 +37,7 @@ __all__ = ["FORMATS", "figures", "pictures"]
 FORMATS = ("png", "svg", "pdf")
 SCREEN = 110
 """Dots per inch of figures inside a page."""
+PALETTE = 256
 SETTINGS = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -88,9 +89,19 @@ def pictures(study: Study, found: Associations | None) -> dict[str, bytes]:
     shown = {}
     for name, figure in _drawn(study, found):
         content = io.BytesIO()
-        figure.savefig(content, format="png", dpi=SCREEN, bbox_inches="tight", metadata={"Software": "Landscope"})
-        shown[name] = content.getvalue()
+        figure.savefig(content, format="png", dpi=SCREEN, bbox_inches="tight")
+        shown[name] = _with_palette(content)
     return shown
+
+
+def _with_palette(content: io.BytesIO) -> bytes:
+    """The PNG with its 256 commonest colours: a third of the bytes, and to the eye the same."""
+    from PIL import Image  # Pillow comes with matplotlib
+
+    few = Image.open(content).convert("RGB").quantize(PALETTE, dither=Image.Dither.NONE)
+    smaller = io.BytesIO()
+    few.save(smaller, "png", optimize=True)
+    return smaller.getvalue()
 
 
 def _drawn(study: Study, found: Associations | None) -> Iterator[tuple[str, Figure]]:

@@ -13,7 +13,7 @@ from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.extras import gather, read_landscape, spread_over_conditions
 from landscope.report.spectral import densities
-from landscope.report.static_style import FAINT, bare, colour, legend, literal, symbol
+from landscope.report.static_style import FAINT, bare, colour, legend, line, literal, point
 from landscope.report.traces import spans_decades
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def draw_axes(study: Study) -> Figure | None:
     figure = Figure(figsize=(0.5 + 3.2 * columns, 2.9 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes, each in zip(panels.flat, every, strict=False):
-        for number, line in enumerate(each.lines):
+        for number, curve in enumerate(each.lines):
             axes.errorbar(
-                line.x, line.mean, line.spread, color=colour(number), marker=symbol(number), ms=3.5, lw=1, capsize=2,
-                label=literal(line.name),
+                curve.x, curve.mean, curve.spread, **line(number) | point(number), ms=3.5, lw=1, capsize=2,
+                label=literal(curve.name),
             )  # fmt: skip
         if each.logarithmic:
             axes.set_xscale("log")
@@ -52,7 +52,7 @@ def draw_axes(study: Study) -> Figure | None:
         axes.set(xlabel=literal(each.axis), ylabel=literal(label(each.outcome)))
         rest = f", {each.left_out} more lines left out" if each.left_out else ""
         axes.set_title(f"n = {each.n}{rest}", loc="left", fontsize=7)
-        if any(line.name for line in each.lines):
+        if any(curve.name for curve in each.lines):
             axes.legend(frameon=False, fontsize=6)
         bare(axes)
     for axes in list(panels.flat)[len(every) :]:
@@ -78,7 +78,7 @@ def draw_reliability(study: Study) -> Figure | None:
     for axes, number in zip(panels.flat, shown, strict=False):
         members = [tables for run, tables in found.items() if study.condition_of[run] == number]
         axes.plot([0, 1], [0, 1], ":", color=FAINT, lw=0.8)
-        for when, line, mark in (("before", "--", "o"), ("after", "-", "s")):
+        for when, dash, mark in (("before", "--", "o"), ("after", "-", "s")):
             tables = [by_time[when] for by_time in members if when in by_time]
             pool = pooled(tables) if tables else None
             if pool is not None:
@@ -87,7 +87,7 @@ def draw_reliability(study: Study) -> Figure | None:
                 held = table.counts > 0
                 axes.vlines(table.confidence[held], low[held], high[held], color=colour(number), lw=0.6)
                 axes.plot(
-                    table.confidence[held], table.accuracy[held], line, marker=mark, ms=2.5, lw=1, color=colour(number),
+                    table.confidence[held], table.accuracy[held], dash, marker=mark, ms=2.5, lw=1, color=colour(number),
                     mfc="white" if when == "before" else colour(number),
                     label=f"{when}: {error:.3f}" if both else f"{error:.3f}",
                 )  # fmt: skip
@@ -110,10 +110,10 @@ def draw_spectra(study: Study) -> Figure | None:
     if not every:
         return None
     figure = Figure(figsize=(0.5 + 3.2 * len(every), 2.8), layout="constrained")
-    legend(figure, study)
+    legend(figure, study, line)
     for axes, (name, curves) in zip(figure.subplots(1, len(every), squeeze=False)[0], every.items(), strict=True):
         for run, (grid, density) in curves.items():
-            axes.plot(grid, density, lw=0.8, alpha=0.8, color=colour(study.condition_of[run]))
+            axes.plot(grid, density, lw=0.8, alpha=0.8, **line(study.condition_of[run]))
         axes.set(yscale="log", xlabel="eigenvalue", ylabel="density")
         axes.set_title(f"{name}, n = {len(curves)}", loc="left", fontsize=7)
         bare(axes)
