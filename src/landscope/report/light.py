@@ -15,6 +15,12 @@ __all__ = ["lightened"]
 
 FIGURES: Mapping[str, Mapping[str, str]] = {
     "axes": {"axes": "Outcomes along an axis: mean and standard deviation over models."},
+    "through-training": {
+        "checkpoints": "Over the steps at which models were measured: median of each condition, and from its smallest to its "
+        "largest model where conditions are few.",
+        "over-loss": "Measures over the training loss at those steps: medians of each condition, a point for each step, the "
+        "last one larger.",
+    },
     "correlations": {
         "forest": "Every measure against every outcome, with 95 % intervals.",
         "correlations": "The same correlations at a glance.",

@@ -4,6 +4,8 @@
     correlations   the same numbers as a heat map
     scatter        the strongest measures (columns) against the outcomes (rows), conditions by colour
     axes           outcomes along an axis of numbers
+    checkpoints    measures and outcomes over the steps at which they were measured
+    over-loss      measures over the training loss at those steps
     reliability    confidence against accuracy, before and after temperature scaling where both were measured
     spectra        densities of eigenvalues
     landscape      lines of equal loss, train beside test
@@ -27,6 +29,7 @@ from landscope.report.cohorts import Study
 from landscope.report.static_correlations import draw_correlations, draw_forest, draw_scatter
 from landscope.report.static_histories import draw_training
 from landscope.report.static_models import draw_axes, draw_landscapes, draw_reliability, draw_spectra
+from landscope.report.static_through_training import draw_over_loss, draw_through_training
 from landscope.studies.record import Record
 
 if TYPE_CHECKING:
@@ -126,6 +129,8 @@ def _drawings(study: Study, found: Associations | None) -> dict[str, Callable[[]
         }
     return correlated | {
         "axes": lambda: draw_axes(study),
+        "checkpoints": lambda: draw_through_training(study),
+        "over-loss": lambda: draw_over_loss(study),
         "reliability": lambda: draw_reliability(study),
         "spectra": lambda: draw_spectra(study),
         "landscape": lambda: draw_landscapes(study),
