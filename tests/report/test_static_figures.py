@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,8 +21,11 @@ from landscope.report import figures
 from landscope.report.associations import associate
 from landscope.report.cohorts import Study
 from landscope.report.histories import histories, mean_curves
+from landscope.report.landscapes import landscape_section
+from landscope.report.section import Plot
 from landscope.report.static_correlations import draw_scatter
 from landscope.report.static_histories import draw_training
+from landscope.report.static_models import draw_landscapes
 
 COLUMNS = {"measures": ["train.hessian_trace", "train.l2_norm"], "outcomes": ["test.error", "test.ece"]}
 ALL = ["forest", "correlations", "scatter", "reliability", "spectra", "landscape", "training"]
@@ -119,6 +123,26 @@ def test_texts_under_scatter_plots_do_not_meet() -> None:
         assert all(one.x1 < other.x0 for one, other in pairwise(shown))
     names = [axes.xaxis.label.get_window_extent() for axes in figure.axes]
     assert all(one.x1 < other.x0 for one, other in pairwise(names))
+
+
+def test_planes_share_one_scale_whose_kind_is_told() -> None:
+    records = make_records(["a", "b", "c"], seeds=1)
+    [first] = [dict(subject.extras) for subject in records[0].subjects if subject.temperature == 1.0]
+    plane = cast("dict[str, Any]", first["landscape"])
+    higher = {**plane, "values": {**plane["values"], "loss": (1e4 * np.ones((21, 21))).tolist()}}
+    subject = replace(records[0].subjects[0], extras={**first, "landscape": higher})
+    study = Study.of([replace(records[0], subjects=(subject,)), *records[1:]], None, None)
+    figure = draw_landscapes(study)
+    assert figure is not None
+    *panels, bar = figure.axes
+    norms = [axes.collections[0].norm for axes in panels]
+    assert len(panels) == 6
+    assert {type(norm).__name__ for norm in norms} == {"LogNorm"}
+    assert len({(norm.vmin, norm.vmax) for norm in norms}) == 1
+    assert bar.get_ylabel() == "loss, logarithmic scale"
+    [plot] = [block for block in landscape_section(study).blocks if isinstance(block, Plot)]
+    assert plot.spec["log"]
+    assert plot.spec["ends"] == pytest.approx([0.01, 1e4], rel=1)
 
 
 def test_the_same_study_gives_the_same_file(tmp_path: Path) -> None:

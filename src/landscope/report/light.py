@@ -28,7 +28,9 @@ FIGURES: Mapping[str, Mapping[str, str]] = {
     "scatter": {"scatter": "The strongest measures against the outcomes, a point for each model."},
     "calibration": {"reliability": "Confidence against accuracy: all models of a condition together."},
     "spectra": {"spectra": "Densities of the eigenvalues of the Hessian."},
-    "landscapes": {"landscape": "Lines of equal loss in a filter-normalised plane through the weights."},
+    "landscapes": {
+        "landscape": "Lines of equal loss in a filter-normalised plane through the weights, all on one scale."
+    },
     "training": {
         "training": "Training curves: a line for every model; with many, mean and standard deviation of each condition."
     },

@@ -12,6 +12,7 @@ from landscope.report.calibrations import both_times, calibrations, pooled
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.extras import gather, read_landscape, spread_over_conditions
+from landscope.report.landscapes import loss_scale
 from landscope.report.spectral import densities
 from landscope.report.static_style import FAINT, bare, colour, legend, line, literal, point
 from landscope.report.traces import spans_decades
@@ -24,6 +25,8 @@ __all__ = ["draw_axes", "draw_landscapes", "draw_reliability", "draw_spectra"]
 CONDITIONS = 12
 ACROSS = 4
 LANDSCAPES = 6
+LEVELS = 21
+"""Of the loss."""
 
 
 def draw_axes(study: Study) -> Figure | None:
@@ -121,35 +124,42 @@ def draw_spectra(study: Study) -> Figure | None:
 
 
 def draw_landscapes(study: Study) -> Figure | None:
-    """Lines of equal loss: a row for each model, a column for each split, one scale in a row."""
+    """Lines of equal loss: a row for each model, a column for each split, one scale for all of them."""
     from matplotlib.figure import Figure
 
     found, _ = gather(study, "landscape", read_landscape)
     shown = spread_over_conditions(study, found, LANDSCAPES)
     if not shown:
         return None
+    scale = loss_scale(shown.values())
+    spaced = np.geomspace if scale.logarithmic else np.linspace
+    levels = spaced(scale.low, scale.high, LEVELS)
     columns = max(map(len, shown.values()))
     figure = Figure(figsize=(0.8 + 2.3 * columns, 0.3 + 2.1 * len(shown)), layout="constrained")
-    for row, (run, landscapes) in zip(figure.subplots(len(shown), columns, squeeze=False), shown.items(), strict=True):
-        losses = np.concatenate([each.loss.ravel() for each in landscapes.values()])
-        losses = losses[np.isfinite(losses)]
-        log = spans_decades(losses)
-        ends = (losses.min(), max(losses.max(), losses.min() * (1 + 1e-9) + 1e-12))
-        levels = np.geomspace(*ends, 15) if log else np.linspace(*ends, 15)
+    panels = figure.subplots(len(shown), columns, squeeze=False)
+    for row, (run, landscapes) in zip(panels, shown.items(), strict=True):
         for axes, (split, each) in zip(row, landscapes.items(), strict=False):
-            lines = axes.contourf(
+            drawn = axes.contourf(
                 each.a,
                 each.b,
                 np.ma.masked_invalid(each.loss),
                 levels=levels,
-                norm="log" if log else "linear",
+                norm="log" if scale.logarithmic else "linear",
                 cmap="viridis",
             )
             axes.plot(0, 0, "+", color="white", ms=7)
             axes.set_title(f"{literal(study.run_name(run))}, {literal(split)}", loc="left", fontsize=7)
             axes.set(aspect="equal")
             axes.tick_params(labelsize=6)
-        figure.colorbar(lines, ax=row, label="loss", fraction=0.05, format="%.2g", ticks=levels[::4])
         for axes in row[len(landscapes) :]:
             axes.set_visible(False)
+    figure.colorbar(
+        drawn,
+        ax=panels,
+        label=scale.title,
+        fraction=0.05,
+        shrink=min(1, 2 / len(shown)),
+        format="%.2g",
+        ticks=levels[::4],
+    )
     return figure
