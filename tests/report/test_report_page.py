@@ -167,6 +167,13 @@ def test_files_are_promised_only_by_pages_that_have_them(tmp_path: Path, light: 
     assert ("CSV" in text) == (not light)
 
 
+def test_swatches_of_one_colour_are_filled_otherwise(tmp_path: Path) -> None:
+    records = make_records([f"c{i}" for i in range(17)], seeds=1, extras=False, temperature=False)
+    tags = [attrs for tag, attrs in quick(records, tmp_path, light=True).tags if tag == "i"]
+    looks = {attrs["data-condition"]: (attrs["class"], attrs["style"]) for attrs in tags}
+    assert len(looks) == len(set(looks.values())) == 17
+
+
 def test_claims_name_a_few_runs_or_all_of_them(tmp_path: Path) -> None:
     some = make_records(["a", "b"], seeds=3, extras=False)
     runs = [record.run for record in some]
