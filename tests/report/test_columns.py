@@ -17,7 +17,7 @@ from landscope.report.columns import label
         ("shapes_shifted.hd95", "shapes shifted hd95"),
         ("hessian_trace", "Hessian trace"),
         # ‖W‖² tr H of one layer: "all layers" it is not.
-        ("train.relative_flatness_layerwise", "relative flatness (layerwise)"),
+        ("train.relative_flatness_layerwise", "layerwise relative flatness"),
     ],
 )
 def test_labels(column: str, called: str) -> None:

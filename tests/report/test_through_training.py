@@ -14,6 +14,7 @@ from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report import Claim, figures, write_report
 from landscope.report.cohorts import Study
+from landscope.report.section import Panels, Prose, Table
 from landscope.report.static_through_training import draw_over_loss, draw_through_training
 from landscope.report.through_training import courses, losses_of, step_axis, through_section, through_sentence
 from landscope.studies.record import Record, Subject
@@ -63,6 +64,23 @@ def test_two_steps_make_no_curve(records: list[Record]) -> None:
     assert not through_sentence(study)
     assert draw_through_training(study) is None
     assert draw_over_loss(study) is None
+
+
+def test_more_columns_than_can_be_drawn_are_in_the_table() -> None:
+    many = []
+    for record in trained():
+        subjects = []
+        for subject in record.subjects:
+            named = Report({f"measure_{i}": subject.reports["train"]["loss"] for i in range(15)})
+            subjects.append(replace(subject, reports={**subject.reports, "train": named}))
+        many.append(replace(record, subjects=tuple(subjects)))
+    section = through_section(Study.of(many))
+    panels, table, note = section.blocks
+    assert isinstance(panels, Panels)
+    assert isinstance(table, Table)
+    assert isinstance(note, Prose)
+    assert (len(panels.plots), len(table.rows)) == (12, 16)
+    assert "first 12" in note.text
 
 
 def test_step_0_has_a_place_on_a_logarithmic_axis() -> None:

@@ -52,7 +52,7 @@ NAMES = {
     "fisher_frobenius": "Fisher Frobenius norm",
     "fisher_top_eigenvalue": "Fisher λ₁",
     "fisher_bottom_eigenvalue": "Fisher λ_min",
-    "relative_flatness_layerwise": "relative flatness (layerwise)",
+    "relative_flatness_layerwise": "layerwise relative flatness",
 }
 SEPARATOR = re.compile(r"(?<!\d)\.|\.(?!\d)")
 """A point that is not inside a number."""

@@ -10,7 +10,7 @@ import numpy as np
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.static_style import bare, colour, legend, line, literal, point
-from landscope.report.through_training import BANDS, LOSS, courses, losses_of, step_axis
+from landscope.report.through_training import BANDS, LOSS, PANELS, courses, losses_of, step_axis
 from landscope.report.traces import spans_decades
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ ACROSS = 3
 
 def draw_through_training(study: Study) -> Figure | None:
     """Medians of each condition over the steps, from the smallest to the largest model."""
-    found = courses(study)
+    found = courses(study)[:PANELS]
     if not found:
         return None
     figure, panels = _panels(study, len(found))
@@ -44,7 +44,7 @@ def draw_through_training(study: Study) -> Figure | None:
 
 def draw_over_loss(study: Study) -> Figure | None:
     """The measures of the training rows over the training loss, a point for each step, the last one larger."""
-    found = courses(study)
+    found = courses(study)[:PANELS]
     pairs = [(course, loss) for course in found if (loss := losses_of(found, course)) is not None]
     if not pairs:
         return None

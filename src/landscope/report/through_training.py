@@ -20,10 +20,20 @@ from landscope.report.cohorts import Cohort, Study
 from landscope.report.columns import label
 from landscope.report.embedding import plot_text, rounded
 from landscope.report.numerals import significant
-from landscope.report.section import Block, Cell, Head, Panels, Plot, Section, Table
+from landscope.report.section import Block, Cell, Head, Panels, Plot, Prose, Section, Table
 from landscope.report.traces import Floats, axis, band, decimated, line_of, spans_decades
 
-__all__ = ["BANDS", "LOSS", "Course", "courses", "losses_of", "step_axis", "through_section", "through_sentence"]
+__all__ = [
+    "BANDS",
+    "LOSS",
+    "PANELS",
+    "Course",
+    "courses",
+    "losses_of",
+    "step_axis",
+    "through_section",
+    "through_sentence",
+]
 
 STEPS = 3
 """Fewer of them make no curve."""
@@ -55,9 +65,11 @@ class Course:
     @cached_property
     def by_condition(self) -> dict[int, tuple[Floats, Floats, Floats]]:
         """Median, smallest and largest at each step."""
-        groups = self.values.groupby(np.asarray(self.conditions))
-        found = zip(groups.median().iterrows(), groups.min().to_numpy(), groups.max().to_numpy(), strict=True)
-        return {int(str(number)): (middle.to_numpy(), low, high) for (number, middle), low, high in found}
+        members = {number: self.values[np.equal(self.conditions, number)] for number in sorted(set(self.conditions))}
+        return {
+            number: (rows.median().to_numpy(), rows.min().to_numpy(), rows.max().to_numpy())
+            for number, rows in members.items()
+        }
 
     @property
     def shown(self) -> list[float]:
@@ -81,7 +93,7 @@ def courses(study: Study) -> list[Course]:
         values = values.dropna(axis="columns", how="all").dropna(axis="index", how="all")
         if values.shape[1] >= STEPS and values.stack().nunique() > 1:
             found.append(Course(column, values, [study.condition_of[run] for run in values.index]))
-    return found[:PANELS]
+    return found
 
 
 def _cohorts_by_step(study: Study) -> dict[int, Cohort]:
@@ -150,10 +162,13 @@ def through_section(study: Study) -> Section:
     found = courses(study)
     blocks: list[Block] = []
     if found:
-        blocks = [Panels([_over_steps(study, each) for each in found])]
-        over = [_over_loss(study, each, loss) for each in found if (loss := losses_of(found, each)) is not None]
+        drawn = found[:PANELS]
+        blocks = [Panels([_over_steps(study, each) for each in drawn])]
+        over = [_over_loss(study, each, loss) for each in drawn if (loss := losses_of(drawn, each)) is not None]
         blocks += [Panels(over)] if over else []
         blocks.append(_table(found))
+        if len(found) > PANELS:
+            blocks.append(Prose(f"Drawn are the first {PANELS} rows of the table.", tone="note"))
     return Section("through-training", "Through training", blocks)
 
 
