@@ -123,6 +123,21 @@ def test_monte_carlo_is_close_to_scipys_permutation_test(method: str) -> None:
     assert abs(found.p_value - truth) < 5 * 2 * math.sqrt(truth / 2 * (1 / 4999 + 1 / 1999))
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_correlation_has_one_p_in_any_order(method: str, grouped: bool) -> None:
+    rng = np.random.default_rng(5)
+    x, order = rng.normal(size=16), rng.permutation(16)
+    y = np.round(0.3 * x + rng.normal(size=16), 1)
+    within = np.repeat(["b", "a"], 8) if grouped else np.full(16, "a")
+    found = correlation(x, y, method, within=within, resamples=0, permutations=499)
+    assert found.p_method.startswith("Monte Carlo")
+    for a, b in ((y, x), (x[order], y[order]), (y[order], x[order])):
+        labels = within if a is y else within[order]
+        again = correlation(a, b, method, within=labels, resamples=0, permutations=499)
+        assert again.p_value == found.p_value
+
+
 def test_monte_carlo_is_never_zero() -> None:
     x = np.arange(20.0)
     assert correlation(x, x, "spearman", permutations=99, resamples=0).p_value == pytest.approx(2 / 100)

@@ -14,6 +14,7 @@ from chromium import Page
 from report_records import HOSTILE, make_records
 
 from landscope.report import write_report
+from landscope.report.published import ComparedNumber
 
 pytestmark = [
     pytest.mark.browser,
@@ -214,6 +215,22 @@ def test_other_screens(report: Path, tmp_path: Path, artefacts: Path, name: str,
         page.evaluate("scrollTo(0, 0)")
         page.screenshots(artefacts, f"report-{name}")
         assert page.complaints == []
+
+
+def test_tables_that_end_in_what_matters_fit_the_window(tmp_path: Path) -> None:
+    beside = ComparedNumber(
+        "1 early stopping",
+        "baseline+temp",
+        "kendall tau test loss~adaptive sharpness gat",
+        *["−0.577 [−0.70, −0.41]"] * 3,
+        50,
+    )
+    written = write_report(make_records(seeds=3), tmp_path / "report.html", compared=[beside], light=True)
+    with Page(tmp_path / "profile", 1200, 900) as page:
+        page.open(written)
+        for table in ("correlation-table", "published-table"):
+            box = f"document.querySelector('#{table} .scroll')"
+            assert page.evaluate(f"{box}.scrollWidth - {box}.clientWidth") == 0, table
 
 
 def test_it_prints(page: Page, artefacts: Path) -> None:

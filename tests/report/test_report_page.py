@@ -29,6 +29,7 @@ from landscope.report.calibrations import calibrations
 from landscope.report.cohorts import Study
 from landscope.report.embedding import embedded_json, plotly_script
 from landscope.report.published import ComparedNumber, comparisons
+from landscope.report.static_models import draw_reliability
 from landscope.studies.record import Record, Subject
 from landscope.studies.table import long_table, wide_table
 
@@ -145,12 +146,32 @@ def test_a_light_report_has_pictures_and_no_script(records: list[Record], tmp_pa
     assert len(first) < 1_500_000
     assert "<script" not in first
     assert "A click" not in first
-    assert first.count("data:image/png;base64,") == 7
+    pictures = re.findall(r"data:image/png;base64,([^\"]+)", first)
+    assert len(pictures) == 7
+    assert all(base64.b64decode(picture)[25] == 3 for picture in pictures)  # the kind of PNG that has a palette
     light = Reader(first)
     assert [key for key in ORDER if key in light.sections] == light.sections
     assert "every-model" not in light.sections
     assert "training" in light.sections
     assert all(text in light.text for text in ("13.9", "−1.5", "as published"))
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_files_are_promised_only_by_pages_that_have_them(tmp_path: Path, light: bool) -> None:
+    records = [
+        replace(r, subjects=tuple(replace(r.subjects[0], checkpoint=f"step {step}") for step in range(5)))
+        for r in make_records(["a"], seeds=3, extras=False)
+    ]
+    text = quick(records, tmp_path, light=light).text
+    assert "Not shown here: step 4." in text
+    assert ("CSV" in text) == (not light)
+
+
+def test_swatches_of_one_colour_are_filled_otherwise(tmp_path: Path) -> None:
+    records = make_records([f"c{i}" for i in range(17)], seeds=1, extras=False, temperature=False)
+    tags = [attrs for tag, attrs in quick(records, tmp_path, light=True).tags if tag == "i"]
+    looks = {attrs["data-condition"]: (attrs["class"], attrs["style"]) for attrs in tags}
+    assert len(looks) == len(set(looks.values())) == 17
 
 
 def test_claims_name_a_few_runs_or_all_of_them(tmp_path: Path) -> None:
@@ -381,6 +402,18 @@ def test_reliability_before_and_after_come_from_both_models(records: list[Record
     assert not faults.faults
     assert all(set(tables) == {"before", "after"} for tables in found.values())
     assert all(tables["before"].ece > tables["after"].ece for tables in found.values())
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_before_and_after_are_named_where_there_are_both(tmp_path: Path, light: bool) -> None:
+    for temperature in (True, False):
+        found = quick(make_records(["a"], seeds=3, temperature=temperature), tmp_path, light=light)
+        assert ("Calibration before and after temperature scaling" in found.text) == temperature
+        assert ("before" in found.text) == temperature
+    diagram = draw_reliability(Study.of(make_records(["a"], seeds=3, temperature=False)))
+    assert diagram is not None
+    [entry] = diagram.axes[0].get_legend().get_texts()
+    assert re.fullmatch(r"0\.\d{3}", entry.get_text())
 
 
 def test_published_numbers_stand_beside_ours_in_their_units(records: list[Record], read: Reader) -> None:

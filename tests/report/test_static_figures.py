@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from report_records import HOSTILE, make_records
 
 from landscope.core.errors import UnknownNameError
+from landscope.core.estimate import Estimate
+from landscope.measures import Report
 from landscope.report import figures
+from landscope.report.associations import associate
 from landscope.report.cohorts import Study
 from landscope.report.histories import histories, mean_curves
+from landscope.report.landscapes import landscape_section
+from landscope.report.section import Plot
+from landscope.report.static_correlations import draw_scatter
 from landscope.report.static_histories import draw_training
+from landscope.report.static_models import draw_landscapes
 
 COLUMNS = {"measures": ["train.hessian_trace", "train.l2_norm"], "outcomes": ["test.error", "test.ece"]}
 ALL = ["forest", "correlations", "scatter", "reliability", "spectra", "landscape", "training"]
 BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
+
+
+def drawn_scatter(study: Study) -> Figure:
+    found = associate(study, study.main, given=None)
+    assert found is not None
+    return draw_scatter(study, found)
 
 
 def test_every_figure_in_every_format(tmp_path: Path) -> None:
@@ -66,11 +83,66 @@ def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
     assert len(few.axes[0].lines) == 4
 
 
-@pytest.mark.parametrize(("conditions", "named"), [(2, 1), (16, 1), (17, 0)])
+@pytest.mark.parametrize(("conditions", "named"), [(2, 1), (24, 1), (25, 0)])
 def test_a_legend_names_all_conditions_or_none(conditions: int, named: int) -> None:
     drawn = draw_training(Study.of(make_records([f"c{i}" for i in range(conditions)], seeds=1), None, None))
     assert drawn is not None
     assert len(drawn.legends) == named
+
+
+def test_no_two_conditions_of_a_legend_look_the_same() -> None:
+    study = Study.of(make_records([f"a rather long name of condition {i}" for i in range(24)], seeds=1), None, None)
+    curves, points = draw_training(study), drawn_scatter(study)
+    assert curves is not None
+    for figure in (curves, points):
+        handles = figure.legends[0].legend_handles
+        looks = {(h.get_color(), h._unscaled_dash_pattern, h.get_marker(), h.get_fillstyle()) for h in handles}
+        assert len(looks) == 24
+        figure.draw_without_rendering()
+        assert figure.legends[0].get_window_extent().x1 <= figure.bbox.x1
+    drawn = {(line.get_color(), line._unscaled_dash_pattern) for line in curves.axes[0].lines}
+    assert len(drawn) == 24
+
+
+def test_texts_under_scatter_plots_do_not_meet() -> None:
+    long = ["adaptive sharpness of a network by the authors", "relative flatness of all of the layers together"]
+    records = []
+    for number, record in enumerate(make_records(["a", "b"], seeds=5, extras=False, temperature=False)):
+        [subject] = record.subjects
+        small = Report(
+            {name: Estimate(4e-4 + 4.2e-5 * (number if place else -number)) for place, name in enumerate(long)}
+        )
+        records.append(replace(record, subjects=(replace(subject, reports={**subject.reports, "train": small}),)))
+    figure = drawn_scatter(Study.of(records, [f"train.{name}" for name in long], ["test.error"]))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for axes in figure.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        shown = [box for box in boxes if axes.bbox.x0 - 1 <= (box.x0 + box.x1) / 2 <= axes.bbox.x1 + 1]
+        assert len(shown) > 1
+        assert all(one.x1 < other.x0 for one, other in pairwise(shown))
+    names = [axes.xaxis.label.get_window_extent() for axes in figure.axes]
+    assert all(one.x1 < other.x0 for one, other in pairwise(names))
+
+
+def test_planes_share_one_scale_whose_kind_is_told() -> None:
+    records = make_records(["a", "b", "c"], seeds=1)
+    [first] = [dict(subject.extras) for subject in records[0].subjects if subject.temperature == 1.0]
+    plane = cast("dict[str, Any]", first["landscape"])
+    higher = {**plane, "values": {**plane["values"], "loss": (1e4 * np.ones((21, 21))).tolist()}}
+    subject = replace(records[0].subjects[0], extras={**first, "landscape": higher})
+    study = Study.of([replace(records[0], subjects=(subject,)), *records[1:]], None, None)
+    figure = draw_landscapes(study)
+    assert figure is not None
+    *panels, bar = figure.axes
+    norms = [axes.collections[0].norm for axes in panels]
+    assert len(panels) == 6
+    assert {type(norm).__name__ for norm in norms} == {"LogNorm"}
+    assert len({(norm.vmin, norm.vmax) for norm in norms}) == 1
+    assert bar.get_ylabel() == "loss, logarithmic scale"
+    [plot] = [block for block in landscape_section(study).blocks if isinstance(block, Plot)]
+    assert plot.spec["log"]
+    assert plot.spec["ends"] == pytest.approx([0.01, 1e4], rel=1)
 
 
 def test_the_same_study_gives_the_same_file(tmp_path: Path) -> None:

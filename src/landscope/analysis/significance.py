@@ -68,6 +68,7 @@ def significance(
     untied = len(np.unique(x)) == len(x) == len(np.unique(y))
     if method == "kendall" and single and untied and len(x) <= EXACT_LIMIT:
         return Significance(_exact(observed, len(x), alternative), "exact")
+    x, y, block = _settled(x, y, block)
     drawn = null_draws(block, method, permutations, seed)
     if drawn is not None:
         null = coefficient.permuted(x, y, drawn[0], block)
@@ -76,6 +77,22 @@ def significance(
         null = coefficient.permuted(x, y, random_permutations(block, FITTED, generator(seed, "permutation")), block)
         return Significance(fitted_normal(null, observed, alternative), f"normal fitted to {FITTED} permutations")
     return Significance(_asymptotic(x, y, method, alternative), "asymptotic")
+
+
+def _settled(x: Floats, y: Floats, block: Codes) -> tuple[Floats, Floats, Codes]:
+    """The same pairs in an order of their own, and the same one of the two first: a sample of permutations then gives one p
+    to one correlation, whichever of the two is named first and however the models are sorted.
+
+    >>> _settled(np.array([3.0, 1.0]), np.array([5.0, 7.0]), np.zeros(2, dtype=int))[:2]
+    (array([1., 3.]), array([7., 5.]))
+    >>> _settled(np.array([7.0, 5.0]), np.array([1.0, 3.0]), np.zeros(2, dtype=int))[:2]
+    (array([1., 3.]), array([7., 5.]))
+    """
+    sides = []
+    for first, second in ((x, y), (y, x)):
+        order = np.lexsort((second, first, block))
+        sides.append((first[order], second[order], block[order]))
+    return min(sides, key=lambda side: (side[0].tolist(), side[1].tolist()))
 
 
 def null_draws(block: Codes, method: Method, permutations: int, seed: int) -> tuple[Codes, str] | None:

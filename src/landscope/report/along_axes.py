@@ -15,10 +15,10 @@ import pandas as pd
 
 from landscope.core.schema import Plain
 from landscope.report.cohorts import Study
-from landscope.report.columns import label
+from landscope.report.columns import label, parts
 from landscope.report.embedding import plot_text, rounded
 from landscope.report.section import Panels, Plot, Section
-from landscope.report.traces import Floats, axis, spans_decades
+from landscope.report.traces import Floats, axis, line_of, spans_decades
 
 __all__ = ["AxisFigure", "AxisLine", "axis_figures", "axis_section", "leading_number"]
 
@@ -104,10 +104,13 @@ def _kinds(outcomes: Sequence[str]) -> dict[str, list[str]]:
 
     >>> _kinds(["test.error", "train.trace.exact", "train.trace.one_probe"])
     {'test.error': ['test.error'], 'train.trace': ['train.trace.exact', 'train.trace.one_probe']}
+    >>> _kinds(["train.random_sharpness_0.05"])
+    {'train.random_sharpness_0.05': ['train.random_sharpness_0.05']}
     """
     found: dict[str, list[str]] = {}
     for column in outcomes:
-        found.setdefault(column.rpartition(".")[0] if column.count(".") > 1 else column, []).append(column)
+        *whose, kind = parts(column)
+        found.setdefault(column.removesuffix(f".{kind}") if len(whose) > 1 else column, []).append(column)
     return found
 
 
@@ -117,7 +120,7 @@ def _lines(frame: pd.DataFrame, x: Floats, others: Sequence[str], *, alone: bool
     for setting in dict.fromkeys(others):
         here = np.array([other == setting for other in others])
         for column in frame:
-            kind = "" if alone else str(column).rpartition(".")[2].replace("_", " ")
+            kind = "" if alone else parts(str(column))[-1].replace("_", " ")
             by = pd.Series(frame[column].to_numpy()[here], index=x[here]).dropna().groupby(level=0)
             mean, spread = by.mean(), by.std(ddof=1).fillna(0.0)
             if len(mean) > 1:
@@ -150,7 +153,7 @@ def _plot(figure: AxisFigure) -> Plot:
             "x": rounded(line.x),
             "y": rounded(line.mean),
             "error_y": {"type": "data", "array": rounded(line.spread), "thickness": 1, "width": 3},
-            "line": {"color": f"@c{number}", "width": 1.6},
+            "line": line_of(number, 1.6),
             "marker": {"color": f"@c{number}", "size": 6},
             "name": plot_text(line.name),
             "text": plot_text(line.name),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from landscope.analysis import smallest_significant
 from landscope.core.schema import Plain
 from landscope.report.associations import Associations
 from landscope.report.cohorts import Study
 from landscope.report.embedding import rounded
 from landscope.report.section import Block, Cell, Claim, Head, Plot, Prose, Section, Table
+from landscope.report.through_training import through_sentence
 
 __all__ = ["answer_section", "claim_section"]
 
@@ -20,13 +24,18 @@ NAMED = 3
 """Runs that are named beside a claim."""
 
 
-def answer_section(study: Study, found: Associations | None) -> Section:
-    """Sentences and a forest plot; where there is nothing to correlate, why not."""
-    if found is None:
-        return Section("answer", "The answer", [Prose(_silence(study), tone="lead")])
-    lead, items = _words(found)
-    blocks: list[Block] = [Prose(lead, tone="lead"), Prose(items=items), _forest(found)]
-    return Section("answer", "The answer", blocks)
+def answer_section(study: Study, found: Associations | None, claims: Sequence[Claim] = ()) -> Section:
+    """Sentences and a forest plot. Where no correlation could answer, the claims do, and it is said why none could."""
+    if found is None or _too_few(found):
+        silence = _silence(study) if found is None else _chance(found)
+        leads = [_verdicts(claims), silence] if claims else [silence]
+        blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(leads)]
+        items: list[str] = []
+    else:
+        lead, items = _words(found)
+        blocks = [Prose(lead, tone="lead")]
+    blocks.append(Prose(items=[*items, *filter(None, [through_sentence(study)])]))
+    return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
 
 
 def claim_section(study: Study, claims: list[Claim]) -> Section:
@@ -44,15 +53,44 @@ def claim_section(study: Study, claims: list[Claim]) -> Section:
     return Section("claims", "Claims", [table] if rows else [])
 
 
+def _verdicts(claims: Sequence[Claim]) -> str:
+    """One claim in its own words, more of them counted.
+
+    >>> _verdicts([Claim("Flat is good", "holds")])
+    'Flat is good: holds.'
+    >>> _verdicts([Claim("a", "holds"), Claim("b", "cannot be told"), Claim("c", "holds")])
+    'Of 3 claims: 2 “holds”, 1 “cannot be told”.'
+    """
+    if len(claims) == 1:
+        return f"{claims[0].claim}: {claims[0].verdict}."
+    counts = Counter(claim.verdict for claim in claims)
+    return f"Of {len(claims)} claims: {', '.join(f'{count} “{verdict}”' for verdict, count in counts.items())}."
+
+
 def _silence(study: Study) -> str:
     n = len(study.main)
     if not study.measures or not study.outcomes:
         missing = "measure of sharpness" if not study.measures else "outcome"
-        return f"Nothing can be set against each other: no {missing} was measured on these models."
+        return f"This study asks for no correlation: no {missing} was measured on these models."
     models = "one model" if n == 1 else f"{n} models"
     return (
         f"Whether a measure goes with an outcome cannot be told from {models}: a correlation needs at least three, "
         f"and at least five before one can count as more than chance."
+    )
+
+
+def _too_few(found: Associations) -> bool:
+    """Whether no τ of so few models could be significant after adjusting for so many tests."""
+    rules, tests = found.table.rules, len(found.table)
+    return found.table.method == "kendall" and smallest_significant(len(found.cohort), rules.level(tests)) is None
+
+
+def _chance(found: Associations) -> str:
+    n, tests = len(found.cohort), len(found.table)
+    symbol = found.table.findings[0].correlation.symbol
+    return (
+        f"Correlations cannot tell whether a measure goes with an outcome: no {symbol} of {n} models could count as more than "
+        f"chance after adjusting for {tests} tests."
     )
 
 
@@ -71,8 +109,6 @@ def _words(found: Associations) -> tuple[str, list[str]]:
     else:
         least = smallest_significant(n, found.table.rules.level(tests)) if found.table.method == "kendall" else None
         bar = f" With so many tests, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
-        if least is None and found.table.method == "kendall":
-            bar = f" With so many tests, no {symbol} of {n} models could."
         lead = f"No measure can be shown to go with any outcome in {n} models, after adjusting for {tests} tests.{bar}"
     return lead, [_outcome(found, outcome) for outcome in found.outcomes] + _asides(found, sure)
 

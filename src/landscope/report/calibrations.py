@@ -1,8 +1,11 @@
-"""Reliability diagrams, one for each condition: stated confidence against accuracy, before and after temperature scaling."""
+"""Reliability diagrams, one for each condition: stated confidence against accuracy, before and after temperature scaling.
+
+Where models were measured at one temperature only, nothing is said of a before and an after.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,7 +19,7 @@ from landscope.report.numerals import significant
 from landscope.report.section import Block, Panels, Plot, Prose, Section
 from landscope.report.traces import model_line
 
-__all__ = ["calibration_section", "calibrations", "pooled"]
+__all__ = ["both_times", "calibration_section", "calibrations", "pooled"]
 
 CONDITIONS = 12
 MODELS = 120
@@ -41,28 +44,38 @@ def calibrations(study: Study) -> tuple[dict[int, Calibration], Gathered]:
     return found, Gathered(faults)
 
 
+def both_times(found: Mapping[int, Calibration]) -> bool:
+    """Whether any of the models were measured before temperature scaling, and any after it."""
+    return len({when for by_time in found.values() for when in by_time}) > 1
+
+
 def calibration_section(study: Study) -> Section:
     """A diagram for each condition."""
     found, gathered = calibrations(study)
+    both = both_times(found)
     lines = spread_over_conditions(study, found, MODELS)
     plots = []
     for number, condition in enumerate(study.conditions):
         members = {run: tables for run, tables in found.items() if study.condition_of[run] == number}
         if members:
-            plots.append(_diagram(study, number, condition, members, [run for run in members if run in lines]))
+            drawn = [run for run in members if run in lines]
+            plots.append(_diagram(study, number, condition, members, drawn, both=both))
     blocks: list[Block] = []
     if plots:
         blocks = [
             Prose(
-                "Points on the diagonal are calibrated; below it a model is too sure of itself. The larger a point, the more "
-                "samples are so confident. Bars: 95% interval for one model, otherwise the standard deviation over models. "
-                "Thin lines are single models."
+                "Points on the diagonal are calibrated; below it a model is too sure of itself. Bars: 95% interval for one "
+                "model, otherwise the standard deviation over models."
+            ),
+            Prose(
+                "The larger a point, the more samples are so confident. Thin lines are single models.", scripted=True
             ),
             Panels(plots[:CONDITIONS]),
         ]
         if len(plots) > CONDITIONS:
             blocks.append(Prose(f"{CONDITIONS} of {len(plots)} conditions are shown.", tone="note"))
-    return Section("calibration", "Calibration before and after temperature scaling", [*blocks, *gathered.notes])
+    title = "Calibration before and after temperature scaling" if both else "Calibration"
+    return Section("calibration", title, [*blocks, *gathered.notes])
 
 
 def pooled(tables: Sequence[Reliability]) -> tuple[Reliability, np.ndarray, np.ndarray] | None:
@@ -93,7 +106,9 @@ def pooled(tables: Sequence[Reliability]) -> tuple[Reliability, np.ndarray, np.n
     return pool, accuracy - spread, accuracy + spread
 
 
-def _diagram(study: Study, number: int, condition: str, members: dict[int, Calibration], lines: Sequence[int]) -> Plot:
+def _diagram(
+    study: Study, number: int, condition: str, members: dict[int, Calibration], lines: Sequence[int], *, both: bool
+) -> Plot:
     data: list[Plain] = [
         {
             "type": "scatter",
@@ -113,12 +128,13 @@ def _diagram(study: Study, number: int, condition: str, members: dict[int, Calib
         for run in lines if len(tables) > 1 else ():
             if run in tables:
                 line = model_line(study, run, tables[run].confidence, tables[run].accuracy)
-                data.append({**line, "opacity": 0.22, "connectgaps": True, "text": f"{line['text']}, {when}"})
+                text = f"{line['text']}, {when}" if both else line["text"]
+                data.append({**line, "opacity": 0.22, "connectgaps": True, "text": text})
         ece = np.array([table.ece for table in tables.values()])
-        errors.append(f"{significant(float(ece.mean()), 2)} {when}")
+        errors.append(significant(float(ece.mean()), 2) + (f" {when}" if both else ""))
         found = pooled(list(tables.values()))
         if found is not None:
-            data.append(_points(*found, when=when, colour=f"@c{number}", symbol=symbol, dash=dash))
+            data.append(_points(*found, when=when if both else "", colour=f"@c{number}", symbol=symbol, dash=dash))
     return Plot(
         f"reliability-{number}",
         {
@@ -126,7 +142,7 @@ def _diagram(study: Study, number: int, condition: str, members: dict[int, Calib
             "layout": {
                 "xaxis": {"title": {"text": "confidence"}, "range": [0, 1.02], "constrain": "domain"},
                 "yaxis": {"title": {"text": "accuracy"}, "range": [0, 1.02], "scaleanchor": "x"},
-                "showlegend": True,
+                "showlegend": both,
             },
         },
         f"Calibration error {', '.join(errors)}; {len(members)} model{'s' if len(members) > 1 else ''}.",
@@ -141,8 +157,9 @@ def _points(
     shown = table.counts > 0
     share = table.counts[shown] / table.counts.sum()
     stated, right = table.confidence[shown], table.accuracy[shown]
+    scaling = f"{when} scaling: " if when else ""
     texts = [
-        f"{when} scaling: says {c:.3f}, right {a:.3f}, {100 * s:.1f} % of samples"
+        f"{scaling}says {c:.3f}, right {a:.3f}, {100 * s:.1f} % of samples"
         for c, a, s in zip(stated, right, share, strict=True)
     ]
     return {

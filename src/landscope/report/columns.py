@@ -7,11 +7,12 @@ a measure that might go with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-__all__ = ["IDENTITY", "better", "default_measures", "default_outcomes", "label", "value_columns"]
+__all__ = ["IDENTITY", "better", "default_measures", "default_outcomes", "label", "parts", "value_columns"]
 
 IDENTITY = ("run", "condition", "seed", "checkpoint", "temperature")
 """Columns that say which model a row is; so do those that begin with "axis."."""
@@ -51,8 +52,19 @@ NAMES = {
     "fisher_frobenius": "Fisher Frobenius norm",
     "fisher_top_eigenvalue": "Fisher λ₁",
     "fisher_bottom_eigenvalue": "Fisher λ_min",
-    "relative_flatness_layerwise": "relative flatness, all layers",
+    "relative_flatness_layerwise": "layerwise relative flatness",
 }
+SEPARATOR = re.compile(r"(?<!\d)\.|\.(?!\d)")
+"""A point that is not inside a number."""
+
+
+def parts(column: str) -> list[str]:
+    """Split, variants and measure: what the points of a column's name divide, those of its numbers apart.
+
+    >>> parts("train.corrected.igs"), parts("train.random_sharpness_0.05")
+    (['train', 'corrected', 'igs'], ['train', 'random_sharpness_0.05'])
+    """
+    return SEPARATOR.split(column)
 
 
 def label(column: str) -> str:
@@ -62,16 +74,18 @@ def label(column: str) -> str:
     ('Hessian trace', 'test ECE', 'gap in error', 'train loss')
     >>> label("validation.fisher_rao"), label("train.corrected.igs")
     ('Fisher–Rao norm (validation)', 'IGS, corrected')
+    >>> label("train.random_sharpness_0.05"), label("train.published.hessian_bottom_eigenvalue")
+    ('random sharpness 0.05', 'Hessian λ_min, published')
     """
-    split, _, rest = column.partition(".")
-    if not rest:
-        return NAMES.get(column, column.replace("_", " "))
-    variant, _, name = rest.rpartition(".")
-    shown = NAMES.get(name, name.replace("_", " ")) + (f", {variant.replace('_', ' ')}" if variant else "")
+    *whose, name = parts(column)
+    split, variants = "".join(whose[:1]), whose[1:]
+    shown = ", ".join([NAMES.get(name, name.replace("_", " ")), *(text.replace("_", " ") for text in variants)])
+    if not split:
+        return shown
     if split == "gap":
         return f"gap in {shown}"
     if name in PREDICTIONS or split not in ("train", "test", "validation"):
-        return f"{split} {shown}"
+        return f"{split.replace('_', ' ')} {shown}"
     return shown if split == "train" else f"{shown} ({split})"
 
 

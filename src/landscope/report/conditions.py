@@ -40,7 +40,8 @@ def condition_section(study: Study, baseline: str | None = None) -> Section:
         blocks.append(against)
     if len(study.cohorts) > COHORTS:
         left = ", ".join(cohort.name for cohort in study.cohorts[COHORTS:])
-        blocks.append(Prose(f"Not shown here, but in the CSV files: {left}.", tone="note"))
+        blocks.append(Prose(f"Not shown here: {left}.", tone="note"))
+        blocks.append(Prose("The CSV files at the end of the page have them.", tone="note", scripted=True))
     return Section("conditions", "Condition by condition", blocks)
 
 

@@ -13,7 +13,7 @@ from landscope.core.schema import Plain
 from landscope.report.cohorts import Study
 from landscope.report.embedding import plot_text, rounded
 from landscope.report.section import Panels, Plot, Section
-from landscope.report.traces import axis, band, decimated, model_line
+from landscope.report.traces import axis, band, decimated, line_of, model_line
 
 __all__ = ["History", "MeanCurve", "histories", "history_section", "mean_curves"]
 
@@ -157,7 +157,7 @@ def _traces(study: Study, curve: MeanCurve) -> list[dict[str, Plain]]:
         "mode": "lines",
         "x": rounded(curve.time),
         "y": rounded(curve.mean),
-        "line": {"color": f"@c{number}", "width": 2},
+        "line": line_of(number, 2),
         "hoverinfo": "text+x+y",
         "text": plot_text(f"{condition}, mean of {curve.n}"),
         "showlegend": False,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 import numpy as np
 
 from landscope.core.schema import Plain
@@ -12,11 +15,33 @@ from landscope.report.extras import Landscapes, gather, read_landscape, spread_o
 from landscope.report.section import Block, Plot, Section
 from landscope.report.traces import decimated, spans_decades
 
-__all__ = ["landscape_section"]
+__all__ = ["LossScale", "landscape_section", "loss_scale"]
 
 MODELS = 16
 POINTS = 61
 """Along each axis."""
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """The colours of all planes of a figure: from the lowest loss of any to the highest, so that models can be compared."""
+
+    low: float
+    high: float
+    logarithmic: bool
+
+    @property
+    def title(self) -> str:
+        """Of the colour bar, which tells the kind of scale."""
+        return "loss, logarithmic scale" if self.logarithmic else "loss"
+
+
+def loss_scale(shown: Iterable[Landscapes]) -> LossScale:
+    """One scale for several models and all splits of each."""
+    losses = np.concatenate([plane.loss.ravel() for landscapes in shown for plane in landscapes.values()])
+    known = losses[np.isfinite(losses)]
+    low = float(known.min())
+    return LossScale(low, max(float(known.max()), low * (1 + 1e-9) + 1e-12), spans_decades(known))
 
 
 def landscape_section(study: Study) -> Section:
@@ -25,15 +50,18 @@ def landscape_section(study: Study) -> Section:
     shown = spread_over_conditions(study, found, MODELS)
     blocks: list[Block] = []
     if shown:
+        scale = loss_scale(shown.values())
         models: list[Plain] = [
-            {
-                "run": run,
-                "splits": [_surface(split, landscape) for split, landscape in landscapes.items()],
-                "log": spans_decades(v for each in landscapes.values() for v in each.loss.ravel()),
-            }
+            {"run": run, "splits": [_surface(split, landscape) for split, landscape in landscapes.items()]}
             for run, landscapes in shown.items()
         ]
-        blocks.append(Plot("landscape", {"models": models}, _caption(shown, len(found)), kind="landscape", height=380))
+        spec: dict[str, Plain] = {
+            "models": models,
+            "log": scale.logarithmic,
+            "ends": rounded([scale.low, scale.high], 4),
+            "title": scale.title,
+        }
+        blocks.append(Plot("landscape", spec, _caption(shown, len(found)), kind="landscape", height=380))
     return Section("landscapes", "Loss landscapes", [*blocks, *gathered.notes])
 
 
@@ -59,6 +87,6 @@ def _caption(shown: dict[int, Landscapes], count: int) -> str:
     angle = f" Cosine between them: {cosine:.3f}." if isinstance(cosine, float) else ""
     return (
         f"Loss around the weights of a model ({kind} directions: {'; '.join(labels)}); the cross marks the model itself. "
-        f"All panels of a model share one colour scale, so that train and test can be compared; {some}.{angle} "
+        f"All panels of all models share one colour scale, so that they can be compared; {some}.{angle} "
         f"A plane shows two of many directions."
     )

@@ -15,14 +15,22 @@ __all__ = ["lightened"]
 
 FIGURES: Mapping[str, Mapping[str, str]] = {
     "axes": {"axes": "Outcomes along an axis: mean and standard deviation over models."},
+    "through-training": {
+        "checkpoints": "Over the steps at which models were measured: median of each condition, and from its smallest to its "
+        "largest model where conditions are few.",
+        "over-loss": "Measures over the training loss at those steps: medians of each condition, a point for each step, the "
+        "last one larger.",
+    },
     "correlations": {
         "forest": "Every measure against every outcome, with 95 % intervals.",
         "correlations": "The same correlations at a glance.",
     },
     "scatter": {"scatter": "The strongest measures against the outcomes, a point for each model."},
-    "calibration": {"reliability": "Confidence against accuracy, before and after temperature scaling."},
+    "calibration": {"reliability": "Confidence against accuracy: all models of a condition together."},
     "spectra": {"spectra": "Densities of the eigenvalues of the Hessian."},
-    "landscapes": {"landscape": "Lines of equal loss in a filter-normalised plane through the weights."},
+    "landscapes": {
+        "landscape": "Lines of equal loss in a filter-normalised plane through the weights, all on one scale."
+    },
     "training": {
         "training": "Training curves: a line for every model; with many, mean and standard deviation of each condition."
     },

@@ -40,6 +40,7 @@ from landscope.report.section import Claim, Panels, Plot, Section
 from landscope.report.spectral import igs_section, spectrum_section
 from landscope.report.static import pictures
 from landscope.report.static_style import colour
+from landscope.report.through_training import through_section
 from landscope.report.within_between import within_between_section
 from landscope.studies.record import Failure, Record
 
@@ -104,11 +105,12 @@ def write_report(
     packed = files(study, every)
     stated = [claim if isinstance(claim, Claim) else Claim(*claim) for claim in claims or ()]
     sections = [
-        answer_section(study, main),
+        answer_section(study, main, stated),
         claim_section(study, stated),
         estimate_section(study),
         condition_section(study, baseline),
         axis_section(study),
+        through_section(study),
         correlation_section(study, every),
         scatter_section(study, main),
         within_between_section(study, main),

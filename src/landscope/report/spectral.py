@@ -9,7 +9,7 @@ import numpy as np
 from landscope.core.estimate import Estimate
 from landscope.core.schema import Plain
 from landscope.report.cohorts import Study, estimate_of
-from landscope.report.columns import label
+from landscope.report.columns import label, parts
 from landscope.report.embedding import rounded
 from landscope.report.extras import spread_over_conditions
 from landscope.report.section import Block, Panels, Plot, Prose, Section
@@ -23,6 +23,7 @@ Curves = dict[int, tuple[Floats, Floats]]
 MODELS = 60
 """At most so many curves in a figure."""
 MATRICES = 3
+MATRIX_NAMES = {"hessian": "Hessian", "ggn": "GGN", "fisher": "Fisher"}
 CONDITIONS = 12
 DECADES = 7
 """How far below its maximum a density is shown."""
@@ -138,9 +139,16 @@ def _estimates(study: Study, column: str, detail: str) -> dict[int, Estimate]:
 
 
 def _matrix(column: str) -> str:
-    split, _, name = column.partition(".")
-    matrix = name.removesuffix("_spectrum")
-    return f"{'GGN' if matrix == 'ggn' else matrix.capitalize()} matrix on {split} rows"
+    """The matrix whose spectrum an estimate carries, whatever else the estimate tells of it.
+
+    >>> _matrix("train.ggn_spectrum"), _matrix("train.published.hessian_top_eigenvalue")
+    ('GGN matrix on train rows', 'Hessian matrix on train rows, published')
+    """
+    split, *variants, name = parts(column)
+    shown = next((shown for matrix, shown in MATRIX_NAMES.items() if name.startswith(f"{matrix}_")), None)
+    if shown is None:
+        return f"{label(column)} on {split} rows"
+    return ", ".join([f"{shown} matrix on {split} rows", *(text.replace("_", " ") for text in variants)])
 
 
 def _of(shown: int, all_of_them: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ from landscope.core.schema import Plain
 from landscope.report.associations import Associations
 from landscope.report.cohorts import Study
 from landscope.report.correlations import DIVERGING
-from landscope.report.static_style import ACCENT, FAINT, INK, bare, colour, legend, literal, symbol
+from landscope.report.static_style import ACCENT, FAINT, INK, bare, legend, literal, point
 from landscope.report.traces import spans_decades
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ __all__ = ["draw_correlations", "draw_forest", "draw_scatter"]
 
 OUTCOMES, MEASURES = 4, 4
 """Rows and columns of scatter plots."""
+ACROSS, TICKS = 26, 3
+"""Letters and numbers for which there is room under a scatter plot."""
 ERROR_BARS = 300
 """Points up to which they are legible."""
 
@@ -92,11 +95,12 @@ def draw_correlations(found: Associations) -> Figure:
 def draw_scatter(study: Study, found: Associations) -> Figure:
     """The measures that go with each outcome most, with error bars of one standard error."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     outcomes = [o for o in found.outcomes[:OUTCOMES] if found.strongest(o)]
     width = min(MEASURES, max((len(found.strongest(o)) for o in outcomes), default=0))
     figure = Figure(figsize=(0.6 + 1.75 * max(width, 1), 0.7 + 1.6 * max(len(outcomes), 1)), layout="constrained")
-    legend(figure, study)
+    legend(figure, study, point)
     frame, errors = found.cohort.frame, found.cohort.errors
     condition = np.array([study.condition_of[run] for run in frame.index])
     panels = figure.subplots(max(len(outcomes), 1), max(width, 1), squeeze=False)
@@ -110,20 +114,20 @@ def draw_scatter(study: Study, found: Associations) -> Figure:
                 axes.errorbar(
                     x[at],
                     y[at],
-                    fmt=symbol(number),
-                    ms=3,
-                    color=colour(number),
-                    mec="white",
-                    mew=0.3,
+                    ls="",
+                    ms=3.5,
                     elinewidth=0.5,
+                    **point(number),
                     **bars,
                 )
             axes.set_xscale("log" if spans_decades(x) else "linear")
             axes.set_yscale("log" if spans_decades(y) else "linear")
             c = found.finding(measure, outcome).correlation
-            axes.set_xlabel(literal(found.titles[measure]), fontsize=7)
-            axes.set_title(f"{c.symbol} = {c.value:.2f}, n = {c.n}", loc="left", fontsize=6)
+            axes.set_xlabel(literal(fill(found.titles[measure], ACROSS)), fontsize=7)
+            axes.set_title(f"{c.symbol} = {c.value:.2f}, n = {c.n}".replace("-", "−"), loc="left", fontsize=6)
             bare(axes)
+            if axes.get_xscale() == "linear":
+                axes.xaxis.set_major_locator(MaxNLocator(TICKS))
         panels[row, 0].set_ylabel(literal(found.titles[outcome]), fontsize=7)
     for axes in panels.flat:
         axes.set_visible(bool(axes.has_data()))

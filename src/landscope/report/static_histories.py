@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from landscope.report.cohorts import Study
 from landscope.report.histories import BANDS, History, histories, mean_curves
-from landscope.report.static_style import bare, colour, legend, literal
+from landscope.report.static_style import bare, colour, legend, line, literal
 from landscope.report.traces import spans_decades
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def draw_training(study: Study) -> Figure | None:
     columns = min(ACROSS, len(every))
     rows = math.ceil(len(every) / columns)
     figure = Figure(figsize=(0.5 + 2.4 * columns, 0.6 + 2.1 * rows), layout="constrained")
-    legend(figure, study)
+    legend(figure, study, line)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes, each in zip(panels.flat, every, strict=False):
         _draw(axes, study, each)
@@ -46,11 +46,10 @@ def draw_training(study: Study) -> Figure | None:
 def _draw(axes: Axes, study: Study, history: History) -> None:
     if not history.by_condition:
         for run, (x, y) in history.curves.items():
-            axes.plot(x, y, lw=0.8, alpha=0.8, color=colour(study.condition_of[run]))
+            axes.plot(x, y, lw=0.8, alpha=0.8, **line(study.condition_of[run]))
         return
     for curve in mean_curves(study, history):
-        shade = colour(curve.condition)
-        axes.plot(curve.time, curve.mean, lw=1, color=shade)
+        axes.plot(curve.time, curve.mean, lw=1, **line(curve.condition))
         if len(study.conditions) <= BANDS:
             low, high = curve.mean - curve.spread, curve.mean + curve.spread
-            axes.fill_between(curve.time, low, high, color=shade, alpha=0.15, lw=0)
+            axes.fill_between(curve.time, low, high, color=colour(curve.condition), alpha=0.15, lw=0)

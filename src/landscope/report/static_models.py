@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from landscope.report.along_axes import axis_figures
-from landscope.report.calibrations import calibrations, pooled
+from landscope.report.calibrations import both_times, calibrations, pooled
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.extras import gather, read_landscape, spread_over_conditions
+from landscope.report.landscapes import loss_scale
 from landscope.report.spectral import densities
-from landscope.report.static_style import FAINT, bare, colour, legend, literal, symbol
+from landscope.report.static_style import FAINT, bare, colour, legend, line, literal, point
 from landscope.report.traces import spans_decades
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ __all__ = ["draw_axes", "draw_landscapes", "draw_reliability", "draw_spectra"]
 CONDITIONS = 12
 ACROSS = 4
 LANDSCAPES = 6
+LEVELS = 21
+"""Of the loss."""
 
 
 def draw_axes(study: Study) -> Figure | None:
@@ -38,10 +41,10 @@ def draw_axes(study: Study) -> Figure | None:
     figure = Figure(figsize=(0.5 + 3.2 * columns, 2.9 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes, each in zip(panels.flat, every, strict=False):
-        for number, line in enumerate(each.lines):
+        for number, curve in enumerate(each.lines):
             axes.errorbar(
-                line.x, line.mean, line.spread, color=colour(number), marker=symbol(number), ms=3.5, lw=1, capsize=2,
-                label=literal(line.name),
+                curve.x, curve.mean, curve.spread, **line(number) | point(number), ms=3.5, lw=1, capsize=2,
+                label=literal(curve.name),
             )  # fmt: skip
         if each.logarithmic:
             axes.set_xscale("log")
@@ -52,7 +55,7 @@ def draw_axes(study: Study) -> Figure | None:
         axes.set(xlabel=literal(each.axis), ylabel=literal(label(each.outcome)))
         rest = f", {each.left_out} more lines left out" if each.left_out else ""
         axes.set_title(f"n = {each.n}{rest}", loc="left", fontsize=7)
-        if any(line.name for line in each.lines):
+        if any(curve.name for curve in each.lines):
             axes.legend(frameon=False, fontsize=6)
         bare(axes)
     for axes in list(panels.flat)[len(every) :]:
@@ -61,10 +64,11 @@ def draw_axes(study: Study) -> Figure | None:
 
 
 def draw_reliability(study: Study) -> Figure | None:
-    """A panel for each condition: all its models together, before and after temperature scaling."""
+    """A panel for each condition: all its models together, before and after temperature scaling where there are both."""
     from matplotlib.figure import Figure
 
     found, _ = calibrations(study)
+    both = both_times(found)
     shown = [
         number for number in range(len(study.conditions)) if any(study.condition_of[run] == number for run in found)
     ]
@@ -77,7 +81,7 @@ def draw_reliability(study: Study) -> Figure | None:
     for axes, number in zip(panels.flat, shown, strict=False):
         members = [tables for run, tables in found.items() if study.condition_of[run] == number]
         axes.plot([0, 1], [0, 1], ":", color=FAINT, lw=0.8)
-        for when, line, mark in (("before", "--", "o"), ("after", "-", "s")):
+        for when, dash, mark in (("before", "--", "o"), ("after", "-", "s")):
             tables = [by_time[when] for by_time in members if when in by_time]
             pool = pooled(tables) if tables else None
             if pool is not None:
@@ -86,8 +90,9 @@ def draw_reliability(study: Study) -> Figure | None:
                 held = table.counts > 0
                 axes.vlines(table.confidence[held], low[held], high[held], color=colour(number), lw=0.6)
                 axes.plot(
-                    table.confidence[held], table.accuracy[held], line, marker=mark, ms=2.5, lw=1, color=colour(number),
-                    mfc="white" if when == "before" else colour(number), label=f"{when}: {error:.3f}",
+                    table.confidence[held], table.accuracy[held], dash, marker=mark, ms=2.5, lw=1, color=colour(number),
+                    mfc="white" if when == "before" else colour(number),
+                    label=f"{when}: {error:.3f}" if both else f"{error:.3f}",
                 )  # fmt: skip
         axes.set_title(f"{literal(study.conditions[number])}, n = {len(members)}", loc="left", fontsize=7)
         axes.legend(frameon=False, fontsize=6, title="calibration error", title_fontsize=6)
@@ -108,10 +113,10 @@ def draw_spectra(study: Study) -> Figure | None:
     if not every:
         return None
     figure = Figure(figsize=(0.5 + 3.2 * len(every), 2.8), layout="constrained")
-    legend(figure, study)
+    legend(figure, study, line)
     for axes, (name, curves) in zip(figure.subplots(1, len(every), squeeze=False)[0], every.items(), strict=True):
         for run, (grid, density) in curves.items():
-            axes.plot(grid, density, lw=0.8, alpha=0.8, color=colour(study.condition_of[run]))
+            axes.plot(grid, density, lw=0.8, alpha=0.8, **line(study.condition_of[run]))
         axes.set(yscale="log", xlabel="eigenvalue", ylabel="density")
         axes.set_title(f"{name}, n = {len(curves)}", loc="left", fontsize=7)
         bare(axes)
@@ -119,35 +124,42 @@ def draw_spectra(study: Study) -> Figure | None:
 
 
 def draw_landscapes(study: Study) -> Figure | None:
-    """Lines of equal loss: a row for each model, a column for each split, one scale in a row."""
+    """Lines of equal loss: a row for each model, a column for each split, one scale for all of them."""
     from matplotlib.figure import Figure
 
     found, _ = gather(study, "landscape", read_landscape)
     shown = spread_over_conditions(study, found, LANDSCAPES)
     if not shown:
         return None
+    scale = loss_scale(shown.values())
+    spaced = np.geomspace if scale.logarithmic else np.linspace
+    levels = spaced(scale.low, scale.high, LEVELS)
     columns = max(map(len, shown.values()))
     figure = Figure(figsize=(0.8 + 2.3 * columns, 0.3 + 2.1 * len(shown)), layout="constrained")
-    for row, (run, landscapes) in zip(figure.subplots(len(shown), columns, squeeze=False), shown.items(), strict=True):
-        losses = np.concatenate([each.loss.ravel() for each in landscapes.values()])
-        losses = losses[np.isfinite(losses)]
-        log = spans_decades(losses)
-        ends = (losses.min(), max(losses.max(), losses.min() * (1 + 1e-9) + 1e-12))
-        levels = np.geomspace(*ends, 15) if log else np.linspace(*ends, 15)
+    panels = figure.subplots(len(shown), columns, squeeze=False)
+    for row, (run, landscapes) in zip(panels, shown.items(), strict=True):
         for axes, (split, each) in zip(row, landscapes.items(), strict=False):
-            lines = axes.contourf(
+            drawn = axes.contourf(
                 each.a,
                 each.b,
                 np.ma.masked_invalid(each.loss),
                 levels=levels,
-                norm="log" if log else "linear",
+                norm="log" if scale.logarithmic else "linear",
                 cmap="viridis",
             )
             axes.plot(0, 0, "+", color="white", ms=7)
             axes.set_title(f"{literal(study.run_name(run))}, {literal(split)}", loc="left", fontsize=7)
             axes.set(aspect="equal")
             axes.tick_params(labelsize=6)
-        figure.colorbar(lines, ax=row, label="loss", fraction=0.05, format="%.2g", ticks=levels[::4])
         for axes in row[len(landscapes) :]:
             axes.set_visible(False)
+    figure.colorbar(
+        drawn,
+        ax=panels,
+        label=scale.title,
+        fraction=0.05,
+        shrink=min(1, 2 / len(shown)),
+        format="%.2g",
+        ticks=levels[::4],
+    )
     return figure

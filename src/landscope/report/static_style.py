@@ -1,8 +1,14 @@
-"""What the figures for papers have in common: colours and symbols of conditions, bare axes, text that is not mathematics."""
+"""What the figures for papers have in common: how conditions look, bare axes, text that is not mathematics.
+
+There are eight colours. From the ninth condition on lines are dashed, from the seventeenth dotted; points are hollow, then half
+filled: up to `NAMED` conditions no two look the same, and a legend names them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from landscope.report.cohorts import Study
 
@@ -10,14 +16,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ACCENT", "FAINT", "INK", "bare", "colour", "legend", "literal", "symbol"]
+__all__ = ["ACCENT", "FAINT", "INK", "bare", "colour", "legend", "line", "literal", "point"]
 
 INK, FAINT, ACCENT = "#1d2126", "#8d959e", "#0b5d8f"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
 """As in the light theme of the page."""
 SYMBOLS = "osD^PvhX"
-NAMED = 16
-"""Conditions that a legend holds."""
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
+FILLS = ("full", "none", "left")
+NAMED = 24
+"""Conditions that a legend holds: each colour with each dash."""
+COLUMNS = 5
+HANDLE, LETTER, ROW = 0.5, 0.053, 0.14
+"""Inches in a legend, of which the first row has its place in every figure."""
 
 
 def colour(condition: int) -> str:
@@ -25,9 +36,16 @@ def colour(condition: int) -> str:
     return COLOURS[condition % 8]
 
 
-def symbol(condition: int) -> str:
-    """Its symbol, which differs where colours repeat."""
-    return SYMBOLS[(condition + condition // 8) % 8]
+def line(condition: int) -> dict[str, Any]:
+    """Colour and dashes of a condition's curves."""
+    return {"color": colour(condition), "ls": DASHES[condition // 8 % len(DASHES)]}
+
+
+def point(condition: int) -> dict[str, Any]:
+    """Colour, symbol and filling of a condition's points."""
+    fill = FILLS[condition // 8 % len(FILLS)]
+    edge = {"mec": "white", "mew": 0.3} if fill == "full" else {"mec": colour(condition), "mew": 0.7}
+    return {"color": colour(condition), "marker": SYMBOLS[condition % 8], "fillstyle": fill, "mfcalt": "white", **edge}
 
 
 def literal(text: str) -> str:
@@ -47,13 +65,17 @@ def bare(axes: Axes) -> None:
     axes.tick_params(labelsize=7)
 
 
-def legend(figure: Figure, study: Study) -> None:
-    """The conditions, above all panels; none where they are more than it holds: some names would stand for all."""
+def legend(figure: Figure, study: Study, look: Callable[[int], dict[str, Any]]) -> None:
+    """The conditions as `line` or `point` draws them, above all panels, for which the figure grows; none where they are more
+    than it holds: some names would stand for all.
+    """
     from matplotlib.lines import Line2D
 
-    if 1 < len(study.conditions) <= NAMED:
-        marks = [
-            Line2D([], [], ls="", marker=symbol(i), color=colour(i), label=literal(name))
-            for i, name in enumerate(study.conditions)
-        ]
-        figure.legend(handles=marks, loc="outside upper left", ncols=min(len(marks), 5), frameon=False, fontsize=7)
+    if not 1 < len(study.conditions) <= NAMED:
+        return
+    marks = [Line2D([], [], **{"ls": "", **look(i)}, label=literal(name)) for i, name in enumerate(study.conditions)]
+    entry = HANDLE + LETTER * max(map(len, study.conditions))
+    columns = max(1, min(len(marks), COLUMNS, int(figure.get_figwidth() / entry)))
+    rows = math.ceil(len(marks) / columns)
+    figure.set_figheight(figure.get_figheight() + ROW * (rows - 1))
+    figure.legend(handles=marks, loc="outside upper left", ncols=columns, frameon=False, fontsize=7)

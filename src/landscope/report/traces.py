@@ -11,7 +11,7 @@ from landscope.core.schema import Plain
 from landscope.report.cohorts import Study
 from landscope.report.embedding import plot_text, rounded
 
-__all__ = ["SPREAD", "Floats", "axis", "band", "decimated", "model_line", "spans_decades"]
+__all__ = ["SPREAD", "Floats", "axis", "band", "decimated", "line_of", "model_line", "spans_decades"]
 
 Floats = NDArray[np.float64]
 
@@ -19,6 +19,8 @@ SPREAD = 100.0
 """A positive axis whose largest value is more than so many times the smallest is logarithmic."""
 POINTS = 200
 """Of a curve."""
+DASHES = ("solid", "dash", "dot")
+"""Of the first eight conditions, the second and the third: there are eight colours."""
 
 
 def spans_decades(values: Iterable[float], spread: float = SPREAD) -> bool:
@@ -48,6 +50,15 @@ def decimated(length: int, most: int = POINTS) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.intp))
 
 
+def line_of(condition: int, width: float) -> dict[str, Plain]:
+    """How the curves of a condition are drawn.
+
+    >>> line_of(9, 2)
+    {'color': '@c9', 'width': 2, 'dash': 'dash'}
+    """
+    return {"color": f"@c{condition}", "width": width, "dash": DASHES[condition // 8 % len(DASHES)]}
+
+
 def model_line(study: Study, run: int, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> dict[str, Plain]:
     """A curve of one model in its condition's colour, which lights up with the model."""
     kept = decimated(len(x))
@@ -57,7 +68,7 @@ def model_line(study: Study, run: int, x: Sequence[float] | Floats, y: Sequence[
         "mode": "lines",
         "x": rounded(np.asarray(x, dtype=np.float64)[kept]),
         "y": rounded(np.asarray(y, dtype=np.float64)[kept]),
-        "line": {"color": f"@c{study.condition_of[run]}", "width": 1.4},
+        "line": line_of(study.condition_of[run], 1.4),
         "opacity": 0.75,
         "hoverinfo": "text+x+y",
         "text": name,

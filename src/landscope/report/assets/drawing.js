@@ -35,7 +35,7 @@ async function draw(figure) {
 
 async function drawLandscape(figure) {
   const model = figure.spec.models[figure.spec.chosen || 0];
-  const parts = landscapeParts(model, figure.height);
+  const parts = landscapeParts(figure.spec, model, figure.height);
   if (figure.parts.length !== parts.length) {
     figure.canvas.classList.add("grid");
     figure.parts.forEach((part) => Plotly.purge(part));

@@ -1,14 +1,13 @@
-// Landscapes: lines of equal loss and surfaces, on one colour scale for all splits of a model.
+// Landscapes: lines of equal loss and surfaces, on one colour scale for all splits of all models.
 const webgl = (() => {
   try { return Boolean(document.createElement("canvas").getContext("webgl")); } catch { return false; }
 })();
 
 const SCALE = "Viridis";
-function landscapeParts(model, height) {
-  const log = model.log;
+function landscapeParts(spec, model, height) {
+  const log = spec.log;
   const height3 = (z) => (log ? z.map((row) => row.map((v) => (v === null ? null : Math.log10(v)))) : z);
-  const levels = model.splits.flatMap((split) => height3(split.z).flat()).filter((v) => v !== null);
-  const low = levels.reduce((a, b) => Math.min(a, b), Infinity), high = levels.reduce((a, b) => Math.max(a, b), -Infinity);
+  const [low, high] = log ? spec.ends.map(Math.log10) : spec.ends;
   const ticks = log ? (() => {
     const found = [];
     for (let power = Math.floor(low); power <= Math.ceil(high); power += 1) for (const digit of [1, 3]) found.push(digit * 10 ** power);
@@ -21,7 +20,7 @@ function landscapeParts(model, height) {
     for (let at = Math.ceil(low / step); at * step <= high; at += 1) kept.push(at * step);
     return { tickvals: kept, ticktext: kept.map((v) => number(v, 2)) };
   })();
-  const bar = { title: { text: "loss", side: "right", font: { size: 11 } }, thickness: 10, outlinewidth: 0, tickfont: { size: 10, color: css("muted") }, ...ticks };
+  const bar = { title: { text: spec.title, side: "right", font: { size: 11 } }, thickness: 10, outlinewidth: 0, tickfont: { size: 10, color: css("muted") }, ...ticks };
   const hover = (split) => split.z.map((row, j) => row.map((v, i) => `a = ${number(split.x[i], 3)}, b = ${number(split.y[j], 3)}<br>loss ${number(v)}`));
   const flat = model.splits.map((split, place) => ({
     name: `${split.name}: contours`,
