@@ -28,6 +28,8 @@ __all__ = ["compare"]
 
 TEMPERATURE = "+temp"
 LARGEST = "max_"
+PLAIN = 5
+"""Decimals beyond which numbers are written with their power of ten."""
 ROUNDING = 1e-12
 """A relative spread that only the adding up of equal values leaves."""
 
@@ -178,7 +180,11 @@ def _values(subjects: Iterable[Subject], read: Read) -> list[float]:
 
 
 def _shown(values: Sequence[float]) -> str:
-    """Mean ± standard deviation with two digits of the spread."""
+    """Mean ± standard deviation with two digits of the spread.
+
+    >>> _shown([14.2, 14.9, 15.1]), _shown([5.4e-6, 2.5e-6]), _shown([0.5])
+    ('14.73 ± 0.47', '4.0e-06 ± 2.1e-06', '0.5')
+    """
     if not values:
         return "–"
     mean = float(np.mean(values))
@@ -186,4 +192,7 @@ def _shown(values: Sequence[float]) -> str:
     if not math.isfinite(spread) or spread <= ROUNDING * abs(mean):
         return f"{mean:.4g}"
     decimals = max(0, 1 - math.floor(math.log10(spread)))
-    return f"{mean:.{decimals}f} ± {spread:.{decimals}f}" if decimals < 8 else f"{mean:.4g} ± {spread:.2g}"
+    if decimals <= PLAIN:
+        return f"{mean:.{decimals}f} ± {spread:.{decimals}f}"
+    before = math.floor(math.log10(abs(mean) or spread))
+    return f"{mean:.{max(1, decimals + before)}e} ± {spread:.1e}"

@@ -2,7 +2,8 @@
 
 The service runs the kernels of several processes side by side; without it they take turns, and what a small network leaves idle
 stays idle. Under it a worker has twice its even part of the card's multiprocessors: no kernel spreads over all of them, and
-while some workers pause the others fill the card. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement of 5 s each:
+while some workers pause the others fill the card. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement of 5 s each
+by a forerunner of `benchmarks/card_sharing.py`:
 
     workers                                  1      5      5      5      8
     part of the card that one may use      all    all    2/5    1/4    1/4
