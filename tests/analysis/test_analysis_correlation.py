@@ -132,9 +132,12 @@ def test_a_correlation_has_one_p_in_any_order(method: str, grouped: bool) -> Non
     within = np.repeat(["b", "a"], 8) if grouped else np.full(16, "a")
     found = correlation(x, y, method, within=within, resamples=0, permutations=499)
     assert found.p_method.startswith("Monte Carlo")
-    for a, b in ((y, x), (x[order], y[order]), (y[order], x[order])):
-        labels = within if a is y else within[order]
-        again = correlation(a, b, method, within=labels, resamples=0, permutations=499)
+    backwards = np.arange(16)[::-1]  # the other block first
+    for a, b, places in (
+        (y, x, np.arange(16)),
+        *((*pair, each) for each in (order, backwards) for pair in ((x, y), (y, x))),
+    ):
+        again = correlation(a[places], b[places], method, within=within[places], resamples=0, permutations=499)
         assert again.p_value == found.p_value
 
 

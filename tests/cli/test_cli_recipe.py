@@ -314,3 +314,24 @@ def test_a_part_that_is_whole_among_kept_records_needs_no_data(
     code, _, err = call(*run_of(tmp_path / "other", *words))
     assert code == 3
     assert "the part first cannot be run: MNIST is missing" in err
+
+
+def test_parts_without_the_runs_that_are_asked_for_are_left_out(
+    call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("landscope.cli.recipe.do_runs", lambda study, *_: do_quietly(study))
+    code, out, err = call(*run_of(tmp_path / "new", "--only", "rate=3e-1"))
+    assert code == 0, err
+    assert 'the part first cannot be run: no run has rate=3e-1. Choices: "0.1", "0.2"; the others are run' in err
+    assert out.split()[1::2] == [str(tmp_path / "new" / "second.json.gz"), str(tmp_path / "new" / "second.html")]
+    code, _, err = call(*run_of(tmp_path / "new", "--only", "rate=5"))
+    assert code == 2
+    assert "the part first cannot be run" in err
+
+
+def test_a_time_limit_writes_what_kept_records_made_whole(call: Call, bundle: Bundle, tmp_path: Path) -> None:
+    save_bundle(bundle, tmp_path / "kept" / "rates" / "first.json.gz")
+    words = ["--part", "first", "--from", tmp_path / "kept", "--time-limit", 1e-9]
+    code, out, _ = call(*run_of(tmp_path / "new", *words))
+    assert code == 4
+    assert str(tmp_path / "new" / "first.json.gz") in out

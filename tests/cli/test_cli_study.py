@@ -65,12 +65,12 @@ def test_some_of_the_runs(call: Call, spec: Path, tmp_path: Path) -> None:
     assert [(run["condition"], run["seed"]) for run in json.loads(out)["runs"]] == [("decay", 1)]
     code, _, err = call(*words, "-e", "workers=1")
     assert code == 0, err
-    assert "4 runs, 0 done before, 2 of them asked for" in err
+    assert "4 runs, 2 asked for, 0 done before" in err
     assert "2 runs finished" in err
     code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--pool")
     assert code == 0, err
     assert "4 runs, 2 done before; in" in err
-    for wrong, told in [("seed", "NAME=VALUE was expected"), ("sed=1", "seed"), ("seed=5", "Choices: 0, 1")]:
+    for wrong, told in [("seed", "NAME=VALUE was expected"), ("sed=1", "seed"), ("seed=5", 'Choices: "0", "1"')]:
         code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "--only", wrong)
         assert code == 2
         assert told in err

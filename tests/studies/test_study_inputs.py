@@ -58,17 +58,21 @@ def study(place: Path, data: object, model: object = "mlp") -> Study:
     )
 
 
+def check_all(made: Study, asked: set[tuple[str, str]]) -> None:
+    check_inputs(made, made.runs, asked)
+
+
 def test_a_function_is_called_once_for_all_runs_on_its_data(place: Path) -> None:
     import functions_for_inputs  # type: ignore[import-not-found]
 
     asked: set[tuple[str, str]] = set()
     with pytest.raises(MissingFileError, match=r"here\.txt is not there"):
-        check_inputs(study(place, "functions_for_inputs:rows"), asked)
+        check_all(study(place, "functions_for_inputs:rows"), asked)
     (place / "here.txt").touch()
     functions_for_inputs.CALLS.clear()
     asked.clear()
     for seed in (1, 1, 2):
-        check_inputs(study(place, {"name": "functions_for_inputs:rows", "seed": seed}), asked)
+        check_all(study(place, {"name": "functions_for_inputs:rows", "seed": seed}), asked)
     assert functions_for_inputs.CALLS == [1, 2]
 
 
@@ -78,18 +82,22 @@ def test_runs_that_are_done_need_nothing(place: Path) -> None:
     for run in made.runs.values():
         assert perform(WORK, made.store.add(run.plain)).ending is Ending.FINISHED
     (place / "here.txt").unlink()
-    check_inputs(made, set())
+    check_all(made, set())
+
+
+def test_runs_that_are_not_asked_for_need_nothing(place: Path) -> None:
+    check_inputs(study(place, "functions_for_inputs:rows"), set(), set())
 
 
 def test_other_errors_are_left_to_the_runs(place: Path) -> None:
-    check_inputs(study(place, "functions_for_inputs:broken"), set())
+    check_all(study(place, "functions_for_inputs:broken"), set())
 
 
 def test_a_network_without_its_package_is_found_out(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch_geometric", None)
     monkeypatch.delitem(sys.modules, "torch_geometric.nn", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'landscope\[graphs\]'"):
-        check_inputs(study(place, "circles", "gat"), set())
+        check_all(study(place, "circles", "gat"), set())
 
 
 def test_a_run_that_lacked_a_file_is_tried_again_by_itself(place: Path) -> None:

@@ -81,18 +81,31 @@ def significance(
 
 def _settled(x: Floats, y: Floats, block: Codes) -> tuple[Floats, Floats, Codes]:
     """The same pairs in an order of their own, and the same one of the two first: a sample of permutations then gives one p
-    to one correlation, whichever of the two is named first and however the models are sorted.
+    to one correlation, whichever of the two is named first and however the models and their blocks are sorted.
 
     >>> _settled(np.array([3.0, 1.0]), np.array([5.0, 7.0]), np.zeros(2, dtype=int))[:2]
     (array([1., 3.]), array([7., 5.]))
-    >>> _settled(np.array([7.0, 5.0]), np.array([1.0, 3.0]), np.zeros(2, dtype=int))[:2]
-    (array([1., 3.]), array([7., 5.]))
+    >>> _settled(np.array([3.0, 1.0, 2.0]), np.array([5.0, 7.0, 6.0]), np.array([1, 0, 0]))
+    (array([3., 1., 2.]), array([5., 7., 6.]), array([0, 1, 1]))
     """
-    sides = []
-    for first, second in ((x, y), (y, x)):
-        order = np.lexsort((second, first, block))
-        sides.append((first[order], second[order], block[order]))
-    return min(sides, key=lambda side: (side[0].tolist(), side[1].tolist()))
+    _, blocks = min((_in_order(*side, block) for side in ((x, y), (y, x))), key=lambda side: side[0])
+    numbers = np.repeat(np.arange(len(blocks), dtype=block.dtype), [len(first) for first, _ in blocks])
+    first, second = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    return first, second, numbers
+
+
+def _in_order(x: Floats, y: Floats, block: Codes) -> tuple[list[object], list[tuple[Floats, Floats]]]:
+    """The blocks, each sorted, in the order of what their ranks and spacings are, and these: where a block lies plays no part."""
+    found: list[tuple[list[object], tuple[Floats, Floats]]] = []
+    for code in np.unique(block):
+        own = np.flatnonzero(block == code)
+        own = own[np.lexsort((y[own], x[own]))]
+        columns = x[own], y[own]
+        ranks = [stats.rankdata(column).tolist() for column in columns]
+        spacings = [np.round((column - column.mean()) / (np.ptp(column) or 1.0), 9).tolist() for column in columns]
+        found.append(([len(own), ranks, spacings], columns))
+    found.sort(key=lambda each: each[0])
+    return [key for key, _ in found], [columns for _, columns in found]
 
 
 def null_draws(block: Codes, method: Method, permutations: int, seed: int) -> tuple[Codes, str] | None:

@@ -133,7 +133,6 @@ def run(
     """
     from landscope.core.errors import UnknownNameError
     from landscope.recipes import RECIPES, finish_part, kept_records
-    from landscope.studies.choosing import chosen
 
     recipe = RECIPES[name]
     parts = recipe.parts(size)
@@ -145,19 +144,20 @@ def run(
     records = {} if kept is None else kept_records(_records_folder(kept), name, wanted, size)
     start = time.monotonic()
     light = reports_are_light()
-    studies, lacking = part_studies(wanted, folder, records, size)
+    studies, lacking = part_studies(wanted, folder, records, size, only or ())
     for missing in lacking.values():
         if part or not studies:
             raise missing
         note(f"{missing}; the others are run")
-    for study in studies.values():
-        chosen(study.runs, only or ())  # a name that a part does not know is told of before any run
     made: list[Path] = []
     summaries: list[Summary] = []
     try:
         for label, study in studies.items():
             left = None if time_limit is None else time_limit - (time.monotonic() - start)
             if left is not None and left <= 0:
+                for later in list(studies)[list(studies).index(label) :]:  # what kept records made whole is done, too
+                    if studies[later].progress().done:
+                        made += finish_part(recipe, later, size, studies[later], folder, light=light)
                 raise StoppedError(
                     f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
                 )
@@ -180,7 +180,8 @@ def run(
     for summary in summaries:
         summary.check()
     for missing in lacking.values():
-        raise missing
+        if not isinstance(missing, UnknownNameError):
+            raise missing
 
 
 def _records_folder(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,14 @@ __all__ = ["part_studies"]
 
 
 def part_studies(
-    wanted: Mapping[str, Part], folder: Path, records: Mapping[str, Kept], size: str
+    wanted: Mapping[str, Part], folder: Path, records: Mapping[str, Kept], size: str, only: Sequence[str]
 ) -> tuple[dict[str, Study], dict[str, LandscopeError]]:
-    """The studies of some parts, with what is among kept records; and of those that lack data or a package, what they lack."""
-    from landscope.core.errors import DataFileError, MissingExtraError
+    """The studies of some parts, with what is among kept records; and of those that cannot be run, why not.
+
+    That is for want of data, of a package, or of any run that `only` asks for.
+    """
+    from landscope.core.errors import DataFileError, MissingExtraError, UnknownNameError
+    from landscope.studies.choosing import chosen
     from landscope.studies.inputs import check_inputs
 
     studies: dict[str, Study] = {}
@@ -32,10 +36,10 @@ def part_studies(
             note(f"{label}: there are no kept records of this part")
         try:
             study = _study(entry.study, folder / label, records.get(label), size)
-            check_inputs(study, asked)
+            check_inputs(study, chosen(study.runs, only), asked)
             studies[label] = study
-        except (DataFileError, MissingExtraError) as error:
-            lacking[label] = type(error)(f"the part {label} cannot be run: {error}")
+        except (DataFileError, MissingExtraError, UnknownNameError) as error:
+            lacking[label] = type(error)(f"the part {label} cannot be run: {error}".rstrip("."))
     return studies, lacking
 
 

@@ -98,7 +98,7 @@ def run(
         foretell(made, as_json)
         return
     light = with_report and reports_are_light()
-    check_inputs(made, set())
+    check_inputs(made, asked, set())
     summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool, only)
     show(made, folder, summary, with_report, as_json, light=light)
 
@@ -191,7 +191,7 @@ def measure(
     folder = target_folder(into or Path("studies") / name)
     made = Study.of(written, folder)
     light = reports_are_light()
-    check_inputs(made, set())
+    check_inputs(made, made.runs, set())
     summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool=False)
     show(made, folder, summary, True, as_json, light=light)
 

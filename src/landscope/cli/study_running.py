@@ -102,8 +102,8 @@ def do_runs(
     made.save(folder)
     start = time.monotonic()
     before = made.progress()
-    some = f", {len(keys)} of them asked for" if len(keys) < before.total else ""
-    note(f"{made.spec.name}: {before.total} runs, {before.done} done before{some}; in {folder}")
+    some = f", {len(keys)} asked for" if len(keys) < before.total else ""
+    note(f"{made.spec.name}: {before.total} runs{some}, {before.done} done before; in {folder}")
     _warn_of_averages(made)
     limit = _Limit(time_limit)
     try:

@@ -159,7 +159,9 @@ def _predicting(models: _Models) -> list[Claim]:
         # with so few models, finding nothing is no proof that there is nothing
         verdict: Verdict = "does not hold" if shown else "cannot be told"
         text = f"no measure of sharpness ({meaning}) goes with the test error"
-        claims.append(models.claim(text, verdict, "; ".join(f"{name}: {c}" for name, c in each.items())))
+        shown_q = ["" if q is None else f" (q = {q:.2g})" for q in adjusted]
+        told = [f"{name}: {c}{q}" for (name, c), q in zip(each.items(), shown_q, strict=True)]
+        claims.append(models.claim(text, verdict, "; ".join(told)))
     return claims
 
 

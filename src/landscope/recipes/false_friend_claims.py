@@ -88,7 +88,7 @@ def _regularisation(tables: Tables, part: str) -> list[Claim]:
 
     def claim(text: str, findings: Sequence[Finding], judged: Sequence[Verdict], shown: Mapping[str, str]) -> Claim:
         means = [f"{label}: {_means(models, column)}." for column, label in shown.items()]
-        why = " ".join([*means, *(finding.sentence(RULES) for finding in findings)])
+        why = " ".join([*means, *(f"{f.measure} and {f.outcome}: {f.correlation}." for f in findings)])
         return Claim(text=f"{REGULARISED[part]}: {text}", verdict=_common(judged), why=why, part=part, records=runs)
 
     better = [_finding(models, "decay", column, "L2", label) for column, label in HELD_OUT.items()]
@@ -100,7 +100,7 @@ def _regularisation(tables: Tables, part: str) -> list[Claim]:
         claim(
             "L2 regularisation raises the spectral norm λ₁ of the Hessian", sharper, [_verdict(sharper[0])], sharpness
         ),
-        claim("sharper minima generalise better than flatter ones", friends, [_verdict(f) for f in friends], {}),
+        claim("the sharper a network, the better it generalises", friends, [_verdict(f) for f in friends], {}),
     ]
     if part in ("mlp", "cnn"):
         gap = _finding(models, TOP, "gap", "λ₁", "gap of training and validation accuracy")

@@ -1,7 +1,7 @@
 """What the fourth paper says, put to the test: one-sided rank-sum tests between conditions, over seeds (`verdicts`).
 
-κ falls with the training loss, which stands beside it. Of a penalty that keeps a network from learning nothing is said that
-could only be said of minima: neither that they are flatter nor that they overfit less.
+κ falls with the training loss, which stands beside it. Of a penalty that keeps a network from learning, in one seed even, it
+is not said that its networks are flatter or that they overfit less.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["claims_of"]
 SHOWN = 5
 """Values of a condition that are listed one by one; of more, the mean."""
 FACTOR, MORE = 1.5, 0.1
-"""A mean training loss that is so many times that of plain training, and so much more, is not that of a minimum."""
+"""A network whose training loss is so many times the mean of plain training, and so much more, has not learnt what that has."""
 BEST = {"cifar10": "fam", "cifar10-tenth": "fam", "classes100": "fam", "svhn": "sam", "fashion-mnist": "sam"}
 """The most accurate method of each task in table 1; plain training is always the least."""
 KAPPA = "train.relative_flatness"
@@ -135,28 +135,35 @@ def _accuracy(part: _Part) -> list[Claim]:
 def _flatter(part: _Part, fams: Sequence[str], kappa: str) -> list[Claim]:
     """Whether the penalty does what it is there for."""
     return [
-        _of_minima(
+        _if_learnt(
             part,
-            fam,
             part.claim(
-                f"{_in_words(fam)} finds flatter minima than plain training",
+                f"{_in_words(fam)} ends at flatter weights than plain training",
                 {"κ of plain training and with it": (_Values("baseline", kappa), _Values(fam, kappa))},
             ),
+            "baseline",
+            fam,
         )
         for fam in fams
         if part.has(fam) and kappa in part.table
     ]
 
 
-def _of_minima(part: _Part, fam: str, claim: Claim) -> Claim:
-    """The claim with the training losses beside it; untold where the condition has none of a minimum."""
-    plain, own = (_Values(condition, "train.loss").of(part.table) for condition in ("baseline", fam))
-    if not plain or not own:
+def _if_learnt(part: _Part, claim: Claim, *conditions: str) -> Claim:
+    """The claim with the training losses of its conditions beside it; untold where one of their networks has not learnt."""
+    losses = {condition: _Values(condition, "train.loss").of(part.table) for condition in ("baseline", *conditions)}
+    if not all(losses.values()):
         return claim
-    before, after = (sum(losses) / len(losses) for losses in (plain, own))
-    why = f"{claim.why}; mean training loss {before:.3g} against {after:.3g}"
-    if after > FACTOR * before and after - before > MORE:
-        return replace(claim, verdict="cannot be told", why=f"{why}: it has not learnt what plain training learns")
+    means = {condition: sum(own) / len(own) for condition, own in losses.items()}
+    why = f"{claim.why}; mean training loss {' against '.join(f'{means[name]:.3g}' for name in conditions)}"
+    plain = means["baseline"]
+    stuck = {name: sum(loss > FACTOR * plain and loss - plain > MORE for loss in losses[name]) for name in conditions}
+    told = [
+        f"{count} of {len(losses[name])} with {_in_words(name).rstrip(',')}" for name, count in stuck.items() if count
+    ]
+    if told:
+        why += f": networks that have not learnt what plain training learns: {', '.join(told)}"
+        return replace(claim, verdict="cannot be told", why=why)
     return replace(claim, why=why)
 
 
@@ -183,7 +190,8 @@ def _whole_or_coded(part: _Part) -> list[Claim]:
             if column in part.table and part.has(whole, CODED):
                 text = f"FAM is {what} with its whole gradient{where} than as coded (not a claim of the paper)"
                 ends = (_Values(first, column), _Values(second, column))
-                found.append(part.claim(text, {f"{WORDS[first]} and {WORDS[second]}": ends}))
+                claim = part.claim(text, {f"{WORDS[first]} and {WORDS[second]}": ends})
+                found.append(_if_learnt(part, claim, first, second) if column == KAPPA else claim)
     return found
 
 
@@ -243,13 +251,14 @@ def _text(part: _Part) -> list[Claim]:
         accuracy, loss = ((_Values(fam, name), _Values("baseline", name)) for name in ("test.accuracy", "test.loss"))
         found += [
             part.claim(f"{_in_words(fam)} is more accurate than plain training", {"accuracy": accuracy}),
-            _of_minima(
+            _if_learnt(
                 part,
-                fam,
                 part.claim(
                     f"{_in_words(fam)} ends with a lower development loss than plain training",
                     {"loss of plain training and with it": loss[::-1]},
                 ),
+                "baseline",
+                fam,
             ),
         ]
     return [*found, *_flatter(part, fams, KAPPA)]

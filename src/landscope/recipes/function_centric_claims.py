@@ -33,13 +33,13 @@ SIDES: tuple[Alternative, Alternative] = ("greater", "less")
 CORRECTED = {
     "Fisher–Rao norm": "train.corrected.fisher_rao",
     "relative flatness": "train.corrected.relative_flatness",
-    "SAM-sharpness": "train.random_sharpness",
+    "random sharpness": "train.random_sharpness",
 }
-"""The sharpness family, as it should be measured: a larger value is sharper."""
+"""The sharpness family, as it should be measured: a larger value is sharper. What the paper calls SAM-sharpness is random."""
 PUBLISHED = {
     "Fisher–Rao norm": "train.published.fisher_rao",
     "relative flatness": "train.published.relative_flatness",
-    "SAM-sharpness": "train.published.sam_sharpness",
+    "random sharpness": "train.published.sam_sharpness",
 }
 SHARPER = dict.fromkeys(CORRECTED, 1)
 SAFETY = {
@@ -241,7 +241,8 @@ def _correlated(names: Sequence[str], results: Sequence[Correlation]) -> list[_M
     adjusted = benjamini_yekutieli([result.p_value for result in results])
     found = []
     for name, result, q in zip(names, results, adjusted, strict=True):
-        found.append(_Moved(name, direction(result, q), f"{name}: {result}", result.n))
+        adjusted_p = "" if q is None else f" (q = {q:.2g})"
+        found.append(_Moved(name, direction(result, q), f"{name}: {result}{adjusted_p}", result.n))
     return found
 
 
@@ -284,9 +285,7 @@ def _at_radii(table: pd.DataFrame) -> dict[str, str]:
 
 def _through_training(table: pd.DataFrame) -> Claim:
     """By logarithms: values of one function are thousands of times those of another, and ranks would be of the functions."""
-    text = (
-        "functions: sharpness grows through training, from the first weights to the last (not a claim of its summary)"
-    )
+    text = "functions: random sharpness grows through training, from the first weights to the last, at every radius"
     columns = _at_radii(table)
     logs = table.assign(**{column: np.log(table[column].where(table[column] > 0)) for column in columns.values()})
     ends = {when: logs[logs["checkpoint"] == when] for when in ("final", "step 0")}

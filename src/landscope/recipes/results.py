@@ -102,9 +102,10 @@ def _page(found: Mapping[str, Mapping[str, Kept]], folder: Path, home: Path) -> 
         "no number here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
         "paper's code computed, slips included; *corrected* what it should have measured.",
         "",
-        "A claim is tested by itself, as its paper makes it: p ≤ 0.05, and a correlation's interval must not contain 0. (The",
-        "reports begin with every pair of measures and outcomes, adjusted for that many tests.) A verdict is of the models that",
-        "were run: a claim that ends in a size is of smaller networks, or of fewer images, than the paper's.",
+        "A claim of a paper counts at p ≤ 0.05, or q ≤ 0.05 where it is of several measures, and a correlation's interval must",
+        "not contain 0. (Our own study, and the reports, adjust for every pair of measures and outcomes that they look at.) A",
+        "verdict is of the models that were run: a claim that ends in a size is of smaller networks, or of fewer images, than",
+        "the paper's.",
     ]
     for name in RECIPES:
         if name in found:

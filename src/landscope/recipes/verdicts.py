@@ -1,4 +1,4 @@
-"""By what the claims of all recipes are judged: one level, one way to compare conditions, one to read a correlation.
+"""By what the claims of papers are judged: one level, one way to compare conditions, one to read a correlation.
 
 A comparison of two conditions is shown where a one-sided rank-sum test has p ≤ 0.05: three seeds against three show something
 only where they do not overlap. A claim of several comparisons holds where all of them are shown (no correction is needed to

@@ -21,7 +21,7 @@ from landscope.report.columns import label
 from landscope.report.embedding import plot_text, rounded
 from landscope.report.numerals import significant
 from landscope.report.section import Block, Cell, Head, Panels, Plot, Prose, Section, Table
-from landscope.report.traces import Floats, axis, band, decimated, line_of, spans_decades
+from landscope.report.traces import Floats, axis, band, line_of, spans_decades
 
 __all__ = [
     "BANDS",
@@ -122,8 +122,21 @@ def step_axis(steps: Sequence[int]) -> tuple[Floats, list[str], bool]:
     logarithmic = spans_decades(positive, STEPPED)
     if logarithmic and len(positive) < len(places):
         places[0] = positive[0] ** 2 / positive[1]
-    written = set(decimated(len(steps), TICKS).tolist())
+    written = _apart(np.log(places) if logarithmic else places)
     return places, [_compact(step) if i in written else "" for i, step in enumerate(steps)], logarithmic
+
+
+def _apart(places: Floats) -> set[int]:
+    """Which of the places have room for a text: the last one, and from there those that are far enough from the next.
+
+    >>> sorted(_apart(np.array([0.0, 1.0, 10.0, 60.0, 61.0])))
+    [1, 2, 4]
+    """
+    kept: list[int] = []
+    for i in range(len(places) - 1, -1, -1):
+        if not kept or places[kept[-1]] - places[i] >= (places[-1] - places[0]) / TICKS:
+            kept.append(i)
+    return set(kept)
 
 
 def _compact(step: int) -> str:

@@ -7,7 +7,7 @@ package that it needs, shows only when it is called: here once for all runs, whi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import redirect_stdout
 
 from landscope.core.errors import DataFileError, MissingExtraError
@@ -24,12 +24,12 @@ from landscope.training.spec import TrainingSpec
 __all__ = ["check_inputs"]
 
 
-def check_inputs(study: Study, asked: set[tuple[str, str]]) -> None:
-    """Raise the `DataFileError` or `MissingExtraError` that runs which are not done would end in; other errors are left to them.
+def check_inputs(study: Study, keys: Collection[str], asked: set[tuple[str, str]]) -> None:
+    """Raise the `DataFileError` or `MissingExtraError` that runs with these keys would end in; other errors are left to them.
 
-    `asked` remembers, over several studies, which data and which network on them were here.
+    Those that are done need nothing. `asked` remembers, over several studies, which data and which network on them were here.
     """
-    for training in _left(study):
+    for training in _left(study, keys):
         data, network = training.data, training.model.name
         rows = (canonical_json(to_plain(data)), "")
         task = (rows[0], network) if _may_lack_a_package(network) else rows
@@ -45,11 +45,11 @@ def check_inputs(study: Study, asked: set[tuple[str, str]]) -> None:
             continue
 
 
-def _left(study: Study) -> Iterator[TrainingSpec]:
-    """What the runs that are not done train, or take as it was trained."""
+def _left(study: Study, keys: Collection[str]) -> Iterator[TrainingSpec]:
+    """What those of the runs that are not done train, or take as it was trained."""
     taken = study.spec.checkpoints
     for key, status in study.statuses().items():
-        if status.state is not RunState.DONE:
+        if key in keys and status.state is not RunState.DONE:
             training = study.runs[key].training
             if training is not None:
                 yield training
