@@ -151,32 +151,34 @@ def run(
         note(f"{missing}; the others are run")
     made: list[Path] = []
     summaries: list[Summary] = []
+    stopped: BaseException | None = None
     try:
         for label, study in studies.items():
             left = None if time_limit is None else time_limit - (time.monotonic() - start)
-            if left is not None and left <= 0:
-                for later in list(studies)[list(studies).index(label) :]:  # what kept records made whole is done, too
-                    if studies[later].progress().done:
-                        made += finish_part(recipe, later, size, studies[later], folder, light=light)
-                raise StoppedError(
+            if stopped is None and left is not None and left <= 0:
+                stopped = StoppedError(
                     f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
                 )
-            entry = wanted[label]
-            note(f"{name}, {label}: {entry.note or entry.study.name}")
-            pooled = entry.pool if pool is None else pool
-            stopped: BaseException | None = None
-            try:
-                summaries.append(
-                    do_runs(study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled, only)
-                )
-            except (StoppedError, KeyboardInterrupt) as error:
-                stopped = error
-            if study.progress().done:
+            if stopped is None:
+                entry = wanted[label]
+                note(f"{name}, {label}: {entry.note or entry.study.name}")
+                pooled = entry.pool if pool is None else pool
+                try:
+                    summaries.append(
+                        do_runs(
+                            study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled, only
+                        )
+                    )
+                except (StoppedError, KeyboardInterrupt) as error:
+                    stopped = error
+            if study.progress().done:  # also after a time limit: kept records may have made later parts whole
                 made += finish_part(recipe, label, size, study, folder, light=light)
-            if stopped is not None:
-                raise stopped
+            if isinstance(stopped, KeyboardInterrupt):
+                break
     finally:
         _tell(made, as_json)
+    if stopped is not None:
+        raise stopped
     for summary in summaries:
         summary.check()
     for missing in lacking.values():
