@@ -20,6 +20,7 @@ from landscope.recipes import RECIPES
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.recipe import Part, Recipe
 from landscope.studies.executors.base import Job, Resources, Summary
+from landscope.studies.record import Failure
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 
@@ -122,6 +123,24 @@ def test_the_page_names_a_command_that_goes_on(
     code, _, err = call(*command.split()[1:], "--into", "elsewhere", "-e", "workers=1")
     assert code == 0, err
     assert "1 of 2 runs taken over" in err
+
+
+def test_a_run_that_failed_among_kept_records_is_not_tried_again_by_itself(
+    call: Call, bundle: Bundle, tmp_path: Path
+) -> None:
+    one, other = bundle.records
+    failure = Failure(other.condition, other.seed, "NonFiniteTrainingError: the loss became nan at step 3")
+    kept = save_bundle(replace(bundle, records=(one,), failed=(failure,)), tmp_path / "kept" / "first.json.gz")
+    words = run_of(tmp_path / "new", "--part", "first", "--from", tmp_path / "kept")
+    _, _, err = call(*words)
+    assert f"{kept}: 1 of 2 runs taken over, and 1 that failed (--retry-failed tries them again)" in err
+    again = load_bundle(tmp_path / "new" / "first.json.gz")
+    assert again.failed == (failure,)
+    assert len(again.records) == 1
+    code, _, err = call(*words, "--retry-failed")
+    assert code == 0, err
+    again = load_bundle(tmp_path / "new" / "first.json.gz")
+    assert (again.failed, len(again.records)) == ((), 2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from landscope.core.schema import build
 from landscope.recipes import take_over
 from landscope.recipes.bundle import Bundle
 from landscope.studies.canonical import run_key
-from landscope.studies.record import Record
+from landscope.studies.record import Failure, Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 
@@ -45,8 +45,8 @@ def kept(study: Study, *left_out: int) -> Bundle:
 def test_records_stand_for_their_runs(consistency: bool, tmp_path: Path) -> None:
     first = do_here(Study(spec_of(consistency=consistency), tmp_path / "first"))
     second = Study(first.spec, tmp_path / "second")
-    assert take_over(second, kept(first)) == 4
-    assert take_over(second, kept(first)) == 0  # they are there already
+    assert take_over(second, kept(first)) == (4, 0)
+    assert take_over(second, kept(first)) == (0, 0)  # they are there already
     assert second.progress().done == 4
     assert second.table().equals(first.table())
     assert all(run_key(record.spec) == record.run for record in second.records())
@@ -55,7 +55,7 @@ def test_records_stand_for_their_runs(consistency: bool, tmp_path: Path) -> None
 def test_what_is_missing_is_run(tmp_path: Path) -> None:
     first = do_here(Study(spec_of(consistency=False), tmp_path / "first"))
     second = Study(first.spec, tmp_path / "second")
-    assert take_over(second, kept(first, 1, 2)) == 2
+    assert take_over(second, kept(first, 1, 2)) == (2, 0)
     do_here(second)
     columns = ["run", "condition", "seed", "train.loss", "test.error"]
     assert second.table()[columns].equals(first.table()[columns])
@@ -64,12 +64,38 @@ def test_what_is_missing_is_run(tmp_path: Path) -> None:
 def test_models_that_are_compared_with_each_other_come_together_or_not_at_all(tmp_path: Path) -> None:
     first = do_here(Study(spec_of(), tmp_path / "first"))
     second = Study(first.spec, tmp_path / "second")
-    assert take_over(second, kept(first, 1)) == 2  # of the other condition
+    assert take_over(second, kept(first, 1)) == (2, 0)  # of the other condition
     assert {record.condition for record in second.records()} == {first.records()[-1].condition}
 
 
 def test_other_runs_are_not_taken_for_these(tmp_path: Path) -> None:
     first = do_here(Study(spec_of(), tmp_path / "first"))
     other = Study(spec_of(splits={"train": ["loss"], "test": ["loss"]}), tmp_path / "other")
-    assert take_over(other, kept(first)) == 0
+    assert take_over(other, kept(first)) == (0, 0)
     assert other.progress().done == 0
+
+
+@pytest.mark.parametrize("consistency", [True, False])
+def test_a_run_that_failed_has_failed_here(consistency: bool, tmp_path: Path) -> None:
+    first = do_here(Study(spec_of(consistency=consistency), tmp_path / "first"))
+    second = Study(first.spec, tmp_path / "second")
+    missing = first.records()[1]
+    failure = Failure(missing.condition, missing.seed, "NonFiniteTrainingError: the loss became nan at step 3")
+    with_failure = replace(kept(first, 1), failed=(failure,))
+    assert take_over(second, with_failure) == (3, 1)
+    assert take_over(second, with_failure) == (0, 0)
+    assert second.failures() == [failure]
+    assert (second.progress().done, second.progress().left) == (3, 0)
+    assert take_over(second, kept(first)) == (1, 0)  # a record stands for more than a failure
+    assert second.failures() == []
+
+
+def test_a_failure_does_not_take_the_place_of_a_run(tmp_path: Path) -> None:
+    first = do_here(Study(spec_of(consistency=False), tmp_path / "first"))
+    one, *_ = first.records()
+    with_failure = replace(kept(first, 0), failed=(Failure(one.condition, one.seed, "out of memory"),))
+    assert take_over(first, with_failure) == (0, 0)
+    assert first.failures() == []
+    other = Study(spec_of(consistency=False, splits={"train": ["loss"], "test": ["loss"]}), tmp_path / "other")
+    assert take_over(other, with_failure) == (0, 0)
+    assert other.failures() == []

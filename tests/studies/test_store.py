@@ -111,6 +111,13 @@ def test_failing_by_hand(run, store):
     assert store.status(run.key).error == "ValueError: seen from outside"
 
 
+def test_failing_in_the_words_of_another_folder(run, store):
+    with run.claim():
+        run.fail("ValueError: seen elsewhere")
+    assert store.status(run.key).state is RunState.FAILED
+    assert store.status(run.key).error == run.failure() == "ValueError: seen elsewhere"
+
+
 def test_a_block_that_ends_early_leaves_a_run_to_resume(run, store):
     with run.claim():
         run.write_json("state/step.json", 3)

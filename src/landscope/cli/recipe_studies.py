@@ -57,8 +57,10 @@ def _study(spec: StudySpec, folder: Path, kept: Kept | None, size: str) -> Study
             raise
         missing, study = error, study_as_kept(spec, folder, kept.bundle)
     if kept is not None:
+        taken = take_over(study, kept.bundle)
+        failed = f", and {taken.failed} that failed (--retry-failed tries them again)" if taken.failed else ""
         other = "" if kept.bundle.size == size else f"; the records are of size {kept.bundle.size}, not {size}"
-        note(f"{kept.path}: {take_over(study, kept.bundle)} of {len(study.runs)} runs taken over{other}")
-    if missing is not None and study.progress().done < len(study.runs):
+        note(f"{kept.path}: {taken.done} of {len(study.runs)} runs taken over{failed}{other}")
+    if missing is not None and study.progress().left:
         raise missing
     return study

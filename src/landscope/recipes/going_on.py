@@ -1,7 +1,8 @@
 """Go on from kept records: runs of a study that stand in a bundle need not be made again.
 
 A run is recognised by everything that it was made from, the versions of data and networks included; the version of Landscope may
-differ, and stays in the record's environment. Fields that are null count as left out: records are older than some of them.
+differ, and stays in the record's environment. Fields that are null count as left out: records are older than some of them. A run
+that failed where the records were made has failed here: like any other it is tried again when that is asked for.
 """
 
 from __future__ import annotations
@@ -9,42 +10,73 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from landscope import __version__
 from landscope.core.schema import Plain, to_plain
 from landscope.recipes.bundle import Bundle
 from landscope.studies.canonical import run_key
+from landscope.studies.grid import runs_of
 from landscope.studies.spec import StudySpec
+from landscope.studies.store import RunState
 from landscope.studies.study import Study
 
-__all__ = ["study_as_kept", "take_over"]
+__all__ = ["Taken", "study_as_kept", "take_over"]
+
+
+class Taken(NamedTuple):
+    """How many runs of a study are now as they are in a bundle, and were not before."""
+
+    done: int
+    failed: int
 
 
 def study_as_kept(spec: StudySpec, root: Path, kept: Bundle) -> Study:
     """The study of a part on the version of the data that kept records are of: the data need not be here."""
-    versions = next((record.spec.get("versions") for record in kept.records), None)
-    known = versions if isinstance(versions, Mapping) else {}
-    return Study(spec, root, versions={**known, "landscope": __version__})
+    return Study(spec, root, versions={**_versions(kept), "landscope": __version__})
 
 
-def take_over(study: Study, kept: Bundle) -> int:
-    """Write the records of a bundle that are runs of the study into its store; how many were new there.
+def take_over(study: Study, kept: Bundle) -> Taken:
+    """Write what a bundle has of the runs of the study into its store.
 
     Where models of one condition are compared with each other by their outputs, which records do not hold, only whole conditions.
     """
     records = {_identity(record.spec): record for record in kept.records}
     found = {key: record for key, run in study.runs.items() if (record := records.get(_identity(run.plain)))}
+    reasons = _failed(study, kept)
     if study.spec.measuring.consistency:
-        partial = {run.condition for key, run in study.runs.items() if key not in found}
+        partial = {run.condition for key, run in study.runs.items() if key not in found and key not in reasons}
         found = {key: record for key, record in found.items() if study.runs[key].condition not in partial}
-    taken = 0
+    done = failed = 0
     for key, record in found.items():
         folder = study.store.add(study.runs[key].plain)
         if not folder.done():
             with folder.claim():
                 folder.finish(replace(record, run=key, spec=study.runs[key].plain).to_dict())
-            taken += 1
-    return taken
+            done += 1
+    for key, reason in reasons.items():
+        folder = study.store.add(study.runs[key].plain)
+        if study.store.status(key).state is RunState.WAITING:
+            with folder.claim():
+                folder.fail(reason)
+            failed += 1
+    return Taken(done, failed)
+
+
+def _failed(study: Study, kept: Bundle) -> dict[str, str]:
+    """The runs of the study that failed where the records were made, and why."""
+    reasons = {(failure.condition, failure.seed): failure.reason for failure in kept.failed}
+    if not reasons:
+        return {}
+    runs = runs_of(kept.spec, versions=_versions(kept))  # a failure has no spec of its own
+    theirs = {_identity(run.plain): reasons.get((run.condition, run.seed)) for run in runs}
+    return {key: reason for key, run in study.runs.items() if (reason := theirs.get(_identity(run.plain)))}
+
+
+def _versions(kept: Bundle) -> Mapping[str, Plain]:
+    """Of the code and of the data that kept records are of."""
+    versions = next((record.spec.get("versions") for record in kept.records), None)
+    return versions if isinstance(versions, Mapping) else {}
 
 
 def _identity(spec: Mapping[str, object]) -> str:

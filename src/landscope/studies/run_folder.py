@@ -144,8 +144,8 @@ class RunFolder:
         self.write_bytes("record.json", _header(self.key, body) + body)
         self._drop_what_was_for_resuming()
 
-    def fail(self, error: BaseException) -> None:
-        """Leave the claimed run as failed, with the traceback of an error."""
+    def fail(self, error: BaseException | str) -> None:
+        """Leave the claimed run as failed, with the traceback of an error, or with the line that another folder has of one."""
         attempt = self._check_claim()
         self._write_failure(error)
         locks.close(self._attempts, attempt, "failed", _one_line(error))
@@ -180,9 +180,10 @@ class RunFolder:
         shutil.rmtree(self.path("state"), ignore_errors=True)
         self.path("failure.txt").unlink(missing_ok=True)
 
-    def _write_failure(self, error: BaseException) -> None:
+    def _write_failure(self, error: BaseException | str) -> None:
+        told = error if isinstance(error, str) else "".join(traceback.format_exception(error))
         with suppress(StoreError):  # the attempt still says in one line what happened
-            write_whole(self.path("failure.txt"), "".join(traceback.format_exception(error)).encode(errors="replace"))
+            write_whole(self.path("failure.txt"), told.encode(errors="replace"))
 
     def _check_claim(self) -> locks.Attempt:
         attempt = self.latest()
@@ -212,6 +213,7 @@ def _header(key: str, body: bytes) -> bytes:
     return f'{{"key": "{key}", "sha256": "{hashlib.sha256(body).hexdigest()}",\n'.encode()
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: BaseException | str) -> str:
     """The first line of an error, 300 characters at most; failure.txt has it whole."""
-    return shorten(f"{type(error).__name__}: {error}".partition("\n")[0], 300, placeholder=" …")
+    told = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return shorten(told.partition("\n")[0], 300, placeholder=" …")

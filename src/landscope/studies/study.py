@@ -55,10 +55,14 @@ class Progress:
         return self.by_state.get(RunState.DONE, 0)
 
     @property
+    def left(self) -> int:
+        """Runs that are to be made; what failed is not tried again by itself."""
+        return self.total - self.done - self.by_state.get(RunState.FAILED, 0)
+
+    @property
     def seconds_left(self) -> float | None:
-        """At one run at a time; what failed is not tried again by itself."""
-        left = self.total - self.done - self.by_state.get(RunState.FAILED, 0)
-        return None if self.seconds_per_run is None else self.seconds_per_run * left
+        """At one run at a time."""
+        return None if self.seconds_per_run is None else self.seconds_per_run * self.left
 
 
 class Study:
