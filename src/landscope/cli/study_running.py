@@ -15,6 +15,7 @@ import typer
 from landscope.cli.failures import StoppedError
 from landscope.cli.output import note
 from landscope.cli.text import duration
+from landscope.core.words import counted
 
 if TYPE_CHECKING:
     from landscope.studies.executors.base import Event, Executor, Job, Summary
@@ -103,7 +104,7 @@ def do_runs(
     start = time.monotonic()
     before = made.progress()
     some = f", {len(keys)} asked for" if len(keys) < before.total else ""
-    note(f"{made.spec.name}: {before.total} runs{some}, {before.done} done before; in {folder}")
+    note(f"{made.spec.name}: {counted(before.total, 'run')}{some}, {before.done} done before; in {folder}")
     _warn_of_averages(made)
     limit = _Limit(time_limit)
     try:
@@ -118,7 +119,7 @@ def do_runs(
                 f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
             ) from None
         raise
-    note(f"{len(summary.finished)} runs finished in {duration(time.monotonic() - start)}")
+    note(f"{counted(len(summary.finished), 'run')} finished in {duration(time.monotonic() - start)}")
     return summary
 
 

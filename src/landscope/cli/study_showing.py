@@ -11,6 +11,7 @@ import typer
 
 from landscope.cli.output import console, note, print_json, table
 from landscope.cli.text import duration
+from landscope.core.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,7 +85,7 @@ def foretell(made: Study, as_json: bool) -> None:
         if told.measuring is None
         else f"about {duration(told.measuring)} per run"
     )
-    typer.echo(f"{len(made.runs)} runs, one at a time about {duration(told.total)}; measuring {each}.")
+    typer.echo(f"{counted(len(made.runs), 'run')}, one at a time about {duration(told.total)}; measuring {each}.")
 
 
 def plain_statuses(made: Study) -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from landscope.analysis import Correlation, benjamini_yekutieli, correlation, wilcoxon
+from landscope.core.words import counted
 from landscope.recipes.recipe import Claim, Verdict
 from landscope.recipes.verdicts import ALPHA, Comparison, all_larger, direction, judged
 
@@ -219,7 +220,7 @@ def _hardly(models: _Models) -> list[Claim]:
             if not after:
                 continue
             kept = [b / a for a, b in zip(before, after, strict=True) if a] if len(before) == len(after) else []
-            why = f"ECE before {_shown(before)}, after {_shown(after)} at T = {_shown(fitted)}; n = {len(kept)} models"
+            why = f"ECE before {_shown(before)}, after {_shown(after)} at T = {_shown(fitted)}; n = {counted(len(kept), 'model')}"
             text = f"{what} leaves more than half of the calibration error of {condition} models (paper: about 70 %)"
             claims.append(models.claim(text, _more_than_half(kept), why))
     return claims

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from landscope.analysis import Finding, Rules, correlation, wilcoxon
+from landscope.core.words import counted
 from landscope.recipes.recipe import Claim, Verdict
 from landscope.recipes.verdicts import judged
 
@@ -144,7 +145,7 @@ def _convergence(table: pd.DataFrame) -> Claim:
     courses = [f"{name}: {' → '.join(f'{row[kind]:.4g}' for kind in course)}" for name, row in means.iterrows()]
     why = (
         f"Mean λ₁ after {', '.join(kind[5:] for kind in kinds)} steps and at the end: {'; '.join(courses)}. Over the second half "
-        f"it changes by up to {worst:+.1%}; {SETTLED:.0%} would be called settled. n = {len(runs)} runs."
+        f"it changes by up to {worst:+.1%}; {SETTLED:.0%} would be called settled. n = {counted(len(runs), 'run')}."
     )
     verdict: Verdict = "holds" if abs(worst) <= SETTLED else "does not hold"
     return Claim(text=text, verdict=verdict, why=why, part=part, records=runs)
@@ -180,7 +181,7 @@ def _seed_by_seed(adam: pd.Series, sgd: pd.Series) -> tuple[Verdict, str]:
     if not pairs:
         return "cannot be told", "no seed has both models"
     larger, smaller = (wilcoxon(adam[pairs], sgd[pairs], way) for way in ("greater", "less"))
-    words = f"{adam[pairs].mean():.4g} against {sgd[pairs].mean():.4g}, n = {len(pairs)} seeds"
+    words = f"{adam[pairs].mean():.4g} against {sgd[pairs].mean():.4g}, n = {counted(len(pairs), 'seed')}"
     if larger.p_value is None or smaller.p_value is None:
         return "cannot be told", f"{words}, {larger.reason}"
     words += f", p = {larger.p_value:.3g} (one-sided; the opposite: p = {smaller.p_value:.3g}; "
@@ -203,7 +204,7 @@ def _vanishing(table: pd.DataFrame) -> Claim:
         found = correlation(group["train.loss"], group[TOP], within=group["run"], resamples=0)
         words.append(
             f"{condition}: where the loss is smallest (at most {lowest[0]:.2g}, {loss:.2g} of its largest value), λ₁ is at most "
-            f"{lowest[1]:.2g}, {top:.2g} of its largest value; along a training {found}, {len(courses)} runs"
+            f"{lowest[1]:.2g}, {top:.2g} of its largest value; along a training {found}, {counted(len(courses), 'run')}"
         )
         judged.append("cannot be told" if loss > VANISHED else "holds" if top <= VANISHED else "does not hold")
     text = "In the limit of training loss 0 the spectral norm of the Hessian goes to 0"
@@ -217,7 +218,7 @@ def _evaluation_mode(table: pd.DataFrame) -> Claim:
     strong, none = (models[models["condition"] == name].set_index("seed")[TOP] for name in ("l2 5e-4", "l2 0"))
     ratios = sorted(ratio for ratio in strong / none if math.isfinite(ratio))
     shown = ", ".join(f"{ratio:.3g}" for ratio in ratios) or "not measured"
-    why = f"λ₁ at L2 = 5e-4 over λ₁ without L2: {shown} (n = {len(ratios)} seeds)"
+    why = f"λ₁ at L2 = 5e-4 over λ₁ without L2: {shown} (n = {counted(len(ratios), 'seed')})"
     verdict: Verdict = "cannot be told"
     if len(ratios) >= FEWEST and (ratios[0] >= 100 or ratios[-1] < 100):
         verdict = "holds" if ratios[0] >= 100 else "does not hold"

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
+from landscope.core.words import counted
 from landscope.recipes.bundle import Bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.kept import Kept, kept_parts
@@ -151,7 +152,7 @@ def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], files: Mapping[
 
 
 def _records_of(claim: Claim, files: Mapping[str, PurePosixPath]) -> str:
-    return f"[{claim.part}]({files[claim.part]}), {len(claim.records)} runs" if claim.part in files else ""
+    return f"[{claim.part}]({files[claim.part]}), {counted(len(claim.records), 'run')}" if claim.part in files else ""
 
 
 def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from landscope.analysis import smallest_significant
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.report.associations import Associations
 from landscope.report.cohorts import Study
 from landscope.report.embedding import rounded
@@ -156,7 +157,7 @@ def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
     if asked and given:
         alpha = found.table.rules.alpha
         kept = sum(f.partial_adjusted_p is not None and f.partial_adjusted_p <= alpha for f in asked)
-        items.append(f"Of the {len(asked)} pairs that go together, {kept} still do once {given} is accounted for.")
+        items.append(f"{kept} of {counted(len(asked), 'pair')} still go together once {given} is accounted for.")
     return items
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.measures.calibration.reliability import Reliability
 from landscope.report.cohorts import Study
 from landscope.report.embedding import plot_text, rounded
@@ -145,7 +146,7 @@ def _diagram(
                 "showlegend": both,
             },
         },
-        f"Calibration error {', '.join(errors)}; {len(members)} model{'s' if len(members) > 1 else ''}.",
+        f"Calibration error {', '.join(errors)}; {counted(len(members), 'model')}.",
         title=condition,
         height=360,
     )

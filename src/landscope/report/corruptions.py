@@ -7,6 +7,7 @@ from typing import cast
 import numpy as np
 
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.report.cohorts import Study
 from landscope.report.embedding import plot_text, rounded
 from landscope.report.extras import Corrupted, gather, read_corruptions, spread_over_conditions
@@ -38,7 +39,7 @@ def _severity(study: Study, found: dict[int, Corrupted]) -> Plot:
             "data": data,
             "layout": {"xaxis": {"title": {"text": "severity"}, "dtick": 1}, "yaxis": {"title": {"text": "accuracy"}}},
         },
-        f"Accuracy, mean over {count} corruption{'s' if count > 1 else ''}; severity 0 is the clean image. A line for every "
+        f"Accuracy, mean over {counted(count, 'corruption')}; severity 0 is the clean image. A line for every "
         f"model, n = {len(shown)}.",
     )
 
@@ -86,6 +87,7 @@ def _kinds(study: Study, found: dict[int, Corrupted]) -> Plot:
                 "dragmode": False,
             },
         },
-        f"Accuracy by corruption and condition, mean over severities and models, n = {len(found)} models; yellow is better.",
+        "Accuracy by corruption and condition, mean over severities and models, "
+        f"n = {counted(len(found), 'model')}; yellow is better.",
         height=max(300, 70 + 22 * len(names)),
     )

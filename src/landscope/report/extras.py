@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.measures.calibration.reliability import Reliability
 from landscope.planes import Landscape
 from landscope.report.cohorts import Cohort, Study
@@ -80,7 +81,7 @@ class Gathered:
             return []
         shown = "; ".join(self.faults[:3]) + ("; …" if len(self.faults) > 3 else "")
         count = len(self.faults)
-        return [Prose(f"{count} model{'s' if count > 1 else ''} could not be shown here: {shown}.", tone="note")]
+        return [Prose(f"{counted(count, 'model')} could not be shown here: {shown}.", tone="note")]
 
 
 def gather(

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from landscope.core.words import counted
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.extras import gather, read_invariance
@@ -41,7 +42,7 @@ def invariance_section(study: Study) -> Section:
             Table(
                 [Head("measure", numeric=False), *(Head(kind.replace("_", " ")) for kind in kinds)],
                 rows,
-                f"Median relative change of the measure over {count} model{'s' if count > 1 else ''}; a dash where a network "
+                f"Median relative change of the measure over {counted(count, 'model')}; a dash where a network "
                 f"has no place for the transformation. “Unchanged”: within three standard errors or {100 * STILL:g} %.",
             ),
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.planes import Landscape
 from landscope.report.cohorts import Study
 from landscope.report.embedding import rounded
@@ -82,7 +83,7 @@ def _caption(shown: dict[int, Landscapes], count: int) -> str:
     about = first.directions
     labels = [str(label) for label in first.labels]
     kind = str(about.get("kind", "plane")).replace("_", " ")
-    some = f"{len(shown)} of {count} models" if len(shown) < count else f"{count} model{'s' if count > 1 else ''}"
+    some = f"{len(shown)} of {counted(count, 'model')}" if len(shown) < count else counted(count, "model")
     cosine = about.get("cosine")
     angle = f" Cosine between them: {cosine:.3f}." if isinstance(cosine, float) else ""
     return (

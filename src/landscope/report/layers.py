@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.embedding import plot_text, rounded
@@ -73,7 +74,7 @@ def _panel(study: Study, measure: str, found: dict[int, Layers]) -> Plot:
             },
         },
         f"Layers from input to output, the others held constant; bars are means over a condition, lines {spread_of}, "
-        f"n = {models} model{'s' if models > 1 else ''}.",
+        f"n = {counted(models, 'model')}.",
         title=label(f"train.{measure}"),
         height=320,
     )

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from landscope.analysis.coefficients import Method
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.report.along_axes import axis_section
 from landscope.report.answer import answer_section, claim_section
 from landscope.report.associations import Associations, associate
@@ -148,11 +149,11 @@ def _plots(sections: Sequence[Section]) -> dict[str, Plain]:
 
 def _kicker(study: Study, main: Associations | None, failed: int) -> str:
     seeds = len({record.seed for record in study.records})
-    parts = [f"{len(study.records):,} run{'s' if len(study.records) > 1 else ''}"]
+    parts = [counted(len(study.records), "run")]
     if failed:
         parts.append(f"{failed:,} failed")
-    parts.append(f"{len(study.conditions)} condition{'s' if len(study.conditions) > 1 else ''}")
-    parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
+    parts.append(counted(len(study.conditions), "condition"))
+    parts.append(counted(seeds, "seed"))
     if main is not None:
         parts.append(f"{len(main.measures)} measures against {len(main.outcomes)} outcomes")
     return " · ".join(parts)

@@ -8,6 +8,7 @@ import numpy as np
 
 from landscope.core.estimate import Estimate
 from landscope.core.schema import Plain
+from landscope.core.words import counted
 from landscope.report.cohorts import Study, estimate_of
 from landscope.report.columns import label, parts
 from landscope.report.embedding import rounded
@@ -67,7 +68,7 @@ def spectrum_section(study: Study) -> Section:
                 model_line(study, run, *curve) for run, curve in curves.items() if study.condition_of[run] == number
             ]
             if data:
-                caption = f"{matrix}; n = {len(data)} model{'s' if len(data) > 1 else ''}."
+                caption = f"{matrix}; n = {counted(len(data), 'model')}."
                 plots.append(
                     Plot(
                         f"spectrum-{place}-{number}",

@@ -72,7 +72,7 @@ class Summary:
             key, error = next(iter(self.failed.items()))
             raise RunFailedError(
                 f"{len(self.failed)} of {len(self.failed) + len(self.finished) + len(self.skipped)} runs failed; the "
-                f"first, {key}: {error}. The traceback is in the run's failure.txt; start it again with "
+                f"first, {key}: {error.rstrip('.')}. The traceback is in the run's failure.txt; start it again with "
                 "--retry-failed (in Python: retry_failed=True) to try them again"
             )
 
