@@ -323,6 +323,7 @@ def test_missing_values_are_dropped_and_counted() -> None:
     assert correlation(pd.Series([1, None, 3, 4], dtype="Int64"), pd.Series([1, 2, 3, 5])).dropped == 1
 
 
+@pytest.mark.filterwarnings("error")
 def test_infinite_values_are_ranks_but_not_numbers() -> None:
     x, y = [1, 2, 3, math.inf], [1, 3, 2, math.inf]
     assert correlation(x, y).value == correlation([1, 2, 3, 4], [1, 3, 2, 4]).value

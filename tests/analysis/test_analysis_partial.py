@@ -137,6 +137,18 @@ def test_the_observed_order_is_one_of_all(method: str, tied: bool) -> None:
             assert found.p_value >= 2 / math.factorial(6) - 1e-12
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("n", [16, 60])
+def test_one_p_and_one_interval_in_any_order(method: str, n: int) -> None:
+    x, y, z = linked(3, n)
+    settings = {"permutations": 499, "resamples": 200}
+    found = partial_correlation(x, y, z, method, **settings)
+    order = np.random.default_rng(0).permutation(n)
+    again = partial_correlation(x[order], y[order], z[order], method, **settings)
+    assert (again.p_value, again.low, again.high) == (found.p_value, found.low, found.high)
+    assert again.null_mean == found.null_mean
+
+
 def test_undefined_with_a_reason() -> None:
     x, y, z = linked(0, 20)
     assert partial_correlation(x, y, x).reason == "x is determined by given given"

@@ -22,6 +22,7 @@ from landscope.recipes.fam_claims import claims_of
 from landscope.recipes.fam_conditions import STRENGTHS
 from landscope.recipes.fam_inputs import rte_word_pieces
 from landscope.recipes.numbers import published_numbers, published_of
+from landscope.recipes.recipe import FAILED
 from landscope.studies.grid import runs_of
 from landscope.studies.record import Record, Subject
 from landscope.studies.study import Study
@@ -327,6 +328,31 @@ def test_one_seed_that_has_not_learnt_is_enough_to_doubt():
     against = found["cifar10: FAM is flatter with its whole gradient than as coded (not a claim of the paper)"]
     assert against.verdict == "cannot be told"
     assert found["cifar10: FAM as coded ends at flatter weights than plain training"].verdict == "holds"
+
+
+def test_a_run_that_failed_is_told_and_enough_to_doubt():
+    table = _table(_images(paper=True))
+    table.attrs[FAILED] = {"fam": 1}
+    found = {claim.text: claim for claim in claims_of({"cifar10": table})}
+    better = found["cifar10: FAM with its whole gradient is more accurate than plain training"]
+    assert better.verdict == "cannot be told"
+    assert better.why.endswith("; of FAM with its whole gradient 1 of 4 runs failed")
+    assert found["cifar10: FAM as coded is more accurate than plain training"].verdict == "holds"
+
+
+def test_a_condition_of_which_every_run_failed_is_not_passed_over():
+    table = _table(_images(paper=True))
+    table = table[table["condition"] != "fam"]
+    assert not any("FAM with its whole gradient is" in claim.text for claim in claims_of({"cifar10": table}))
+    table.attrs[FAILED] = {"fam": 3}
+    found = claims_of({"cifar10": table})
+    assert len(found) == 14
+    untold = [claim for claim in found if claim.verdict == "cannot be told"]
+    assert len(untold) == 5
+    for claim in untold:
+        assert "nothing" in claim.why
+        assert "of FAM with its whole gradient 3 of 3 runs failed" in claim.why
+        assert claim.records
 
 
 def test_missing_parts_models_and_columns_make_no_errors():

@@ -119,7 +119,9 @@ class Finding:
         if self.paradox and self.within is not None:
             text += f" Inside {group} the sign is the other one ({_numbers(self.within)}): Simpson's paradox."
         if self.partial is not None:
-            shown = f": {self.partial.reason}" if self.partial.value is None else f" it is {_numbers(self.partial)}"
+            adjusted = f", {self.partial_adjusted_p:.2g} adjusted" if self.partial_adjusted_p is not None else ""
+            numbers = f": {self.partial.reason}" if self.partial.value is None else f" it is {_numbers(self.partial)}"
+            shown = numbers + adjusted * (self.tests > 1)
             null = self.partial.null_mean
             aside = "" if null is None else f" (without a link it would be {null:.2f} on average)"
             text += f" Given {given}{shown}{aside}."

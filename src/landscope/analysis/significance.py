@@ -101,9 +101,10 @@ def _in_order(x: Floats, y: Floats, block: Codes) -> tuple[list[object], list[tu
         own = np.flatnonzero(block == code)
         own = own[np.lexsort((y[own], x[own]))]
         columns = x[own], y[own]
-        ranks = [stats.rankdata(column).tolist() for column in columns]
-        spacings = [np.round((column - column.mean()) / (np.ptp(column) or 1.0), 9).tolist() for column in columns]
-        found.append(([len(own), ranks, spacings], columns))
+        ranks = [stats.rankdata(column) for column in columns]
+        finite = (column if np.isfinite(column).all() else rank for column, rank in zip(columns, ranks, strict=True))
+        spacings = [np.round((column - column.mean()) / (np.ptp(column) or 1.0), 9).tolist() for column in finite]
+        found.append(([len(own), [rank.tolist() for rank in ranks], spacings], columns))
     found.sort(key=lambda each: each[0])
     return [key for key, _ in found], [columns for _, columns in found]
 

@@ -1,19 +1,21 @@
 """What the fourth paper says, put to the test: one-sided rank-sum tests between conditions, over seeds (`verdicts`).
 
 κ falls with the training loss, which stands beside it. Of a penalty that keeps a network from learning, in one seed even, it
-is not said that its networks are flatter or that they overfit less.
+is not said that its networks are flatter or that they overfit less. Where runs failed (weights became NaN) those that are left
+are no fair sample: nothing is said but how many failed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from landscope.core.words import counted
 from landscope.recipes.fam_conditions import AS_CODED, WEAKER
 from landscope.recipes.fam_timing_part import TIMING, timing_claims
-from landscope.recipes.recipe import Claim
+from landscope.recipes.recipe import FAILED, Claim
 from landscope.recipes.verdicts import Comparison, all_larger
 
 if TYPE_CHECKING:
@@ -65,26 +67,42 @@ class _Part:
 
     @property
     def conditions(self) -> list[str]:
-        return list(dict.fromkeys(self.table["condition"]))
+        """Those that were run; of some perhaps every run failed."""
+        return list(dict.fromkeys([*self.table["condition"], *self.failed]))
+
+    @property
+    def failed(self) -> Mapping[str, int]:
+        """How many runs of a condition left no record."""
+        return self.table.attrs.get(FAILED, {})
 
     def has(self, *conditions: str) -> bool:
         """Whether all of the conditions were run."""
         return set(conditions) <= set(self.conditions)
 
+    def failures(self, conditions: Iterable[str]) -> list[str]:
+        """What is to be said of runs that left no record."""
+        runs = self.table.groupby("condition")["run"].nunique()
+        return [
+            f"of {_in_words(name).rstrip(',')} {count} of {counted(count + int(runs.get(name, 0)), 'run')} failed"
+            for name in dict.fromkeys(conditions)
+            if (count := self.failed.get(name, 0))
+        ]
+
     def claim(self, text: str, larger: Mapping[str, tuple[_Values, _Values]]) -> Claim:
-        """The claim that in every pair the first is larger than the second."""
+        """The claim that in every pair the first is larger than the second; untold where runs failed."""
         ends = [(first.of(self.table), second.of(self.table)) for first, second in larger.values()]
         compared = [Comparison.of(a, b) for a, b in ends]
         texts = [
             f"{name + ': ' if name else ''}{_listed(a)} against {_listed(b)}, {comparison}"
             for name, (a, b), comparison in zip(larger, ends, compared, strict=True)
         ]
-        used = {(end.condition, end.checkpoint) for pair in larger.values() for end in pair}
+        used = {(end.condition, end.checkpoint): None for pair in larger.values() for end in pair}
+        failures = self.failures(condition for condition, _ in used)
         rows = [row in used for row in zip(self.table["condition"], self.table["checkpoint"], strict=True)]
         return Claim(
             text=f"{self.name}: {text}",
-            verdict=all_larger(compared),
-            why="; ".join(texts),
+            verdict="cannot be told" if failures else all_larger(compared),
+            why="; ".join([*texts, *failures]),
             part=self.name,
             records=tuple(dict.fromkeys(self.table[rows]["run"])),
         )

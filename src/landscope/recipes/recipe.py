@@ -16,7 +16,7 @@ from landscope.studies.spec import StudySpec
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["RECIPES", "Claim", "Claims", "Part", "Recipe", "Size", "Verdict"]
+__all__ = ["FAILED", "RECIPES", "Claim", "Claims", "Part", "Recipe", "Size", "Verdict"]
 
 Size: TypeAlias = Literal["tiny", "small", "paper"]
 Verdict: TypeAlias = Literal["holds", "does not hold", "cannot be told"]
@@ -58,9 +58,10 @@ class Part:
     """What differs from the paper: data, size, number of seeds."""
 
 
+FAILED = "failed"
 Claims: TypeAlias = "Callable[[Mapping[str, pd.DataFrame]], Sequence[Claim]]"
 """From the table of each part (one row per measured model; see `Study.table`) to verdicts. A part that is missing or short of
-models makes claims that cannot be told, not errors."""
+models makes claims that cannot be told, not errors. `attrs[FAILED]` of a table tells how many runs of a condition failed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -16,7 +16,7 @@ from landscope.core.words import counted
 from landscope.recipes.bundle import Bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.kept import Kept, kept_parts
-from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
+from landscope.recipes.recipe import FAILED, RECIPES, Claim, Part, Recipe, Size
 from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim as ShownClaim
 from landscope.report.study import write_records_report
@@ -60,6 +60,7 @@ def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
     sizes: dict[str, dict[str, pd.DataFrame]] = defaultdict(dict)
     for part, bundle in bundles.items():
         sizes[bundle.size][part] = wide_table(bundle.records)
+        sizes[bundle.size][part].attrs[FAILED] = Counter(failure.condition for failure in bundle.failed)
     reduced = {part: bundle.size for part, bundle in bundles.items() if not _is_whole(bundle)}
     return [
         replace(claim, text=f"{claim.text} (size {reduced[claim.part]})") if claim.part in reduced else claim
