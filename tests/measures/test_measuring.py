@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,10 +14,12 @@ import torch
 from networks import BY_NAME
 from torch import Tensor, nn
 
-from landscope import MEASURES, Probe, Report, Status, errors, measure
+from landscope import MEASURES, Estimate, Probe, Report, Status, errors, measure
+from landscope.core.memory import GPU_SHARE
 from landscope.measures.by_layer import by_layer
 from landscope.measures.enough_data import enough_data
 from landscope.measures.measuring import resolve_measures
+from landscope.measures.sharpness.l2_norm import L2Norm
 
 NET = BY_NAME["relu_mlp"]
 
@@ -235,3 +238,32 @@ def test_enough_data_is_what_sampling_needs() -> None:
 
 def test_the_seed_of_the_probe_reaches_the_measures() -> None:
     assert resolve_measures(["hessian_trace"], seed=7)["hessian_trace"].seed == 7
+
+
+@pytest.mark.parametrize("neighbours_leave_room", [True, False])
+def test_a_measure_that_its_part_of_a_card_is_too_small_for_takes_what_is_free(
+    neighbours_leave_room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU: the card is played; that torch obeys the fraction is torch's own matter."""
+    allowed: list[float] = []
+    monkeypatch.setenv(GPU_SHARE, "0.113")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: None)
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", allowed.append)
+    plain = L2Norm._measure
+
+    def hungry(self: L2Norm, probe: Probe) -> Estimate:
+        if not neighbours_leave_room or GPU_SHARE in os.environ:
+            raise errors.OutOfMemoryError("one sample does not fit into the memory of cuda")
+        return plain(self, probe)
+
+    monkeypatch.setattr(L2Norm, "_measure", hungry)
+    net = nn.Linear(2, 2)
+    found = measure(net, (torch.randn(4, 2), torch.arange(4) % 2), ["l2_norm", "loss"], device="cpu")
+    assert (found["l2_norm"].status is Status.EXACT) is neighbours_leave_room
+    assert found["loss"].status is Status.EXACT
+    assert allowed == [1.0, 0.113]
+    assert os.environ[GPU_SHARE] == "0.113"
+    if not neighbours_leave_room:
+        assert "does not fit" in found["l2_norm"].reason
+        assert found["l2_norm"].details["out_of_memory"] is True

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-__all__ = ["GPU_SHARE", "available_bytes", "is_out_of_memory", "keep_to_gpu_share"]
+__all__ = ["GPU_SHARE", "available_bytes", "beyond_gpu_share", "is_out_of_memory", "keep_to_gpu_share"]
 
 GPU_SHARE = "LANDSCOPE_GPU_SHARE"
 """The part of a graphics card's memory that this process may use, where several processes work on one card."""
+
+SIGNS = ("DefaultCPUAllocator", "out of memory", "_STATUS_ALLOC_FAILED", "cusolverDnCreate(", "cublasCreate(")
+"""What errors of libraries say where an allocation failed; the last two are those that begin a library on a card."""
 
 
 def keep_to_gpu_share() -> None:
     """Have torch refuse what goes beyond `GPU_SHARE`, so that processes that share a card do not starve each other."""
     if GPU_SHARE in os.environ and torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(float(os.environ[GPU_SHARE]))
+
+
+@contextmanager
+def beyond_gpu_share() -> Iterator[bool]:
+    """Whether this process has only a part of a card; in the block it may use all that its neighbours have left free.
+
+    >>> with beyond_gpu_share() as more:
+    ...     print(more)
+    False
+    """
+    share = os.environ.get(GPU_SHARE)
+    if share is None or not torch.cuda.is_available():
+        yield False
+        return
+    _allow(1.0)
+    del os.environ[GPU_SHARE]
+    try:
+        yield True
+    finally:
+        os.environ[GPU_SHARE] = share
+        _allow(float(share))
+
+
+def _allow(part: float) -> None:
+    """Give back what torch holds and does not use, and set how much it may hold."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(part)
 
 
 def available_bytes(device: torch.device) -> int:
@@ -66,10 +100,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     >>> is_out_of_memory(RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"))
     True
+    >>> is_out_of_memory(RuntimeError("cusolver error: CUSOLVER_STATUS_INTERNAL_ERROR, when calling `cusolverDnCreate(handle)`"))
+    True
     """
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "DefaultCPUAllocator" in text or "out of memory" in text or "CUDNN_STATUS_ALLOC_FAILED" in text
-    )
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from landscope.core.errors import BudgetSpentError, DifferentiationError, NotApplicableError, OutOfMemoryError
 from landscope.core.estimate import Estimate, Plain
+from landscope.core.memory import is_out_of_memory
 from landscope.core.probe import Probe
 from landscope.core.registry import Registry
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MEASURES", "Measure", "register"]
+__all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "failure", "register"]
 
 MEASURES: Registry[type[Measure]] = Registry("measure")
+
+OUT_OF_MEMORY = "out_of_memory"
+"""In the details of an estimate that failed for want of memory."""
 
 M = TypeVar("M", bound="type[Measure]")
 
@@ -31,6 +35,15 @@ def register(key: str) -> Callable[[M], M]:
         return cls
 
     return file
+
+
+def failure(error: Exception, reason: str) -> Estimate:
+    """The estimate that an error leaves.
+
+    >>> failure(MemoryError(), "one sample does not fit").details
+    {'out_of_memory': True}
+    """
+    return Estimate.failed(reason, details={OUT_OF_MEMORY: True} if is_out_of_memory(error) else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +84,7 @@ class Measure(ABC):
             except NotApplicableError as error:
                 estimate = Estimate.not_applicable(str(error))
             except (DifferentiationError, OutOfMemoryError, BudgetSpentError) as error:
-                estimate = Estimate.failed(str(error))
+                estimate = failure(error, str(error))
         return replace(estimate, cost=meter.cost + estimate.cost, settings=self.settings)
 
     def with_settings(self, **settings: object) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,11 @@ from landscope.core.estimate import Estimate, Plain
 from landscope.core.frozen import Mode
 from landscope.core.importing import import_function, is_import
 from landscope.core.losses import Loss
+from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
 from landscope.core.probe import Probe
 from landscope.core.reading import DataLike
-from landscope.measures.base import MEASURES, Measure
+from landscope.measures.base import MEASURES, OUT_OF_MEMORY, Measure, failure
 from landscope.measures.budget import Budget
 from landscope.measures.progress import progress_display
 from landscope.measures.report import Report
@@ -191,6 +192,16 @@ def _predicted(measure: Measure, probe: Probe) -> float:
 
 
 def _one(measure: Measure, probe: Probe, budget: Budget, rest: list[Measure]) -> Estimate:
+    """The first of `rest`; once more with all of a card's free memory, where the part that this process has is too small."""
+    estimate = _attempt(measure, probe, budget, rest)
+    if estimate.details.get(OUT_OF_MEMORY):
+        with beyond_gpu_share() as more:
+            if more:
+                return _attempt(measure, probe, budget, rest)
+    return estimate
+
+
+def _attempt(measure: Measure, probe: Probe, budget: Budget, rest: list[Measure]) -> Estimate:
     """The first of `rest`, with its share of the budget."""
     try:
         predicted = _predicted(measure, probe)
@@ -199,7 +210,7 @@ def _one(measure: Measure, probe: Probe, budget: Budget, rest: list[Measure]) ->
             return (measure if share >= predicted else measure.within(share, probe))(probe)
     except Exception as error:
         kind = "" if isinstance(error, LandscopeError) else f"{type(error).__name__}: "
-        return Estimate.failed(kind + str(error), settings=measure.settings)
+        return replace(failure(error, kind + str(error)), settings=measure.settings)
 
 
 def _least(measure: Measure, probe: Probe) -> float:

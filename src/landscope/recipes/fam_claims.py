@@ -93,7 +93,7 @@ class _Part:
         ends = [(first.of(self.table), second.of(self.table)) for first, second in larger.values()]
         compared = [Comparison.of(a, b) for a, b in ends]
         texts = [
-            f"{name + ': ' if name else ''}{_listed(a)} against {_listed(b)}, {comparison}"
+            f"{name + ': ' if name else ''}{_listed(a)} against {_listed(b)}{f', {comparison}' if a and b else ''}"
             for name, (a, b), comparison in zip(larger, ends, compared, strict=True)
         ]
         used = {(end.condition, end.checkpoint): None for pair in larger.values() for end in pair}
