@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
-from textwrap import shorten
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from landscope.core.words import counted
 from landscope.recipes.bundle import Bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.kept import Kept, kept_parts
-from landscope.recipes.recipe import FAILED, RECIPES, Claim, Part, Recipe, Size
-from landscope.report.published import ComparedNumber
+from landscope.recipes.recipe import FAILED, RECIPES, Claim, Recipe, Size
+from landscope.recipes.results_text import is_whole, part_of, results_text
 from landscope.report.section import Claim as ShownClaim
 from landscope.report.study import write_records_report
-from landscope.studies.grid import runs_of
-from landscope.studies.record import Record
-from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
 
 __all__ = ["finish_part", "results_page", "write_results"]
 
 Reports: TypeAlias = Literal["none", "light", "full"]
-
-REASON = 160
-"""Characters of the reason why a run failed."""
 
 
 def finish_part(
@@ -40,28 +31,40 @@ def finish_part(
     """After the runs of a part, or those that were done before it was stopped: its records in one file, and its report."""
     bundle = Bundle(recipe.name, part, size, study.spec, tuple(study.records()), tuple(study.failures()))
     kept = save_bundle(bundle, folder / f"{part}.json.gz")
-    return [kept, _report(bundle, {part: bundle}, folder / f"{part}.html", light=light)]
+    return [kept, _report(bundle, _claims(recipe, [bundle]), folder / f"{part}.html", light=light)]
 
 
 def write_results(folder: Path, page: Path, *, reports: Reports = "none") -> list[Path]:
     """The page of results, and the report of every part beside its records: small ("light") or with all that a script can do."""
     found = kept_parts(folder)
-    page.write_text(_page(found, folder, page.parent), encoding="utf-8")
+    claims = _all_claims(found)
+    page.write_text(results_text(found, claims, folder, page.parent), encoding="utf-8")
     made = [page]
     if reports != "none":
-        for parts in found.values():
-            bundles = {part: kept.bundle for part, kept in parts.items()}
-            made += [_report(kept.bundle, bundles, kept.report, light=reports == "light") for kept in parts.values()]
+        for recipe, parts in found.items():
+            light = reports == "light"
+            made += [_report(kept.bundle, claims[recipe], kept.report, light=light) for kept in parts.values()]
     return made
 
 
-def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
+def results_page(folder: Path) -> str:
+    """The text of the page that goes beside a folder of records."""
+    found = kept_parts(folder)
+    return results_text(found, _all_claims(found), folder, folder.parent)
+
+
+def _all_claims(found: Mapping[str, Mapping[str, Kept]]) -> dict[str, Sequence[Claim]]:
+    return {name: _claims(RECIPES[name], [kept.bundle for kept in parts.values()]) for name, parts in found.items()}
+
+
+def _claims(recipe: Recipe, bundles: Sequence[Bundle]) -> Sequence[Claim]:
     """What the recipe says of these parts, size by size: a part is never set against one of another size."""
     sizes: dict[str, dict[str, pd.DataFrame]] = defaultdict(dict)
-    for part, bundle in bundles.items():
-        sizes[bundle.size][part] = wide_table(bundle.records)
-        sizes[bundle.size][part].attrs[FAILED] = Counter(failure.condition for failure in bundle.failed)
-    reduced = {part: bundle.size for part, bundle in bundles.items() if not _is_whole(bundle)}
+    for bundle in bundles:
+        table = wide_table(bundle.records)
+        table.attrs[FAILED] = Counter(failure.condition for failure in bundle.failed)
+        sizes[bundle.size][bundle.part] = table
+    reduced = {bundle.part: bundle.size for bundle in bundles if not is_whole(bundle)}
     return [
         replace(claim, text=f"{claim.text} (size {reduced[claim.part]})") if claim.part in reduced else claim
         for tables in sizes.values()
@@ -70,161 +73,15 @@ def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
     ]
 
 
-def _part(bundle: Bundle) -> Part:
-    return RECIPES[bundle.recipe].parts(bundle.size)[bundle.part]  # type: ignore[arg-type]
-
-
-def _report(bundle: Bundle, bundles: Mapping[str, Bundle], path: Path, *, light: bool = False) -> Path:
-    recipe = RECIPES[bundle.recipe]
-    entry = _part(bundle)
-    claims = [claim for claim in _claims(recipe, bundles) if claim.part in ("", bundle.part)]
+def _report(bundle: Bundle, claims: Sequence[Claim], path: Path, *, light: bool = False) -> Path:
+    """The report of a part, with those of the claims that are of it or of all parts."""
+    own = [claim for claim in claims if claim.part in ("", bundle.part)]
     return write_records_report(
         bundle.spec,
         bundle.records,
         path,
-        compared=compare(recipe, entry, bundle.records),
-        claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in claims],
+        compared=compare(RECIPES[bundle.recipe], part_of(bundle), bundle.records),
+        claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in own],
         failed=bundle.failed,
         light=light,
     )
-
-
-def results_page(folder: Path) -> str:
-    """The page: what was run on what, which claims hold, and every published number beside ours; it goes beside the folder."""
-    return _page(kept_parts(folder), folder, folder.parent)
-
-
-def _page(found: Mapping[str, Mapping[str, Kept]], folder: Path, home: Path) -> str:
-    """The page of the records in a folder, with links from the folder `home`."""
-    lines = [
-        "# Results",
-        "",
-        f"Made by `landscope recipe results {_from(folder, home)} --page RESULTS.md --reports light` from the records under "
-        f"`{_from(folder, home)}/`;",
-        "no number here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
-        "paper's code computed, slips included; *corrected* what it should have measured.",
-        "",
-        "A claim of a paper counts at p ≤ 0.05, or q ≤ 0.05 where it is of several measures, and a correlation's interval must",
-        "not contain 0. (Our own study, and the reports, adjust for every pair of measures and outcomes that they look at.) A",
-        "verdict is of the models that were run: a claim that ends in a size is of smaller networks, or of fewer images, than",
-        "the paper's.",
-    ]
-    for name in RECIPES:
-        if name in found:
-            bundles = {part: kept.bundle for part, kept in found[name].items()}
-            files = {part: _from(kept.path, home) for part, kept in found[name].items()}
-            lines += ["", *_recipe_lines(RECIPES[name], bundles, files)]
-    missing = [name for name in RECIPES if name not in found]
-    if missing:
-        lines += [
-            "",
-            "## Not run yet",
-            "",
-            *(f"- {name}: `landscope recipe run {name} --size paper`" for name in missing),
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _from(path: Path, home: Path) -> PurePosixPath:
-    return PurePosixPath(Path(os.path.relpath(path, home)).as_posix())
-
-
-def _recipe_lines(recipe: Recipe, bundles: Mapping[str, Bundle], files: Mapping[str, PurePosixPath]) -> list[str]:
-    lines = [f"## {recipe.title}", "", f"`{recipe.name}` · {recipe.paper}", ""]
-    for heading, texts in (
-        ("What the paper's code did otherwise, and was corrected:", recipe.differences),
-        ("To keep in mind:", recipe.remarks),
-    ):
-        if texts:
-            lines += [heading, "", *(f"- {text}" for text in texts), ""]
-    claims = _claims(recipe, bundles)
-    if claims:
-        lines += ["### Claims", "", "| claim | verdict | why | records |", "|---|---|---|---|"]
-        lines += [f"| {_cell(c.text)} | **{c.verdict}** | {_cell(c.why)} | {_records_of(c, files)} |" for c in claims]
-    for part, bundle in bundles.items():
-        lines += ["", *_part_lines(recipe, part, bundle, files[part])]
-    absent = [part for part in recipe.parts("paper") if part not in bundles]
-    if absent:
-        lines += [
-            "",
-            f"Parts not run yet: {', '.join(absent)}. `landscope recipe run {recipe.name} --size paper` goes on with them.",
-        ]
-    return lines
-
-
-def _records_of(claim: Claim, files: Mapping[str, PurePosixPath]) -> str:
-    return f"[{claim.part}]({files[claim.part]}), {counted(len(claim.records), 'run')}" if claim.part in files else ""
-
-
-def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) -> list[str]:
-    entry = _part(bundle)
-    records = bundle.records
-    where = sorted({f"{r.environment.get('device')} ({r.environment.get('processor')})" for r in records})
-    seconds = sum(record.seconds for record in records)
-    lines = [
-        f"### {part}",
-        "",
-        f"Size {_size(bundle)}, {_runs(bundle)}, {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
-        f"{'; '.join(where)}, "
-        f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
-        f"[{part}.json.gz]({file}), report: [{part}.html]({file.with_name(f'{part}.html')}). {entry.note}".rstrip(),
-    ]
-    if bundle.failed:
-        lines += ["", "Failed:", ""]
-        reasons = [shorten(failure.reason, REASON, placeholder=" …") for failure in bundle.failed]
-        lines += [f"- {f.condition}, seed {f.seed}: {why}" for f, why in zip(bundle.failed, reasons, strict=True)]
-    if len(records) + len(bundle.failed) < len(runs_of(bundle.spec)):
-        command = f"landscope recipe run {recipe.name} --size {bundle.size} --part {part} --from {file.parent.parent}"
-        lines += ["", f"`{command}` makes the others."]
-    numbers = compare(recipe, entry, records)
-    if numbers:
-        lines += ["", *_comparison_lines(numbers)]
-    return lines
-
-
-def _size(bundle: Bundle) -> str:
-    """The size of a part, and whether a smaller one is all that the paper asks: some parts need no GPU."""
-    same = bundle.size != "paper" and _is_whole(bundle)
-    return f"`{bundle.size}` (for this part the same as `paper`)" if same else f"`{bundle.size}`"
-
-
-def _is_whole(bundle: Bundle) -> bool:
-    """Whether its networks, data and runs are those of size `paper`, all of them made or not."""
-    if bundle.size == "paper":
-        return True
-    paper = RECIPES[bundle.recipe].parts("paper").get(bundle.part)
-    return paper is not None and _plain_runs(bundle.spec) == _plain_runs(paper.study)
-
-
-def _plain_runs(spec: StudySpec) -> list[Mapping[str, object]]:
-    return [run.plain for run in runs_of(spec)]
-
-
-def _runs(bundle: Bundle) -> str:
-    """How many runs are there, and of how many where some are missing."""
-    planned, done = len(runs_of(bundle.spec)), len(bundle.records)
-    failed = f" ({len(bundle.failed)} failed)" if bundle.failed else ""
-    return f"{done} runs" if done == planned else f"{done} of {planned} runs{failed}"
-
-
-def _seeds(records: Sequence[Record]) -> str:
-    seeds = sorted({record.seed for record in records})
-    if len(seeds) > 5 and seeds == list(range(seeds[0], seeds[-1] + 1)):
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-
-
-def _comparison_lines(numbers: Sequence[ComparedNumber]) -> list[str]:
-    lines = [
-        "| table | condition | metric | paper | as published | corrected | n |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {n.table} | {_cell(n.condition)} | {_cell(n.metric)} | {n.paper} | {n.published} | {n.corrected} | {n.n} |"
-        for n in numbers
-    ]
-    return lines
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,208 @@
+"""The text of RESULTS.md: what was run on what, which claims hold, and every published number beside ours."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from textwrap import shorten
+from typing import get_args
+
+from landscope.core.words import counted
+from landscope.recipes.bundle import Bundle
+from landscope.recipes.comparing import compare
+from landscope.recipes.kept import Kept
+from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Verdict
+from landscope.report.published import ComparedNumber
+from landscope.studies.grid import runs_of
+from landscope.studies.record import Record
+from landscope.studies.spec import StudySpec
+
+__all__ = ["is_whole", "part_of", "results_text"]
+
+REASON = 160
+"""Characters of the reason why a run failed."""
+
+Found = Mapping[str, Mapping[str, Kept]]
+Judged = Mapping[str, Sequence[Claim]]
+
+
+def results_text(found: Found, claims: Judged, folder: Path, home: Path) -> str:
+    """The page of the records in a folder, by recipe and part, and of the claims of each recipe, with links from `home`."""
+    lines = [
+        "# Results",
+        "",
+        f"Made by `landscope recipe results {_from(folder, home)} --page RESULTS.md --reports light` from the records under "
+        f"`{_from(folder, home)}/`;",
+        "no number here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
+        "paper's code computed, slips included; *corrected* what it should have measured.",
+        "",
+        "A claim of a paper counts at p ≤ 0.05, or q ≤ 0.05 where it is of several measures, and a correlation's interval must",
+        "not contain 0. (Our own study, and the reports, adjust for every pair of measures and outcomes that they look at.) A",
+        "verdict is of the models that were run: a claim that ends in a size is of smaller networks, or of fewer images, than",
+        "the paper's.",
+        "",
+        *_overview(found, claims),
+    ]
+    for name in RECIPES:
+        if name in found:
+            bundles = {part: kept.bundle for part, kept in found[name].items()}
+            files = {part: _from(kept.path, home) for part, kept in found[name].items()}
+            lines += ["", *_recipe_lines(RECIPES[name], claims[name], bundles, files)]
+    missing = [name for name in RECIPES if name not in found]
+    if missing:
+        lines += [
+            "",
+            "## Not run yet",
+            "",
+            *(f"- {name}: `landscope recipe run {name} --size paper`" for name in missing),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _overview(found: Found, claims: Judged) -> list[str]:
+    """A row for every recipe: how much of it was run, and what became of its claims."""
+    verdicts = get_args(Verdict)
+    lines = [
+        f"| recipe | runs | parts at size `paper` | at a smaller one | {' | '.join(verdicts)} |",
+        f"|---|---|---|---{'|---' * len(verdicts)}|",
+    ]
+    for name in (name for name in RECIPES if name in found):
+        bundles = [kept.bundle for kept in found[name].values()]
+        told = Counter(claim.verdict for claim in claims[name])
+        cells = [
+            f"[{name}](#{_anchor(RECIPES[name].title)})",
+            str(sum(len(bundle.records) for bundle in bundles)),
+            _parts([bundle for bundle in bundles if is_whole(bundle)]),
+            _parts([bundle for bundle in bundles if not is_whole(bundle)]),
+            *(str(told[verdict]) for verdict in verdicts),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _parts(bundles: Sequence[Bundle]) -> str:
+    """Their names, and what is there of those that have not all of their runs."""
+    return ", ".join(f"{b.part}: {runs}" if " of " in (runs := _runs(b)) else b.part for b in bundles) or "–"
+
+
+def _anchor(title: str) -> str:
+    """Where a heading is linked to.
+
+    >>> _anchor("FAM: relative flatness, again")
+    'fam-relative-flatness-again'
+    """
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def _from(path: Path, home: Path) -> PurePosixPath:
+    return PurePosixPath(Path(os.path.relpath(path, home)).as_posix())
+
+
+def _recipe_lines(
+    recipe: Recipe, claims: Sequence[Claim], bundles: Mapping[str, Bundle], files: Mapping[str, PurePosixPath]
+) -> list[str]:
+    lines = [f"## {recipe.title}", "", f"`{recipe.name}` · {recipe.paper}", ""]
+    for heading, texts in (
+        ("What the paper's code did otherwise, and was corrected:", recipe.differences),
+        ("To keep in mind:", recipe.remarks),
+    ):
+        if texts:
+            lines += [heading, "", *(f"- {text}" for text in texts), ""]
+    if claims:
+        lines += ["### Claims", "", "| claim | verdict | why | records |", "|---|---|---|---|"]
+        lines += [f"| {_cell(c.text)} | **{c.verdict}** | {_cell(c.why)} | {_records_of(c, files)} |" for c in claims]
+    for part, bundle in bundles.items():
+        lines += ["", *_part_lines(recipe, part, bundle, files[part])]
+    absent = [part for part in recipe.parts("paper") if part not in bundles]
+    if absent:
+        lines += [
+            "",
+            f"Parts not run yet: {', '.join(absent)}. `landscope recipe run {recipe.name} --size paper` goes on with them.",
+        ]
+    return lines
+
+
+def _records_of(claim: Claim, files: Mapping[str, PurePosixPath]) -> str:
+    return f"[{claim.part}]({files[claim.part]}), {counted(len(claim.records), 'run')}" if claim.part in files else ""
+
+
+def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) -> list[str]:
+    entry = part_of(bundle)
+    records = bundle.records
+    where = sorted({f"{r.environment.get('device')} ({r.environment.get('processor')})" for r in records})
+    seconds = sum(record.seconds for record in records)
+    lines = [
+        f"### {part}",
+        "",
+        f"Size {_size(bundle)}, {_runs(bundle)}, {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
+        f"{'; '.join(where)}, "
+        f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
+        f"[{part}.json.gz]({file}), report: [{part}.html]({file.with_name(f'{part}.html')}). {entry.note}".rstrip(),
+    ]
+    if bundle.failed:
+        lines += ["", "Failed:", ""]
+        reasons = [shorten(failure.reason, REASON, placeholder=" …") for failure in bundle.failed]
+        lines += [f"- {f.condition}, seed {f.seed}: {why}" for f, why in zip(bundle.failed, reasons, strict=True)]
+    if len(records) + len(bundle.failed) < len(runs_of(bundle.spec)):
+        command = f"landscope recipe run {recipe.name} --size {bundle.size} --part {part} --from {file.parent.parent}"
+        lines += ["", f"`{command}` makes the others."]
+    numbers = compare(recipe, entry, records)
+    if numbers:
+        lines += ["", *_comparison_lines(numbers)]
+    return lines
+
+
+def part_of(bundle: Bundle) -> Part:
+    """The part of a recipe that records are of."""
+    return RECIPES[bundle.recipe].parts(bundle.size)[bundle.part]  # type: ignore[arg-type]
+
+
+def _size(bundle: Bundle) -> str:
+    """The size of a part, and whether a smaller one is all that the paper asks: some parts need no GPU."""
+    same = bundle.size != "paper" and is_whole(bundle)
+    return f"`{bundle.size}` (for this part the same as `paper`)" if same else f"`{bundle.size}`"
+
+
+def is_whole(bundle: Bundle) -> bool:
+    """Whether its networks, data and runs are those of size `paper`, all of them made or not."""
+    if bundle.size == "paper":
+        return True
+    paper = RECIPES[bundle.recipe].parts("paper").get(bundle.part)
+    return paper is not None and _plain_runs(bundle.spec) == _plain_runs(paper.study)
+
+
+def _plain_runs(spec: StudySpec) -> list[Mapping[str, object]]:
+    return [run.plain for run in runs_of(spec)]
+
+
+def _runs(bundle: Bundle) -> str:
+    """How many runs are there, and of how many where some are missing."""
+    planned, done = len(runs_of(bundle.spec)), len(bundle.records)
+    failed = f" ({len(bundle.failed)} failed)" if bundle.failed else ""
+    return f"{done} runs" if done == planned else f"{done} of {planned} runs{failed}"
+
+
+def _seeds(records: Sequence[Record]) -> str:
+    seeds = sorted({record.seed for record in records})
+    if len(seeds) > 5 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _comparison_lines(numbers: Sequence[ComparedNumber]) -> list[str]:
+    lines = [
+        "| table | condition | metric | paper | as published | corrected | n |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {n.table} | {_cell(n.condition)} | {_cell(n.metric)} | {n.paper} | {n.published} | {n.corrected} | {n.n} |"
+        for n in numbers
+    ]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
