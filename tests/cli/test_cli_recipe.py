@@ -354,3 +354,17 @@ def test_a_time_limit_writes_what_kept_records_made_whole(call: Call, bundle: Bu
     code, out, _ = call(*run_of(tmp_path / "new", *words))
     assert code == 4
     assert str(tmp_path / "new" / "first.json.gz") in out
+
+
+def test_cifar100_is_looked_for_where_it_is_asked_for(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANDSCOPE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = ["recipe", "run", "explicit-regularisation", "--size", "small", "--into", tmp_path / "new", "--cifar100"]
+    code, _, err = call(*words)
+    assert code == 3
+    assert "the part classes100 cannot be run: CIFAR-100 is missing" in err
+    code, _, err = call(*words, "--part", "cifar10")
+    assert code == 2
+    assert "--cifar100: explicit-regularisation has no such part of a hundred classes at size small" in err

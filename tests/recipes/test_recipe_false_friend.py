@@ -18,9 +18,10 @@ from landscope.measures import Report
 from landscope.recipes import false_friend, halved_images
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
-from landscope.recipes.false_friend import HUNDRED_CLASSES, RECIPE
+from landscope.recipes.false_friend import RECIPE
 from landscope.recipes.false_friend_claims import DECAYS, claims
 from landscope.recipes.false_friend_images import enlarged_digits, halved_cifar10
+from landscope.recipes.hundred_classes import HUNDRED_CLASSES
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.spectra import Spectrum
 from landscope.studies.grid import runs_of

@@ -138,6 +138,25 @@ def test_the_answer_comes_first_and_the_rest_in_order(read: Reader) -> None:
     assert read.text.index("On digits?") < read.text.index("95% interval")
 
 
+def test_a_measure_times_a_constant_is_not_asked_again(records: list[Record], tmp_path: Path) -> None:
+    def doubled(record: Record) -> Record:
+        (subject, *_) = record.subjects
+        trace = subject.reports["train"]["hessian_trace"]
+        report = Report({**subject.reports["train"].estimates, "my_trace": replace(trace, value=2 * trace.value)})
+        return replace(record, subjects=(replace(subject, reports={**subject.reports, "train": report}),))
+
+    twice = [doubled(record) for record in records]
+    told = "Hessian trace stands for what is the same but for a constant: my trace."
+    plain, page = (Reader(write_report(some, tmp_path / "r.html", light=True).read_text()) for some in (records, twice))
+    assert told not in plain.text
+    assert told in page.text
+    asked_of = [re.findall(r"(\d+) measures against", read.text) for read in (plain, page)]
+    assert asked_of[0] == asked_of[1] != []
+    assert "my trace" in page.text.partition("Condition by condition")[2]  # the tables have it all the same
+    asked = quick(twice, tmp_path, measures=["train.hessian_trace", "train.my_trace"])
+    assert told not in asked.text  # who names both wants both
+
+
 def test_a_light_report_has_pictures_and_no_script(records: list[Record], tmp_path: Path) -> None:
     number = ComparedNumber("1", "SAM", "test_error_pct", "14.0 ± 0.5", "13.9 ± 0.4", "-1.5", 3)
     first = write_report(records, tmp_path / "first.html", compared=[number], light=True).read_text(encoding="utf-8")

@@ -94,6 +94,7 @@ def _plain(one: Recipe) -> dict[str, object]:
         "landscope recipe run explicit-regularisation --size paper --time-limit 1500   # again: it goes on",
         "landscope recipe run fam --size paper --part skulls --from results   # only what is not among these records",
         "landscope recipe run fam --size paper --part cifar10 --only method=sam --only seed=2",
+        "landscope recipe run false-friend --size paper --cifar100   # where it is at hand: landscope data get cifar100",
     ),
 )
 def run(
@@ -120,6 +121,12 @@ def run(
     gpus: Gpus = None,
     pool: Pool = None,
     only: Only = None,
+    cifar100: Annotated[
+        bool,
+        typer.Option(
+            "--cifar100", help="Only the parts of a hundred classes, on CIFAR-100 itself in place of its stand-in."
+        ),
+    ] = False,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     as_json: Json = False,
@@ -131,8 +138,8 @@ def run(
     run, and left out unless they were asked for by name; stopped by a time limit or Ctrl-C, it writes the records and the
     report of what is done.
     """
-    from landscope.core.errors import UnknownNameError
-    from landscope.recipes import RECIPES, finish_part, kept_records
+    from landscope.core.errors import SpecError, UnknownNameError
+    from landscope.recipes import RECIPES, finish_part, kept_records, on_cifar100
 
     recipe = RECIPES[name]
     parts = recipe.parts(size)
@@ -140,6 +147,12 @@ def run(
         if label not in parts:
             raise UnknownNameError.among(f"part of {name}", label, parts)
     wanted = {label: entry for label, entry in parts.items() if not part or label in part}
+    if cifar100:
+        wanted = {label: moved for label, entry in wanted.items() if (moved := on_cifar100(entry))}
+        if not wanted:
+            raise SpecError(
+                f"--cifar100: {name} has no {'such ' if part else ''}part of a hundred classes at size {size}"
+            )
     folder = target_folder(into or Path("recipes") / f"{name}-{size}")
     records = {} if kept is None else kept_records(_records_folder(kept), name, wanted, size)
     start = time.monotonic()

@@ -10,6 +10,7 @@ from landscope.recipes import (
 )
 from landscope.recipes.bundle import load_bundle
 from landscope.recipes.going_on import study_as_kept, take_over
+from landscope.recipes.hundred_classes import on_cifar100
 from landscope.recipes.kept import LAYOUT, Kept, kept_records
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.results import finish_part, results_page, write_results
@@ -31,6 +32,7 @@ __all__ = [
     "function_centric",
     "kept_records",
     "load_bundle",
+    "on_cifar100",
     "results_page",
     "study_as_kept",
     "take_over",

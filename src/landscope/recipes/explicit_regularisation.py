@@ -12,10 +12,11 @@ from collections.abc import Mapping
 
 from landscope.core.schema import build
 from landscope.recipes.explicit_regularisation_claims import claims_of
+from landscope.recipes.hundred_classes import HUNDRED_CLASSES, OTHER_DATA
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
 from landscope.studies.spec import StudySpec
 
-__all__ = ["CLASSES100", "RECIPE", "REGULARISERS"]
+__all__ = ["RECIPE", "REGULARISERS"]
 
 REGULARISERS: Mapping[str, Mapping[str, object]] = {
     "baseline": {},
@@ -23,9 +24,7 @@ REGULARISERS: Mapping[str, Mapping[str, object]] = {
     "dropout": {"model.dropout": 0.5},
     "weight decay": {"optimizer.weight_decay": 5e-4},
 }
-CLASSES100 = "tinyimagenet100_32"
-"""Stands for CIFAR-100, with as many images and classes of the same size; "cifar100" where that is at hand."""
-DATA = {"cifar10": "cifar10", "classes100": CLASSES100}
+DATA = {"cifar10": "cifar10", "classes100": HUNDRED_CLASSES}
 
 ROWS = 320
 """Training rows that sharpness is measured on; five of the batches that IGS is a mean over."""
@@ -131,7 +130,6 @@ def _parts(size: Size) -> dict[str, Part]:
         "paper": "VGG-19 as in the paper's code; measured on 320 training rows (five batches of 64 for IGS), drawn in "
         "proportion to the classes.",
     }
-    other = f" {CLASSES100} stands for CIFAR-100, which could not be had: the published numbers beside it are of other data."
     return {
         part: Part(
             study=_study(part, size),
@@ -144,7 +142,7 @@ def _parts(size: Size) -> dict[str, Part]:
                 "3 final": "best",
                 "4 final": "best",
             },
-            note=notes[size] + (other if part == "classes100" and size != "tiny" else ""),
+            note=notes[size] + (f" {OTHER_DATA}" if part == "classes100" and size != "tiny" else ""),
         )
         for part in DATA
     }

@@ -22,12 +22,11 @@ from landscope.data.card import Split
 from landscope.recipes.false_friend_claims import EVAL, claims
 from landscope.recipes.false_friend_images import adaptive, regularised
 from landscope.recipes.false_friend_study import CURVATURE, L2, SCHEDULE, Mode, Options, part_of, study_of
+from landscope.recipes.hundred_classes import HUNDRED_CLASSES
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
 
-__all__ = ["HUNDRED_CLASSES", "RECIPE", "mnist_split"]
+__all__ = ["RECIPE", "mnist_split"]
 
-HUNDRED_CLASSES = "tinyimagenet100_32"
-"""Stands for CIFAR-100: as many images of the same size in as many classes. Set it to "cifar100" where that is at hand."""
 MNIST = "landscope.recipes.false_friend:mnist_split"
 TRAIN, VALIDATION = 45_000, 5_000
 STEPS_PER_EPOCH = 352

@@ -10,6 +10,7 @@ from landscope.data import load
 from landscope.data.card import Split
 from landscope.recipes.false_friend_study import L2, METRICS, SCHEDULE, Mode, Options, part_of, study_of
 from landscope.recipes.halved_images import halved
+from landscope.recipes.hundred_classes import HUNDRED_CLASSES, OTHER_DATA
 from landscope.recipes.recipe import Part, Size
 
 __all__ = ["adaptive", "enlarged_digits", "halved_cifar10", "regularised"]
@@ -162,6 +163,6 @@ def _about(network: str, data: str, size: Size, mode: Mode) -> str:
             "Published numbers beside it are of other data and networks."
         )
     note = f"{data}; trained with crops and flips, measured without{batch_norm}."
-    if data not in ("cifar10", "cifar100"):
-        note += " The paper's numbers are those of CIFAR-100."
+    if data == HUNDRED_CLASSES:
+        note += f" {OTHER_DATA}"
     return f"{note} Trained in bfloat16."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from landscope.recipes.explicit_regularisation import CLASSES100
 from landscope.recipes.fam_conditions import (
     AS_CODED,
     FAM_ROW,
@@ -16,6 +15,7 @@ from landscope.recipes.fam_conditions import (
     sweep,
     text,
 )
+from landscope.recipes.hundred_classes import HUNDRED_CLASSES, OTHER_DATA
 from landscope.recipes.recipe import Size
 
 __all__ = ["tasks"]
@@ -99,7 +99,7 @@ def _paper() -> dict[str, Task]:
         ),
         "classes100": Task(
             training={
-                "data": {"name": CLASSES100, "pixels": "symmetric", "validation": 0},
+                "data": {"name": HUNDRED_CLASSES, "pixels": "symmetric", "validation": 0},
                 "model": {"name": "landscope.recipes.fam_inputs:enlarged_efficientnet"},
                 "epochs": 10,
                 "batch_size": 32,
@@ -110,8 +110,8 @@ def _paper() -> dict[str, Task]:
             conditions=methods(1280),
             published={"data": "cifar100"},
             paper_conditions=FAM_ROW,
-            note=f"{CLASSES100} stands for CIFAR-100 and EfficientNet-Lite0 for B7: the published numbers beside it are of other "
-            "data and another network. The learning rate (1e-4), the number of epochs (10) and λ (0.1) are not in the paper.",
+            note=f"{OTHER_DATA} EfficientNet-Lite0 stands for B7. The learning rate (1e-4), the number of epochs (10) and λ "
+            "(0.1) are not in the paper.",
         ),
         "skulls": Task(
             training=autoencoder("skulls", "autoencoder3d", n_train=100, batch_size=10, epochs=200),

@@ -19,6 +19,7 @@ from torch.nn.functional import interpolate
 from landscope.core.schema import build
 from landscope.data import TEST_FUNCTIONS, Split, load
 from landscope.recipes.function_centric_claims import claims
+from landscope.recipes.hundred_classes import HUNDRED_CLASSES, STAND_IN
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
 from landscope.studies.spec import StudySpec
 
@@ -74,7 +75,7 @@ IMAGES: Mapping[str, Images] = {
     ),
     "images-100": Images(
         title="ResNet-18 on 100 classes",
-        data="tinyimagenet100_32",
+        data=HUNDRED_CLASSES,
         model={"name": "resnet18"},
         schedule="cosine",
     ),
@@ -288,7 +289,7 @@ def _parts(size: Size) -> dict[str, Part]:
     }
     studies = {"functions": _functions(size), "circles": _circles(size)}
     studies |= {name: _images(images, size) for name, images in IMAGES.items() if size == "paper" or name == "images"}
-    own = {"images-100": " 100 classes of Tiny ImageNet in place of CIFAR-100."}
+    own = {"images-100": f" {STAND_IN}."}
     return {
         name: Part(
             study=study,

@@ -13,6 +13,7 @@ from typing import get_args
 from landscope.core.words import counted
 from landscope.recipes.bundle import Bundle
 from landscope.recipes.comparing import compare
+from landscope.recipes.hundred_classes import is_on_cifar100, on_cifar100
 from landscope.recipes.kept import Kept
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Verdict
 from landscope.report.published import ComparedNumber
@@ -155,9 +156,10 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) 
     return lines
 
 
-def part_of(bundle: Bundle) -> Part:
-    """The part of a recipe that records are of."""
-    return RECIPES[bundle.recipe].parts(bundle.size)[bundle.part]  # type: ignore[arg-type]
+def part_of(bundle: Bundle, size: str = "") -> Part:
+    """The part of a recipe that records are of, on the same data; at their size, if no other is named."""
+    part = RECIPES[bundle.recipe].parts(size or bundle.size)[bundle.part]  # type: ignore[arg-type]
+    return (on_cifar100(part) or part) if is_on_cifar100(bundle.spec) else part
 
 
 def _size(bundle: Bundle) -> str:
@@ -170,8 +172,8 @@ def is_whole(bundle: Bundle) -> bool:
     """Whether its networks, data and runs are those of size `paper`, all of them made or not."""
     if bundle.size == "paper":
         return True
-    paper = RECIPES[bundle.recipe].parts("paper").get(bundle.part)
-    return paper is not None and _plain_runs(bundle.spec) == _plain_runs(paper.study)
+    paper = bundle.part in RECIPES[bundle.recipe].parts("paper")
+    return paper and _plain_runs(bundle.spec) == _plain_runs(part_of(bundle, "paper").study)
 
 
 def _plain_runs(spec: StudySpec) -> list[Mapping[str, object]]:

@@ -10,6 +10,7 @@ from landscope.core.schema import Plain
 from landscope.core.words import counted
 from landscope.report.associations import Associations
 from landscope.report.cohorts import Study
+from landscope.report.columns import label
 from landscope.report.embedding import rounded
 from landscope.report.section import Block, Cell, Claim, Head, Plot, Prose, Section, Table
 from landscope.report.through_training import through_sentence
@@ -35,6 +36,8 @@ def answer_section(study: Study, found: Associations | None, claims: Sequence[Cl
     else:
         lead, items = _words(found)
         blocks = [Prose(lead, tone="lead")]
+    if found is not None:
+        items += _repeats(study)
     blocks.append(Prose(items=[*items, *filter(None, [through_sentence(study)])]))
     return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
 
@@ -159,6 +162,16 @@ def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
         kept = sum(f.partial_adjusted_p is not None and f.partial_adjusted_p <= alpha for f in asked)
         items.append(f"{kept} of {counted(len(asked), 'pair')} still go together once {given} is accounted for.")
     return items
+
+
+def _repeats(study: Study) -> list[str]:
+    """Which measures stand for others that are the same but for a constant."""
+    originals = dict.fromkeys(study.repeats.values())
+    same = {first: [label(c) for c, other in study.repeats.items() if other == first] for first in originals}
+    return [
+        f"{_capital(label(first))} stands for what is the same but for a constant: {'; '.join(names)}."
+        for first, names in same.items()
+    ]
 
 
 def _forest(found: Associations) -> Plot:

@@ -64,9 +64,12 @@ class Associations:
 def associate(
     study: Study, cohort: Cohort, method: Method = "kendall", given: str | None = "train.loss"
 ) -> Associations | None:
-    """All pairs of a cohort; `None` where it has no measure, no outcome, or too few models to ask."""
+    """All pairs of a cohort; `None` where it has no measure, no outcome, or too few models to ask.
+
+    What is another measure times a constant is not asked again, and not counted among the tests.
+    """
     known = set(value_columns(cohort.frame))
-    measures = tuple(c for c in study.measures if c in known)
+    measures = tuple(c for c in study.measures if c in known and c not in study.repeats)
     outcomes = tuple(c for c in study.outcomes if c in known)
     if not measures or not outcomes or len(cohort) < ENOUGH:
         return None

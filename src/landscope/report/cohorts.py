@@ -15,7 +15,7 @@ import pandas as pd
 
 from landscope.core.errors import OperandError, UnknownNameError
 from landscope.core.estimate import Estimate
-from landscope.report.columns import default_measures, default_outcomes, value_columns
+from landscope.report.columns import default_measures, default_outcomes, repeated, value_columns
 from landscope.studies.record import Record, Subject
 from landscope.studies.table import wide_table
 
@@ -44,6 +44,8 @@ class Study:
     cohorts: tuple[Cohort, ...]
     measures: tuple[str, ...]
     outcomes: tuple[str, ...]
+    repeats: Mapping[str, str]
+    """Measures that nobody asked for by name and that are another one times a constant: that one."""
 
     @property
     def main(self) -> Cohort:
@@ -88,7 +90,8 @@ class Study:
         chosen = [c for c in (default_outcomes(frame) if outcomes is None else outcomes) if c in known]
         asked = default_measures(frame, chosen) if measures is None else [c for c in measures if c in known]
         conditions = tuple(dict.fromkeys(record.condition for record in records))
-        return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen))
+        repeats = repeated(frame, asked) if measures is None else {}
+        return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen), repeats)
 
 
 def estimate_of(subject: Subject, column: str) -> Estimate | None:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pandas as pd
 
-__all__ = ["IDENTITY", "better", "default_measures", "default_outcomes", "label", "parts", "value_columns"]
+__all__ = ["IDENTITY", "better", "default_measures", "default_outcomes", "label", "parts", "repeated", "value_columns"]
 
+SAME, SOME = 1e-5, 3
+"""The relative difference up to which numbers count as the same, and how many different ones must be."""
 IDENTITY = ("run", "condition", "seed", "checkpoint", "temperature")
 """Columns that say which model a row is; so do those that begin with "axis."."""
 
@@ -125,6 +128,33 @@ def default_outcomes(frame: pd.DataFrame) -> list[str]:
         if not _repeats(frame, column, found):
             found.append(column)
     return found
+
+
+def repeated(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
+    """Columns that are an earlier one times a constant, and which: the same measure in other units, or under another name.
+
+    >>> frame = pd.DataFrame({"kappa": [1.0, 2.0, 4.0], "kappa over inputs": [0.5, 1.0, 2.0], "trace": [1.0, 2.0, 4.1]})
+    >>> repeated(frame, list(frame))
+    {'kappa over inputs': 'kappa'}
+    """
+    found: dict[str, str] = {}
+    for place, column in enumerate(columns):
+        first = (
+            other for other in columns[:place] if other not in found and _proportional(frame[other], frame[column])
+        )
+        if original := next(first, None):
+            found[column] = original
+    return found
+
+
+def _proportional(first: pd.Series, second: pd.Series) -> bool:
+    """Whether the one is the other times a positive constant, for at least three models that differ."""
+    x, y = (column.to_numpy(dtype=float) for column in (first, second))
+    both = np.isfinite(x) & np.isfinite(y)
+    if (np.isfinite(x) != np.isfinite(y)).any() or both.sum() < SOME or len(np.unique(x[both])) < SOME:
+        return False
+    factor = float(x[both] @ y[both] / (x[both] @ x[both]))
+    return factor > 0 and bool(np.allclose(y[both], factor * x[both], rtol=SAME, atol=0))
 
 
 def default_measures(frame: pd.DataFrame, outcomes: Sequence[str]) -> list[str]:

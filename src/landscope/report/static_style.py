@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ACCENT", "FAINT", "INK", "bare", "colour", "legend", "line", "literal", "point"]
+__all__ = ["ACCENT", "FAINT", "INK", "bare", "colour", "legend", "line", "literal", "point", "tick"]
 
 INK, FAINT, ACCENT = "#1d2126", "#8d959e", "#0b5d8f"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
@@ -57,8 +57,23 @@ def literal(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def tick(value: float) -> str:
+    """A number beside an axis.
+
+    >>> tick(6e-07), tick(0.1 + 0.2), tick(-1500.0)
+    ('6e−7', '0.3', '−1500')
+    """
+    digits, _, power = f"{value:.8g}".partition("e")
+    return (f"{digits}e{int(power)}" if power else digits).replace("-", "−")
+
+
 def bare(axes: Axes) -> None:
-    """No frame above and to the right, a light grid behind."""
+    """No frame above and to the right, a light grid behind, every tick with its own power of ten: one for all lies on labels."""
+    from matplotlib.ticker import FuncFormatter, ScalarFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        if type(axis.get_major_formatter()) is ScalarFormatter:
+            axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, color="#e9eae5", lw=0.6)
     axes.set_axisbelow(True)
