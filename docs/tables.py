@@ -1,7 +1,7 @@
-"""The tables of `docs/measures.md`, made from the measures themselves.
+"""The tables of the pages in this folder, made from the code that they tell of.
 
-python docs/tables.py            # print what the page should hold
-python docs/tables.py --write    # and write it between its markers
+python docs/tables.py            # print what the pages should hold
+python docs/tables.py --write    # and write it between their markers
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from spec_tables import spec_tables
+
 from landscope import MEASURES
 from landscope.measures.invariance import TRANSFORMATIONS
 
-PAGE = Path(__file__).parent / "measures.md"
+HERE = Path(__file__).parent
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
@@ -38,15 +42,18 @@ def invariance_table() -> str:
     return "\n".join(rows)
 
 
-def tables() -> str:
-    """All that stands between the markers."""
-    return f"{BEGIN}\n\n{settings_table()}\n\n## Invariances\n\n{invariance_table()}\n\n{END}"
+def tables() -> dict[str, str]:
+    """Page → all that stands between its markers."""
+    measures = f"{settings_table()}\n\n## Invariances\n\n{invariance_table()}"
+    made = {"measures.md": measures, "specs.md": spec_tables()}
+    return {page: f"{BEGIN}\n\n{text}\n\n{END}" for page, text in made.items()}
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        page = PAGE.read_text()
-        head, rest = page.split(BEGIN)
-        PAGE.write_text(head + tables() + rest.split(END)[1])
-    else:
-        sys.stdout.write(tables() + "\n")
+    for name, text in tables().items():
+        if "--write" in sys.argv:
+            page = HERE / name
+            head, rest = page.read_text(encoding="utf-8").split(BEGIN)
+            page.write_text(head + text + rest.split(END)[1], encoding="utf-8")
+        else:
+            sys.stdout.write(f"{name}\n\n{text}\n\n")

@@ -82,8 +82,10 @@ class Augmentation:
     """
 
     crop: int = 4
+    """Pixels of padding, of which a window of the old size is cut."""
     flip: bool = True
     cutout: int = 0
+    """The side of a square that is blanked."""
 
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """Augmented copy of `images` (n, channels, height, width)."""

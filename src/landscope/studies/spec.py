@@ -110,6 +110,7 @@ class LandscapeSpec:
 
     resolution: Annotated[int, Range(3, 201)] = 21
     span: Positive = 1.0
+    """How far the plane reaches to each side, in units of the filters."""
     samples: Natural = 1000
 
 
@@ -137,13 +138,19 @@ class MeasuringSpec:
     in `as_published` fits; there only what is published is measured, besides `tempered`."""
     splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
     mode: Literal["eval", "batch_statistics"] = "eval"
+    """Whether BatchNorm is measured as it predicts, or on the statistics of each batch."""
     batch_size: Natural | None = None
+    """Rows that are worked off at once; what fits where it is left out."""
     dtype: Literal["float32", "float64"] | None = None
+    """That of the network where it is left out."""
     seconds: Positive | None = None
     """A budget for each model and split."""
     reliability: bool = True
+    """Confidence against accuracy on the test rows, for the figure of calibration."""
     layers: bool = False
+    """Trace, top eigenvalue, relative flatness and norm of every layer, for the first seed of a condition."""
     invariance: bool = False
+    """How far each measure moves while the function does not, for the first seed of a condition."""
     landscape: LandscapeSpec | None = None
     corruptions: CorruptionsSpec | None = None
     consistency: bool = True
@@ -189,6 +196,7 @@ class AnalysisSpec:
     measures: tuple[str, ...] | None = None
     method: Literal["kendall", "spearman", "pearson"] = "kendall"
     given: str | None = "train.loss"
+    """What partial correlations account for."""
     baseline: str | None = None
     """A condition that the others are tested against."""
     checkpoint: str | None = None
@@ -226,6 +234,7 @@ class StudySpec:
     training: dict[str, object] | None = None
     """A `TrainingSpec` as it is written; axes change it before it is checked."""
     axes: dict[str, dict[str, object]] = field(default_factory=dict)
+    """By name: conditions, each a change of the training by key (`sam.rho: 0.05`), or one key with a list of values."""
     seeds: Natural | tuple[Annotated[int, Range(0)], ...] = 3
     """How many (0, 1, …), or which."""
     checkpoints: CheckpointsSpec | None = None

@@ -128,6 +128,7 @@ class SAMSpec:
     rho: NotNegative = 0.05
     adaptive: bool = False
     eta: NotNegative = 0.01
+    """Of ASAM: added to |w|, so that weights of 0 can move."""
     micro_batch: Natural | None = None
 
 
@@ -139,9 +140,13 @@ class FAMSpec:
 
     strength: NotNegative = 0.1
     layer: str | None = None
+    """Its name in the network; the last linear layer where it is left out."""
     form: Literal["neuronwise", "layerwise"] = "neuronwise"
+    """Σ over pairs of neurons, or ‖W‖² times the trace of the layer's Hessian."""
     probes: Natural | None = None
+    """Random vectors that estimate a trace; exact where it is left out."""
     gradient: Literal["whole", "weights_only"] = "whole"
+    """`weights_only` takes the curvature for a constant, as the published code did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +177,7 @@ class EarlyStoppingSpec:
 
     patience: Natural | None = None
     metric: Literal["loss", "error"] = "loss"
+    """By which of the two weights are the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +216,9 @@ class TrainingSpec:
     evaluate_every: Natural = 1
     """Epochs from one row of the history, with its evaluation, to the next; the last epoch always has one."""
     batch_size: Natural | Literal["full"] = 128
+    """`full`: all rows at once."""
     drop_last: bool = False
+    """Leave out the last rows of an epoch where they are fewer than a batch."""
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     sam: SAMSpec | None = None
@@ -218,7 +226,9 @@ class TrainingSpec:
     averaging: AveragingSpec | None = None
     augmentation: Augmentation | None = None
     label_smoothing: Probability = 0.0
+    """Of the training loss; evaluation is without it."""
     clip_norm: Positive | None = None
+    """The norm to which longer gradients are shortened."""
     accumulate: Natural = 1
     """Each batch is worked off in so many parts; the step is that of the whole batch."""
     early_stopping: EarlyStoppingSpec | None = None
