@@ -17,7 +17,8 @@ from landscope.report.columns import label, repeated
         ("train.corrected.random_sharpness_0.5", "random sharpness 0.5, corrected"),
         ("test.random_sharpness_0.5", "random sharpness 0.5 (test)"),
         ("train.seconds_to_trace.one_probe", "one probe, seconds to trace"),
-        ("shapes_shifted.hd95", "shapes shifted hd95"),
+        ("shapes.dsc", "Dice score"),
+        ("shapes_shifted.hd95", "Hausdorff distance at 95 % (shifted)"),
         ("hessian_trace", "Hessian trace"),
         # ‖W‖² tr H of one layer: "all layers" it is not.
         ("train.relative_flatness_layerwise", "layerwise relative flatness"),

@@ -28,6 +28,7 @@ _OWN = (
 )
 _TEST = ("loss", "error", "accuracy", "ece", "brier")
 _OF_CLASSES = ("error", "accuracy", "ece", "brier")
+_OF_SHAPES = ["shapes.dsc", "shapes.hd95", "shapes_shifted.dsc", "shapes_shifted.hd95", "test.loss", "gap.loss"]
 _PAPER_ROWS = {"rte": 256, "skulls": 40}
 """Training rows that sharpness is measured on at size `paper`, where that is not 1,000."""
 SCORES = ("dsc", "hd", "hd95")
@@ -68,7 +69,7 @@ def _study(part: str, task: Task, size: Size) -> StudySpec:
                 "consistency": False,
             },
             "analysis": {
-                "outcomes": ["test.loss", "gap.loss"] if shapes else ["test.error", "gap.loss", "test.ece"],
+                "outcomes": _OF_SHAPES if shapes else ["test.error", "gap.loss", "test.ece"],
                 "baseline": "baseline",
             },
         },

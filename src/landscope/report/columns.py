@@ -22,11 +22,14 @@ IDENTITY = ("run", "condition", "seed", "checkpoint", "temperature")
 
 PREDICTIONS = ("error", "loss", "accuracy", "nll", "ece", "ace", "mce", "classwise_ece", "brier")
 """Measures of predictions, in the order in which they are shown."""
-HELD_OUT = ("test", "gap", "validation", "corrupted", "robustness", "consistency")
+HELD_OUT = ("test", "gap", "validation", "corrupted", "robustness", "consistency", "shapes", "shapes_shifted")
 """Splits whose columns are outcomes, in the order in which they are shown."""
+LOWER_SPLITS = ("gap", "corrupted", "robustness", "consistency")
+"""Those of which lower values are better, unless the name says otherwise."""
 FIRST = ("test.error", "test.ece", "gap.loss", "gap.error", "test.loss")
 """The outcomes that most studies ask about."""
 HIGHER_IS_BETTER = ("accuracy", "agreement", "cosine", "cka", "dsc")
+LOWER_IS_BETTER = ("hd", "hd95")
 """Last words of names."""
 
 NAMES = {
@@ -56,6 +59,10 @@ NAMES = {
     "fisher_top_eigenvalue": "Fisher λ₁",
     "fisher_bottom_eigenvalue": "Fisher λ_min",
     "relative_flatness_layerwise": "layerwise relative flatness",
+    "dsc": "Dice score",
+    "hd": "Hausdorff distance",
+    "hd95": "Hausdorff distance at 95 %",
+    "variety": "variety of shapes",
 }
 SEPARATOR = re.compile(r"(?<!\d)\.|\.(?!\d)")
 """A point that is not inside a number."""
@@ -87,6 +94,8 @@ def label(column: str) -> str:
         return shown
     if split == "gap":
         return f"gap in {shown}"
+    if split.startswith("shapes"):
+        return shown if split == "shapes" else f"{shown} ({split.removeprefix('shapes_').replace('_', ' ')})"
     if name in PREDICTIONS or split not in ("train", "test", "validation"):
         return f"{split.replace('_', ' ')} {shown}"
     return shown if split == "train" else f"{shown} ({split})"
@@ -97,13 +106,14 @@ def better(column: str) -> int:
 
     >>> better("test.error"), better("corrupted.accuracy"), better("train.hessian_trace")
     (-1, 1, 0)
-    >>> better("consistency.disagreement"), better("consistency.linear_cka")
-    (-1, 1)
+    >>> better("consistency.disagreement"), better("consistency.linear_cka"), better("shapes.hd95"), better("shapes.variety")
+    (-1, 1, -1, 0)
     """
     split, _, name = column.partition(".")
-    if name.replace(".", "_").rpartition("_")[2] in HIGHER_IS_BETTER:
+    last = name.replace(".", "_").rpartition("_")[2]
+    if last in HIGHER_IS_BETTER:
         return 1
-    return -1 if name in PREDICTIONS or split in HELD_OUT[3:] or split == "gap" else 0
+    return -1 if name in PREDICTIONS or last in LOWER_IS_BETTER or split in LOWER_SPLITS else 0
 
 
 def value_columns(frame: pd.DataFrame) -> list[str]:

@@ -21,8 +21,8 @@ __all__ = ["draw_correlations", "draw_forest", "draw_scatter"]
 
 OUTCOMES, MEASURES = 4, 4
 """Rows and columns of scatter plots."""
-ACROSS, TICKS = 26, 3
-"""Letters and numbers for which there is room under a scatter plot."""
+ACROSS, ABOVE, TICKS = 26, 20, 3
+"""Letters for which there is room under a scatter plot, beside it and above a panel of intervals, and numbers under the first."""
 ERROR_BARS = 300
 """Points up to which they are legible."""
 
@@ -35,9 +35,11 @@ def draw_forest(found: Associations) -> Figure:
     order = sorted(
         found.measures, key=lambda m: sum(abs(found.finding(m, o).correlation.value or 0.0) for o in outcomes)
     )
-    figure = Figure(figsize=(1.8 + 1.45 * len(outcomes), 0.9 + 0.2 * len(order)), layout="constrained")
+    titles = [fill(found.titles[outcome], ABOVE) for outcome in outcomes]
+    height = 0.9 + 0.2 * len(order) + 0.12 * max(title.count("\n") for title in titles)
+    figure = Figure(figsize=(1.8 + 1.45 * len(outcomes), height), layout="constrained")
     panels = figure.subplots(1, len(outcomes), sharey=True, squeeze=False)[0]
-    for axes, outcome in zip(panels, outcomes, strict=True):
+    for axes, outcome, title in zip(panels, outcomes, titles, strict=True):
         axes.axvline(0, color=FAINT, lw=0.8)
         for row, measure in enumerate(order):
             c = found.finding(measure, outcome).correlation
@@ -48,7 +50,8 @@ def draw_forest(found: Associations) -> Figure:
             if c.low is not None and c.high is not None:
                 axes.plot([c.low, c.high], [row, row], color=shade, lw=1.2)
             axes.plot(c.value, row, "o", ms=4, color=shade, mfc=shade if sure else "white")
-        axes.set(xlim=(-1.05, 1.05), xticks=[-1, 0, 1], title=literal(found.titles[outcome]))
+        axes.set(xlim=(-1.05, 1.05), xticks=[-1, 0, 1])
+        axes.set_title(literal(title), fontsize=8)
         bare(axes)
     panels[0].set_yticks(range(len(order)), [literal(found.titles[m]) for m in order])
     symbol_of = found.table.findings[0].correlation.symbol
@@ -128,7 +131,7 @@ def draw_scatter(study: Study, found: Associations) -> Figure:
             bare(axes)
             if axes.get_xscale() == "linear":
                 axes.xaxis.set_major_locator(MaxNLocator(TICKS))
-        panels[row, 0].set_ylabel(literal(found.titles[outcome]), fontsize=7)
+        panels[row, 0].set_ylabel(literal(fill(found.titles[outcome], ABOVE)), fontsize=7)
     for axes in panels.flat:
         axes.set_visible(bool(axes.has_data()))
     return figure
