@@ -118,6 +118,24 @@ def test_from_a_file_to_a_report(call: Call, spec: Path, tmp_path: Path) -> None
     assert all(Path(path).stat().st_size > 1000 for path in json.loads(out)["figures"])
 
 
+def test_figures_that_a_study_asks_for_lie_beside_its_report(call: Call, spec: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    spec.write_text(f"{STUDY}\nfigures: [svg]\nanalysis: {{outcomes: [test.loss]}}\n")
+    code, out, err = call("study", "run", spec, "--into", folder, "-e", "workers=1", "--json")
+    assert code == 0, err
+    drawn = [Path(path) for path in json.loads(out)["figures"]]
+    assert drawn
+    assert all(path.parent == folder / "figures" and path.suffix == ".svg" for path in drawn)
+    text = (folder / "figures" / "scatter.svg").read_text()
+    assert "test loss" in text  # what the report is of
+    assert "test error" not in text
+    code, out, _ = call("study", "run", spec, "--into", folder, "-e", "workers=1")
+    assert f"figures: {folder / 'figures'}" in out.replace("\n", "")
+    code, out, _ = call("report", folder, "--light", "--json")
+    assert code == 0
+    assert [Path(path) for path in json.loads(out)["figures"]] == drawn
+
+
 def test_runs_are_trained_together_when_asked_for(call: Call, spec: Path, tmp_path: Path) -> None:
     code, out, err = call(
         "study", "run", spec, "--pool", "--into", tmp_path / "s", "-e", "workers=1", "--no-report", "--json"

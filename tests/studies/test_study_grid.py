@@ -107,6 +107,7 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
         ({"axes": {"a": {"epochs": [1, 2]}, "b": {"epochs": [3]}}}, "changed by two axes"),
         ({"axes": {"a": {"epochs.x": [1]}}}, "which has no keys"),
         ({"seeds": [1, 1]}, "seeds must be different"),
+        ({"analysis": {"checkpoint": "best"}}, "analysis.checkpoint is one of measuring.checkpoints"),
         ({"training": {"model": "mlpp"}, "axes": {}}, "did you mean 'mlp'"),
         ({"training": {"model": {"name": "mlp", "width": 3}}, "axes": {}}, "did you mean 'widths'"),
         ({"training": {"model": "math:no_network"}, "axes": {}}, "has no function 'no_network'"),

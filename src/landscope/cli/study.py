@@ -217,7 +217,11 @@ def report(
     ] = False,
     figures: Annotated[
         str | None,
-        typer.Option(metavar="png,svg,pdf", help="Write static figures for papers beside it, too.", show_default=False),
+        typer.Option(
+            metavar="png,svg,pdf",
+            help="Write figures for papers beside it, too.  [default: those that the study asks for]",
+            show_default=False,
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -229,7 +233,8 @@ def report(
     if not made.progress().done:
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")
     page = write(made, output or folder / "report.html", light=light)
-    drawn = write_study_figures(made, page.parent / "figures", figures.split(",")) if figures else []
+    formats = figures.split(",") if figures else made.spec.figures
+    drawn = write_study_figures(made, page.parent / "figures", formats) if formats else []
     if as_json:
         print_json({"report": page, "figures": drawn})
     else:

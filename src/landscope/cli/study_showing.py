@@ -36,13 +36,18 @@ def reports_are_light() -> bool:
 
 def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool, *, light: bool = False) -> None:
     """What became of the runs, and the report; an error where a run failed."""
+    from landscope.report.study import write_study_figures
+
     page = write(made, folder / "report.html", light=light) if with_report and made.progress().done else None
+    drawn = write_study_figures(made, folder / "figures", made.spec.figures) if page and made.spec.figures else []
     if as_json:
-        print_json(_summary(made, summary, folder, page))
+        print_json(_summary(made, summary, folder, page) | {"figures": drawn})
     else:
         console().print(status_table(made))
         if page is not None:
             typer.echo(f"report: {page}")
+        if drawn:
+            typer.echo(f"figures: {folder / 'figures'}")
     summary.check()
 
 

@@ -49,7 +49,7 @@ class Study:
 
     @property
     def main(self) -> Cohort:
-        """The cohort that the question is asked of: the largest, and of equal ones the first."""
+        """The cohort that the question is asked of: of the checkpoint in question the largest, and of equal ones the first."""
         return self.cohorts[0]
 
     @cached_property
@@ -65,9 +65,13 @@ class Study:
 
     @classmethod
     def of(
-        cls, records: Sequence[Record], measures: Sequence[str] | None = None, outcomes: Sequence[str] | None = None
+        cls,
+        records: Sequence[Record],
+        measures: Sequence[str] | None = None,
+        outcomes: Sequence[str] | None = None,
+        checkpoint: str | None = None,
     ) -> Study:
-        """Sort the records' models into cohorts; columns that are not given are chosen by what they are."""
+        """Sort the records' models into cohorts; columns that are not given are chosen by what they are, as is a checkpoint."""
         if not records:
             raise OperandError("a report needs at least one record; none came. Run the study first")
         groups: dict[tuple[str, bool, int], dict[int, Subject]] = {}
@@ -79,7 +83,10 @@ class Study:
                 seen[kind] = seen.get(kind, 0) + 1
         if not groups:
             raise OperandError("none of the records holds a measured model; measure the study's models first")
-        ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+        kinds = dict.fromkeys(kind for kind, *_ in groups)
+        if checkpoint is not None and checkpoint not in kinds:
+            raise UnknownNameError.among("checkpoint of the records", checkpoint, kinds)
+        ordered = sorted(groups.items(), key=lambda item: (checkpoint not in (None, item[0][0]), -len(item[1])))
         cohorts = tuple(_cohort(records, key, members) for key, members in ordered)
         named = {column for cohort in cohorts for column in cohort.frame.columns}
         for column in (*(measures or ()), *(outcomes or ())):

@@ -72,6 +72,7 @@ def write_report(
     method: Method = "kendall",
     given: str | None = "train.loss",
     baseline: str | None = None,
+    checkpoint: str | None = None,
     failed: Sequence[Failure] = (),
     light: bool = False,
 ) -> Path:
@@ -92,13 +93,14 @@ def write_report(
         method: "kendall", "spearman" or "pearson".
         given: a column to account for in partial correlations, left out where it was not measured; `None` for none.
         baseline: a condition that the others are tested against.
+        checkpoint: of which models the question is asked: "final", "best", …; by default of those that most runs have.
         failed: runs that left no record, listed with their reasons.
         light: without script, undated and small: figures as they stand (see `landscope.report.light`).
 
     Cost: a few seconds for tens of models, about ten for a thousand. Size: 5 MB, of which Plotly is 4.8; 9 MB for a thousand.
     """
     plotly = None if light else plotly_script()
-    study = Study.of(records, measures, outcomes)
+    study = Study.of(records, measures, outcomes, checkpoint)
     every = [
         found for cohort in study.cohorts[:COHORTS] if (found := associate(study, cohort, method, given)) is not None
     ]

@@ -58,6 +58,7 @@ def figures(
     measures: Sequence[str] | None = None,
     outcomes: Sequence[str] | None = None,
     method: Method = "kendall",
+    checkpoint: str | None = None,
 ) -> list[Path]:
     """Draw every figure for which there is data and return the files.
 
@@ -68,11 +69,12 @@ def figures(
         measures: columns, such as "train.hessian_trace"; by default everything measured on the training rows.
         outcomes: columns, such as "test.error"; by default all held-out errors.
         method: "kendall", "spearman" or "pearson".
+        checkpoint: of which models: "final", "best", …; by default of those that most runs have.
     """
     for name in formats:
         if name not in FORMATS:
             raise UnknownNameError.among("format", name, FORMATS)
-    study = Study.of(records, measures, outcomes)
+    study = Study.of(records, measures, outcomes, checkpoint)
     found = associate(study, study.main, method, given=None)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)

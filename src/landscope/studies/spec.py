@@ -200,7 +200,7 @@ class AnalysisSpec:
     baseline: str | None = None
     """A condition that the others are tested against."""
     checkpoint: str | None = None
-    """Only models of this kind; the first one of `measuring.checkpoints` where it is left out."""
+    """Which models the question is asked of; the first ones of `measuring.checkpoints` where it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +241,7 @@ class StudySpec:
     measuring: MeasuringSpec = field(default_factory=MeasuringSpec)
     analysis: AnalysisSpec = field(default_factory=AnalysisSpec)
     figures: tuple[Literal["png", "svg", "pdf"], ...] = ()
-    """Static figures beside the report."""
+    """Figures for papers, in a folder beside the report."""
     notes: dict[str, object] = field(default_factory=dict)
     """Kept with the study, not read."""
 
@@ -252,6 +252,11 @@ class StudySpec:
             raise SpecError("axes change a training; a study of checkpoints has none")
         if isinstance(self.seeds, tuple) and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
             raise SpecError(f"seeds must be different numbers; {list(self.seeds)} came")
+        asked, measured = self.analysis.checkpoint, self.measuring.checkpoints
+        if asked is not None and asked not in measured:
+            raise SpecError(
+                f"analysis.checkpoint is one of measuring.checkpoints ({', '.join(measured)}); {asked!r} came"
+            )
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
