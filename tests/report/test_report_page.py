@@ -149,7 +149,7 @@ def test_a_measure_times_a_constant_is_not_asked_again(records: list[Record], tm
         return replace(record, subjects=(replace(subject, reports={**subject.reports, "train": report}),))
 
     twice = [doubled(record) for record in records]
-    told = "Hessian trace stands for what is the same but for a constant: my trace."
+    told = "The same but for a constant, and asked about once: Hessian trace and my trace."
     plain, page = (Reader(write_report(some, tmp_path / "r.html", light=True).read_text()) for some in (records, twice))
     assert told not in plain.text
     assert told in page.text

@@ -165,13 +165,12 @@ def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
 
 
 def _repeats(study: Study) -> list[str]:
-    """Which measures stand for others that are the same but for a constant."""
-    originals = dict.fromkeys(study.repeats.values())
-    same = {first: [label(c) for c, other in study.repeats.items() if other == first] for first in originals}
-    return [
-        f"{_capital(label(first))} stands for what is the same but for a constant: {'; '.join(names)}."
-        for first, names in same.items()
-    ]
+    """Which measures are the same but for a constant."""
+    groups: dict[str, list[str]] = {}
+    for column, first in study.repeats.items():
+        groups.setdefault(first, [label(first)]).append(label(column))
+    same = "; ".join(" and ".join(names) for names in groups.values())
+    return [f"The same but for a constant, and asked about once: {same}."] if same else []
 
 
 def _forest(found: Associations) -> Plot:
