@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -66,7 +66,7 @@ SECTIONS: Mapping[str, Mapping[str, type]] = {
         "-e of --executor slurm": SlurmExecutor,
     },
 }
-NAMES = {kind: name for section in SECTIONS.values() for name, kind in section.items()}
+NAMES: Mapping[object, str] = {kind: name for section in SECTIONS.values() for name, kind in section.items()}
 NOT_KEYS = ("store", "work", "retry_failed")
 """Fields of executors that are no options of theirs."""
 PLAIN: Mapping[object, str] = {
@@ -136,7 +136,7 @@ def _words(kind: object) -> str:
     """A type as a reader of YAML would say it."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind in NAMES:
-        return f"[mapping](#{NAMES[kind]})"  # type: ignore[index]
+        return f"[mapping](#{NAMES[kind]})"
     if origin is Annotated:
         (bounds,) = (part for part in inner[1:] if isinstance(part, Range))
         return f"{PLAIN[inner[0]]} {bounds}"
@@ -146,7 +146,6 @@ def _words(kind: object) -> str:
         return " or ".join(_words(part) for part in inner if part is not type(None))
     if origin is tuple:
         return f"list: {_words(inner[0])}" if inner[-1] is Ellipsis else f"{len(inner)} × {_words(inner[0])}"
-    if origin is not None and issubclass(origin, Mapping):
-        of = _words(inner[1])
-        return f"mapping to {of}" if "mapping](" in of else "mapping"
-    return PLAIN.get(kind, "list: text")
+    if origin in (dict, Mapping):
+        return f"mapping to {_words(inner[1])}" if inner[1] in NAMES else "mapping"
+    return f"list: {_words(inner[0])}" if origin is Sequence else PLAIN[kind]

@@ -113,6 +113,15 @@ def test_a_strong_link_goes_with_and_vanishes_given_the_loss() -> None:
     assert "without a link it would be" in sentence
 
 
+def test_a_sentence_has_the_adjusted_p_of_what_is_left_given_the_loss() -> None:
+    settings = {"given": "train_loss", "resamples": 0, "permutations": 199}
+    alone = correlate(study(), ["sharpness"], ["gap"], **settings)
+    assert " adjusted" not in alone.sentence("sharpness", "gap")
+    table = correlate(study(), ["sharpness"], ["gap", "ece"], **settings)
+    adjusted = benjamini_yekutieli([f.partial.p_value for f in table if f.partial])[0]
+    assert f", {adjusted:.2g} adjusted (without a link" in table.sentence("sharpness", "gap")
+
+
 def test_lower_is_said_where_it_is_lower() -> None:
     frame = study().assign(gap=lambda f: -f["gap"])
     assert "goes with lower gap" in correlate(frame, ["sharpness"], ["gap"]).sentence("sharpness", "gap")

@@ -22,7 +22,6 @@ from scipy import stats
 
 from landscope.core.errors import MissingExtraError, OperandError, UnknownNameError
 from landscope.core.estimate import Estimate
-from landscope.core.schema import build
 from landscope.measures import Report
 from landscope.report import Claim, write_report
 from landscope.report.baselines import baseline_table
@@ -31,9 +30,7 @@ from landscope.report.cohorts import Study
 from landscope.report.embedding import embedded_json, plotly_script
 from landscope.report.published import ComparedNumber, comparisons
 from landscope.report.static_models import draw_reliability
-from landscope.report.study import _asked
 from landscope.studies.record import Record, Subject
-from landscope.studies.spec import StudySpec
 from landscope.studies.table import long_table, wide_table
 
 ORDER = [
@@ -158,44 +155,6 @@ def test_a_measure_times_a_constant_is_not_asked_again(records: list[Record], tm
     assert "my trace" in page.text.partition("Condition by condition")[2]  # the tables have it all the same
     asked = quick(twice, tmp_path, measures=["train.hessian_trace", "train.my_trace"])
     assert told not in asked.text  # who names both wants both
-
-
-def test_the_question_is_asked_of_the_checkpoint_that_is_named(records: list[Record]) -> None:
-    def twice(record: Record) -> Record:
-        return replace(record, subjects=(record.subjects[0], replace(record.subjects[0], checkpoint="best")))
-
-    both = [twice(record) for record in records]
-    assert Study.of(both).main.name == "final"
-    chosen = Study.of(both, checkpoint="best")
-    assert chosen.main.name == "best"
-    assert {cohort.name for cohort in chosen.cohorts} == {"final", "best"}
-    some = [*both[:3], *records[3:]]  # few have the one that is asked for
-    assert (Study.of(some, checkpoint="best").main.name, len(Study.of(some, checkpoint="best").main)) == ("best", 3)
-    with pytest.raises(UnknownNameError, match="did you mean 'best'"):
-        Study.of(both, checkpoint="bets")
-
-
-OF_SHAPES = {"test.loss", "gap.loss", "shapes.dsc"}
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "shown"), [(None, OF_SHAPES), (["gap.loss"], {"gap.loss"}), (["test.ece"], OF_SHAPES)]
-)
-def test_what_is_no_classifier_has_outcomes_of_its_own(outcomes: list[str] | None, shown: set[str]) -> None:
-    rng = np.random.default_rng(0)
-    (pattern,) = make_records(["only"], seeds=1, temperature=False, extras=False)
-
-    def made(seed: int) -> Record:
-        names = {"train": ("loss", "l2_norm"), "test": ("loss",), "shapes": ("dsc",)}
-        reports = {split: Report({m: Estimate(float(rng.uniform())) for m in own}) for split, own in names.items()}
-        subject = Subject(checkpoint="final", temperature=1.0, reports=reports)
-        return replace(pattern, run=f"run{seed}", seed=seed, subjects=(subject,))
-
-    records = [made(seed) for seed in range(12)]
-    analysis = {} if outcomes is None else {"outcomes": outcomes}
-    spec = build(StudySpec, {"name": "shapes", "training": {"model": "mlp"}, "analysis": analysis})
-    asked = _asked(spec, set(wide_table(records).columns))
-    assert set(Study.of(records, outcomes=asked["outcomes"]).outcomes) == shown
 
 
 def test_a_light_report_has_pictures_and_no_script(records: list[Record], tmp_path: Path) -> None:

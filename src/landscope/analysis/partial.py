@@ -66,9 +66,8 @@ def partial_correlation(
     arrays = {name: number_column(column, name) for name, column in zip(own, (x, y), strict=True)}
     arrays |= {f"given {name}": number_column(column, str(name)) for name, column in covariates.items()}
     columns, (stratum,), dropped = complete(arrays, (codes(strata, len(arrays[own[0]]), "strata"),))
-    order = np.lexsort(
-        (stratum, *columns[::-1])
-    )  # a sample of permutations then gives one p, however the models are sorted
+    # sorted, so that a sample of permutations gives one p in whatever order the models come
+    order = np.lexsort((stratum, *columns[::-1]))
     columns, stratum = [column[order] for column in columns], stratum[order]
     block, k = np.zeros(len(stratum), dtype=np.intp), len(covariates)
     known = dict(zip(arrays, columns, strict=True))

@@ -86,7 +86,9 @@ def _overview(found: Found, claims: Judged) -> list[str]:
 
 def _parts(bundles: Sequence[Bundle]) -> str:
     """Their names, and what is there of those that have not all of their runs."""
-    return ", ".join(f"{b.part}: {runs}" if " of " in (runs := _runs(b)) else b.part for b in bundles) or "–"
+    whole = [len(bundle.records) == len(runs_of(bundle.spec)) for bundle in bundles]
+    named = (b.part if all_there else f"{b.part}: {_runs(b)}" for b, all_there in zip(bundles, whole, strict=True))
+    return ", ".join(named) or "–"
 
 
 def _anchor(title: str) -> str:

@@ -1,0 +1,59 @@
+"""Of which models a report asks its question, and about which outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from report_records import make_records
+
+from landscope.core.errors import UnknownNameError
+from landscope.core.estimate import Estimate
+from landscope.core.schema import build
+from landscope.measures import Report
+from landscope.report.cohorts import Study
+from landscope.report.study import _asked
+from landscope.studies.record import Record, Subject
+from landscope.studies.spec import StudySpec
+from landscope.studies.table import wide_table
+
+
+def test_the_question_is_asked_of_the_checkpoint_that_is_named() -> None:
+    records = make_records(["a", "b"], seeds=3, temperature=False, extras=False)
+
+    def twice(record: Record) -> Record:
+        return replace(record, subjects=(record.subjects[0], replace(record.subjects[0], checkpoint="best")))
+
+    both = [twice(record) for record in records]
+    assert Study.of(both).main.name == "final"
+    chosen = Study.of(both, checkpoint="best")
+    assert chosen.main.name == "best"
+    assert {cohort.name for cohort in chosen.cohorts} == {"final", "best"}
+    some = [*both[:3], *records[3:]]  # few have the one that is asked for
+    assert (Study.of(some, checkpoint="best").main.name, len(Study.of(some, checkpoint="best").main)) == ("best", 3)
+    with pytest.raises(UnknownNameError, match="did you mean 'best'"):
+        Study.of(both, checkpoint="bets")
+
+
+OF_SHAPES = {"test.loss", "gap.loss", "shapes.dsc"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "shown"), [(None, OF_SHAPES), (["gap.loss"], {"gap.loss"}), (["test.ece"], OF_SHAPES)]
+)
+def test_what_is_no_classifier_has_outcomes_of_its_own(outcomes: list[str] | None, shown: set[str]) -> None:
+    rng = np.random.default_rng(0)
+    (pattern,) = make_records(["only"], seeds=1, temperature=False, extras=False)
+
+    def made(seed: int) -> Record:
+        names = {"train": ("loss", "l2_norm"), "test": ("loss",), "shapes": ("dsc",)}
+        reports = {split: Report({m: Estimate(float(rng.uniform())) for m in own}) for split, own in names.items()}
+        subject = Subject(checkpoint="final", temperature=1.0, reports=reports)
+        return replace(pattern, run=f"run{seed}", seed=seed, subjects=(subject,))
+
+    records = [made(seed) for seed in range(12)]
+    analysis = {} if outcomes is None else {"outcomes": outcomes}
+    spec = build(StudySpec, {"name": "shapes", "training": {"model": "mlp"}, "analysis": analysis})
+    asked = _asked(spec, set(wide_table(records).columns))
+    assert set(Study.of(records, outcomes=asked["outcomes"]).outcomes) == shown
