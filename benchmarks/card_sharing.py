@@ -1,12 +1,14 @@
 """How long a training step takes when several trainings share a graphics card.
 
-    python benchmarks/card_sharing.py [--device cuda] [--workers 1 5 8] [--parts even double all] [--network resnet18]
+    python benchmarks/card_sharing.py [--device cuda] [--workers 1 5 8] [--parts all even double] [--network resnet18]
                                       [--batch 64] [--seconds 5] [--rounds 1]
 
-So many processes train the same network on random images, each with a part of the card's multiprocessors: an even one, twice
-that (what `-e per_gpu=N -e mps=true` gives), or all of them. All begin to count at the same moment and stop some seconds later.
-A row has the time of a step of all of them together (the sum of their rates, inverted), the median over rounds and their range.
-NVIDIA's multi-process service is begun and ended here, unless the environment names one.
+So many processes train the same network on the same random images, each with all of the card's multiprocessors (what
+`-e per_gpu=N -e mps=true` gives), an even part of them, or twice that. All begin to count at the same moment and stop some
+seconds later. A row has the time of a step of all of them together (the sum of their rates, inverted), the median over rounds
+and their range, and by how much the losses of the first steps are off from those of one process with the whole card, at most:
+parts have been found to compute wrong numbers (`landscope.studies.executors.card_sharing`). NVIDIA's multi-process service is
+begun and ended here, unless the environment names one.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ from landscope.studies.executors.card_sharing import PERCENTAGE, multi_process_s
 from landscope.training.callbacks import Callback
 from landscope.training.loop import train
 
-WARM, ROWS = 20, 4096
-"""Steps before counting, in which they are compiled and recorded; images."""
+WARM, ROWS, COMPARED = 20, 4096, 3
+"""Steps before counting, in which they are compiled and recorded; images; first steps whose losses are compared."""
+
+Found = tuple[float, list[float]]
+"""Steps a second, and the first losses."""
 
 
 class Counter(Callback):
@@ -38,10 +43,13 @@ class Counter(Callback):
     def __init__(self, begin: Barrier, seconds: float) -> None:
         self._begin, self._seconds = begin, seconds
         self._start, self._first, self.rate = 0.0, 0, 0.0
+        self.losses: list[float] = []
 
     def on_step(self, step: int, loss: Tensor, lr: float) -> None:
         """Wait for the others after the first steps; look at the clock every ten."""
         del lr
+        if step <= COMPARED:
+            self.losses.append(loss.item())
         if step == WARM:
             loss.item()  # waits for the device
             self._begin.wait()
@@ -53,7 +61,7 @@ class Counter(Callback):
                 self.rate = (step - self._first) / elapsed
 
 
-def work(begin: Barrier, rates: Queue[float], network: str, batch: int, seconds: float, device: str) -> None:
+def work(begin: Barrier, found: Queue[Found], network: str, batch: int, seconds: float, device: str) -> None:
     """One of the trainings; it goes on until all have counted."""
     rng = generator(0, "benchmark", network)
     data = {"train": (torch.randn(ROWS, 3, 32, 32, generator=rng), torch.randint(0, 10, (ROWS,), generator=rng))}
@@ -75,22 +83,27 @@ def work(begin: Barrier, rates: Queue[float], network: str, batch: int, seconds:
         return bool(ended) and time.monotonic() - ended[0] > slack
 
     train(spec, data=data, device=device, progress=False, callbacks=[counter], should_stop=enough)
-    rates.put(counter.rate)
+    found.put((counter.rate, counter.losses))
 
 
-def milliseconds(workers: int, part: int, chosen: argparse.Namespace) -> float:
-    """Of a step of all the trainings together."""
+def together(workers: int, part: int, chosen: argparse.Namespace) -> tuple[float, list[list[float]]]:
+    """Milliseconds of a step of all the trainings together, and the first losses of each."""
     spawn = multiprocessing.get_context("spawn")
-    begin, rates = spawn.Barrier(workers), spawn.Queue()
+    begin, found = spawn.Barrier(workers), spawn.Queue()
     os.environ[PERCENTAGE] = str(part)
-    settings = (begin, rates, chosen.network, chosen.batch, chosen.seconds, chosen.device)
+    settings = (begin, found, chosen.network, chosen.batch, chosen.seconds, chosen.device)
     processes = [spawn.Process(target=work, args=settings) for _ in range(workers)]
     for process in processes:
         process.start()
-    total = sum(rates.get() for _ in processes)
+    rates, losses = zip(*(found.get() for _ in processes), strict=True)
     for process in processes:
         process.join()
-    return 1000 / total
+    return 1000 / sum(rates), list(losses)
+
+
+def off(losses: list[list[float]], truth: list[float]) -> float:
+    """The largest relative difference from the true losses."""
+    return max(abs(loss / true - 1) for each in losses for loss, true in zip(each, truth, strict=True))
 
 
 def main() -> None:
@@ -98,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 5, 8])
-    parser.add_argument("--parts", nargs="+", choices=("even", "double", "all"), default=["even", "double", "all"])
+    parser.add_argument("--parts", nargs="+", choices=("all", "even", "double"), default=["all"])
     parser.add_argument("--network", default="resnet18")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -106,13 +119,17 @@ def main() -> None:
     chosen = parser.parse_args()
     with multi_process_service() if chosen.device == "cuda" else nullcontext({}) as service:
         os.environ.update(service)
-        print(f"{chosen.network}, batch {chosen.batch}, {chosen.device}\n\nworkers  part  ms a step of all")
+        print(
+            f"{chosen.network}, batch {chosen.batch}, {chosen.device}\n\nworkers  part  losses off by  ms a step of all"
+        )
+        _, [truth] = together(1, 100, chosen)
         for workers in chosen.workers:
-            parts = {"even": 100 // workers, "double": min(100, 200 // workers), "all": 100}
+            parts = {"all": 100, "even": 100 // workers, "double": min(100, 200 // workers)}
             for part in dict.fromkeys(parts[name] for name in chosen.parts):
-                found = [milliseconds(workers, part, chosen) for _ in range(chosen.rounds)]
-                spread = f" ({min(found):.3f} to {max(found):.3f}, n = {len(found)})" if len(found) > 1 else ""
-                print(f"{workers:7d}  {part:3d}%  {statistics.median(found):.3f}{spread}", flush=True)
+                times, losses = zip(*(together(workers, part, chosen) for _ in range(chosen.rounds)), strict=True)
+                wrong = off([each for of_round in losses for each in of_round], truth)
+                spread = f" ({min(times):.3f} to {max(times):.3f}, n = {len(times)})" if len(times) > 1 else ""
+                print(f"{workers:7d}  {part:3d}%  {wrong:13.1e}  {statistics.median(times):.3f}{spread}", flush=True)
 
 
 if __name__ == "__main__":

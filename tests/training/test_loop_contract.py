@@ -42,6 +42,21 @@ def test_lower_precision_stays_near(method: str, precision: str) -> None:
     assert abs(lower.history[-1]["train_loss"] - train(spec).history[-1]["train_loss"]) < 0.1
 
 
+def test_losses_of_a_lower_precision_are_summed_in_a_higher_one() -> None:
+    generator = torch.Generator().manual_seed(2)
+    x, y = torch.randn(300, 5, generator=generator), torch.randint(3, (300,), generator=generator)
+    spec = {"epochs": 1, "batch_size": 300, "precision": "bfloat16", "optimizer": {"lr": 0.0}}
+    result = train(
+        {**spec, "model": {"name": "mlp", "widths": [7]}}, data={"train": (x, y), "validation": (x, y)}, device="cpu"
+    )
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs = result.model(x)
+    assert outputs.dtype == torch.bfloat16
+    truth = float(torch.nn.functional.cross_entropy(outputs.double(), y))
+    assert result.history[0]["train_loss"] == pytest.approx(truth, rel=1e-6)
+    assert result.history[0]["validation_loss"] == pytest.approx(truth, rel=1e-6)
+
+
 @pytest.mark.parametrize("method", PARTS)
 def test_a_batch_in_parts_is_the_whole_batch(method: str) -> None:
     spec = merged(BASE, METHODS[method], EXACT)

@@ -156,7 +156,7 @@ def test_first_steps_agree_in_bfloat16() -> None:
     pool = train_pool(spec, 3, data=vectors(), way="together", device="cpu")
     for member in pool.members:
         alone = train(member.spec, data=vectors(), device="cpu")
-        assert member.history[0]["train_loss"] == pytest.approx(alone.history[0]["train_loss"], rel=2**-7)
+        assert member.history[0]["train_loss"] == pytest.approx(alone.history[0]["train_loss"], rel=2**-9)
 
 
 @pytest.mark.slow

@@ -151,6 +151,17 @@ def _decided(spec: ModelSpec, rows: Rows, loss: Loss) -> dict[str, object]:
 
 
 def _forward(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
+    """Outputs in float32 at least: a CPU's autocast would sum the loss of a batch in the eight bits of bfloat16."""
+    call = _call(model, spec, rows)
+
+    def forward(net: Callee, x: Tensor) -> Tensor:
+        outputs = call(net, x)
+        return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
+
+    return forward
+
+
+def _call(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
     if rows.kind == "node classification":
         features, edges = rows.extra["features"], rows.extra["edge_index"]
         if _takes(model, "edge_index"):

@@ -1,13 +1,16 @@
 """Several workers on one graphics card: what each may use of it, and NVIDIA's multi-process service.
 
 The service runs the kernels of several processes side by side; without it they take turns, and what a small network leaves idle
-stays idle. Under it a worker has twice its even part of the card's multiprocessors: no kernel spreads over all of them, and
-while some workers pause the others fill the card. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement of 5 s each
-by a forerunner of `benchmarks/card_sharing.py`:
+stays idle. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement of 4 or 5 s each:
 
-    workers                                  1      5      5      5      8
-    part of the card that one may use      all    all    2/5    1/4    1/4
-    ms for a step, all workers together   2.16   1.30   1.07   1.24   1.00
+    workers                                  1      5      5      8
+    part of the card that one may use      all    all    2/5    1/4
+    ms for a step, all workers together   2.17   1.30   1.04   0.99
+
+(`benchmarks/card_sharing.py`; five on the whole card by a forerunner of it.) Every worker has the whole card here, though parts
+are faster: they can be wrong. With 2/5 of that card's multiprocessors the first loss of a VGG-19 (batch 256, bfloat16, torch
+2.11) was 4.712 instead of 4.730, and 21 of 22 trainings came to NaN, most of them within eight steps; with 1/4 (n = 2), 3/5 (2)
+and all of them (4), in float32 (1) and without the service (6) none did. Some kernel is wrong there, and nothing says so.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from contextlib import contextmanager
 from landscope.core.errors import SpecError, StudyError
 from landscope.core.memory import GPU_SHARE
 
-__all__ = ["multi_process_service", "shares"]
+__all__ = ["multi_process_service", "shares", "warn_of_parts"]
 
 CONTROL = "nvidia-cuda-mps-control"
 PERCENTAGE, PIPES, LOGS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
@@ -32,16 +35,23 @@ PATIENCE = 60.0
 
 
 def shares(workers: int) -> dict[str, str]:
-    """The variables of one of so many workers on a card: its part of the memory and, under the service, of the multiprocessors.
+    """The variables of one of so many workers on a card: its part of the memory, with some left for what is not torch's.
 
-    Some memory is left for what is not torch's. A percentage that the environment has already stays.
-
-    >>> shares(1), shares(8)[GPU_SHARE], shares(8)[PERCENTAGE]
-    ({}, '0.113', '25')
+    >>> shares(1), shares(8)
+    ({}, {'LANDSCOPE_GPU_SHARE': '0.113'})
     """
-    if workers == 1:
-        return {}
-    return {GPU_SHARE: f"{0.9 / workers:.3f}", PERCENTAGE: os.environ.get(PERCENTAGE, str(min(100, 200 // workers)))}
+    return {} if workers == 1 else {GPU_SHARE: f"{0.9 / workers:.3f}"}
+
+
+def warn_of_parts() -> None:
+    """Say that numbers can be wrong where the environment gives each process a part of a card's multiprocessors."""
+    part = os.environ.get(PERCENTAGE, "")
+    if part not in ("", "100"):
+        warnings.warn(
+            f"{PERCENTAGE} is {part}: with 40 an H200 computed wrong losses for a VGG-19 in bfloat16, and nothing said so. "
+            "Unset it, unless you have compared losses with those on the whole card",
+            stacklevel=3,
+        )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from landscope.core.errors import SpecError, StudyError
 from landscope.core.importing import import_function
 from landscope.studies.executors.base import Job, OnEvent, Summary, ignore
-from landscope.studies.executors.card_sharing import multi_process_service
+from landscope.studies.executors.card_sharing import multi_process_service, warn_of_parts
 from landscope.studies.executors.course import Course
 from landscope.studies.executors.memory_watch import MemoryWatch, oom_kills
 from landscope.studies.executors.signals import StopSignals
@@ -64,8 +64,10 @@ class LocalExecutor:
         """Do what is not done."""
         import_function(self.work)  # a wrong name is found out before any process is started
         course = Course(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
-        serves = self.mps and any(job.resources.gpus for job in course.waiting)
-        sharing = multi_process_service() if serves else nullcontext(dict[str, str]())
+        on_cards = any(job.resources.gpus for job in course.waiting)
+        if on_cards:
+            warn_of_parts()
+        sharing = multi_process_service() if self.mps and on_cards else nullcontext(dict[str, str]())
         with sharing as service, StopSignals() as stop:
             crew = _Crew(self, course, service)
             try:
