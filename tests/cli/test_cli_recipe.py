@@ -15,6 +15,7 @@ import pytest
 from study_runs import do_here
 
 from landscope.cli.failures import StoppedError
+from landscope.cli.sources import parsed_options
 from landscope.core.schema import build
 from landscope.recipes import RECIPES
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
@@ -300,6 +301,22 @@ def test_a_time_limit_between_two_parts_does_not_hide_the_first(
     assert code == 4
     assert "the same command goes on" in err
     assert out.split()[1::2] == [str(tmp_path / "new" / "first.json.gz"), str(tmp_path / "new" / "first.html")]
+
+
+@pytest.mark.parametrize(("given", "workers"), [((), 1), (("-e", "workers=2"), 2)])
+def test_runs_that_are_timed_are_made_alone_unless_told_otherwise(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], workers: int
+) -> None:
+    found: list[object] = []
+
+    def note(study: Study, folder: Path, executor: str, options: list[str], *_: object) -> Summary:
+        found.append(parsed_options(options))
+        return Summary()
+
+    monkeypatch.setattr("landscope.cli.recipe.do_runs", note)
+    words = ["recipe", "run", "fam", "--size", "tiny", "--into", tmp_path / "new", "--part", "hessian-timing", *given]
+    assert call(*words)[0] == 0
+    assert found == [{"workers": workers}]
 
 
 def test_without_plotly_reports_have_no_script(

@@ -176,11 +176,10 @@ def run(
                 entry = wanted[label]
                 note(f"{name}, {label}: {entry.note or entry.study.name}")
                 pooled = entry.pool if pool is None else pool
+                options = [*(["workers=1"] if entry.alone and executor == "local" else ()), *(executor_option or ())]
                 try:
                     summaries.append(
-                        do_runs(
-                            study, folder / label, executor, executor_option, retry_failed, left, gpus, pooled, only
-                        )
+                        do_runs(study, folder / label, executor, options, retry_failed, left, gpus, pooled, only)
                     )
                 except (StoppedError, KeyboardInterrupt) as error:
                     stopped = error

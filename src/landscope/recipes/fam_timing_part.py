@@ -72,6 +72,7 @@ def timing_part(size: Size) -> Part:
     )
     return Part(
         study=study,
+        alone=True,
         note="Figures 4 and 5: seconds to the Hessian of a layer of so many units and inputs, and to its trace, medians of "
         f"{_ROUNDS[size]} rounds in turns, three networks each; ten products for Hutchinson's trace. The paper's axes have no "
         "numbers at hand: its claims are tested.",

@@ -54,6 +54,8 @@ class Part:
     """Which weights a table or a metric of the paper shows: {"1 early stopping": "best"}; otherwise the first that are there."""
     pool: bool = False
     """Whether the seeds of a condition are trained together, as one program, where that is faster."""
+    alone: bool = False
+    """Whether its runs are made one after another on a machine, since what they measure is time."""
     note: str = ""
     """What differs from the paper: data, size, number of seeds."""
 
