@@ -141,6 +141,29 @@ def test_a_correlation_has_one_p_in_any_order(method: str, grouped: bool) -> Non
         assert again.p_value == found.p_value
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("labels", ["none", "within", "strata"])
+def test_a_correlation_has_one_interval_in_any_order(method: str, labels: str) -> None:
+    rng = np.random.default_rng(6)
+    x = rng.normal(size=15)
+    y, names = x + rng.normal(size=15), np.repeat(["c", "a", "b"], 5)
+    found = []
+    for order in (np.arange(15), np.arange(15)[::-1], rng.permutation(15)):
+        given = {} if labels == "none" else {labels: names[order]}
+        found.append(correlation(x[order], y[order], method, resamples=300, **given))
+    assert len({(each.low, each.high) for each in found}) == 1
+    assert len({each.value for each in found}) == 1
+
+
+def test_intervals_of_few_models_do_not_hang_on_the_seed() -> None:
+    x = np.arange(12.0)
+    y = np.array([3, 1, 2, 9, 5, 4, 8, 6, 12, 7, 10, 11.0])
+    lows = [correlation(x, y, "spearman", seed=seed, permutations=99).low or 0.0 for seed in range(8)]
+    assert np.ptp(lows) < 0.05
+    few = [correlation(x, y, "spearman", seed=seed, permutations=99, resamples=500).low or 0.0 for seed in range(8)]
+    assert np.ptp(few) > np.ptp(lows)
+
+
 def test_monte_carlo_is_never_zero() -> None:
     x = np.arange(20.0)
     assert correlation(x, x, "spearman", permutations=99, resamples=0).p_value == pytest.approx(2 / 100)

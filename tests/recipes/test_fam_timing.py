@@ -77,7 +77,7 @@ def test_claims_follow_the_times():
     loop, batched = [1.0, 1000.0, 1000.0], [0.5, 1.0, 2.0]
     faster, orders, *_ = timing_claims(_table(Hessian__loop=loop, Hessian__batched=batched))
     assert (faster.verdict, orders.verdict) == ("holds", "holds")
-    assert "64 units: 1e+03 s against 1.5 s, mean ratio 750" in orders.why
+    assert "64 units: 1.5 s against 1e+03 s, which is 500 to 1e+03 times as long" in orders.why
     assert faster.records == ("a", "b", "c")
     assert orders.records == ("b", "c")
     swapped = timing_claims(_table(Hessian__loop=[1000.0, 1.0, 1.0], Hessian__batched=[1.0, 0.5, 0.5]))

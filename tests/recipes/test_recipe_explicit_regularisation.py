@@ -178,12 +178,38 @@ def test_the_papers_own_temperature_is_asked_about_by_itself():
     table = _table(paper=False)  # at ours, a tenth of the error is left
     coded = table[table["temperature"] != 1.0].assign(**{"calibration.temperature": 1.8})
     coded["test.ece"] *= 7
+    coded["train.corrected.relative_flatness"] = np.nan  # is not measured there
     claims = claims_of({"cifar10": pd.concat([table, coded])})
+    assert all(
+        ("at its temperature" in c.why) == ("code computed" in c.text)
+        for c in claims
+        if "flatness" in c.text and "after" in c.text
+    )
     assert _verdicts(claims, "a temperature leaves more than half") == {"does not hold"}
     assert _verdicts(claims, "a temperature, fitted as its code does, leaves more than half") == {"holds"}
-    assert all("at T = 1.8, 1.8, 1.8" in claim.why for claim in claims if "as its code does" in claim.text)
+    assert all("at T = 1.8, 1.8, 1.8" in claim.why for claim in claims if "as its code does, leaves" in claim.text)
+    assert {
+        c.text.split(", ")[1].split()[0] for c in claims if "as its code does, " in c.text and "still" in c.text
+    } == {
+        "augmentation",
+        "weight",
+    }
     without = [claim.text for claim in claims_of({"cifar10": table})]
     assert without == [claim.text for claim in claims if "as its code does" not in claim.text]
+
+
+def test_the_papers_way_has_its_points_and_its_bins():
+    table = _table(paper=True)
+    table["test.ece_10_bins"] = table["train.published.log_igs"]
+    found = claims_of({"cifar10": table})
+    after = [claim.why for claim in found if "falls with the ECE" in claim.text]
+    assert len(after) == 8
+    for claim in found:
+        if "over" in claim.why and "means of conditions" in claim.why:
+            assert ("over 4 means" in claim.why) == ("igs" in claim.text), claim
+    igs = next(c for c in found if "log_igs" in c.text and "falls with the ECE before" in c.text)
+    assert igs.verdict == "holds"  # by ours
+    assert "as the paper has it: ρ = 1.000" in igs.why
 
 
 def test_finding_no_correlation_in_twelve_models_proves_nothing():

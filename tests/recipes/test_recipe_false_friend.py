@@ -32,7 +32,7 @@ from landscope.training.schedules import averaging_begins, learning_rate
 
 MODES = ("preresnet164", "wideresnet28x10", "vgg16bn", "vgg16bn-cifar10")
 PARTS = {"softmax-regression", "mlp", "vanishing-loss", "cnn", *MODES, *(f"{part}-eval" for part in MODES)}
-TOP = "train.hessian_top_eigenvalue"
+TOP, TRACE = "train.hessian_top_eigenvalue", "train.hessian_trace"
 
 
 @pytest.fixture(scope="module")
@@ -352,12 +352,15 @@ def test_optimizers_are_compared_seed_by_seed(seeds, sharper, verdict):
             "validation.accuracy": 0.735 + 0.02 * (condition == "adam") + 0.1 * seed,
             "test.accuracy": 0.735 + 0.02 * (condition == "adam") + 0.1 * seed,
             TOP: (sharper if condition == "adam" else 1.0) + 0.01 * seed,
+            "train.l2_norm": 40.0 + 5 * (condition == "sgd") + seed,
         }
         for condition in ("sgd", "adam")
         for seed in range(seeds)
     ]
-    better, sharp = claims({"vgg16bn-cifar10": pd.DataFrame(rows)})
+    better, sharp, large = claims({"vgg16bn-cifar10": pd.DataFrame(rows)})
     assert sharp.verdict == verdict
+    assert f"{'29 to 30' if sharper == 30 else '0.1 to 0.13'} times as sharp" in sharp.why
+    assert large.verdict == ("does not hold" if seeds == 5 else "cannot be told")
     assert better.verdict == ("holds" if seeds == 5 else "cannot be told")
 
 
@@ -382,9 +385,16 @@ def test_the_theorem_is_judged_where_the_loss_has_vanished(losses, tops, verdict
         for seed in range(3)
         for step, (loss, top) in enumerate(zip(losses, tops, strict=True))
     ]
-    (claim,) = claims({"vanishing-loss": pd.DataFrame(rows)})
-    assert claim.verdict == verdict
-    assert len(claim.records) == 3
+    table = pd.DataFrame(rows)
+    norm, trace = claims({"vanishing-loss": table})
+    assert (norm.verdict, trace.verdict) == (verdict, "cannot be told")
+    assert trace.why == "trace was not measured"
+    assert len(norm.records) == 3
+    _, trace = claims({"vanishing-loss": table.assign(**{TRACE: 3 * table[TOP]})})
+    assert (trace.verdict, trace.text) == (
+        verdict,
+        "In the limit of training loss 0 the trace of the Hessian goes to 0",
+    )
 
 
 @pytest.mark.parametrize(("top", "verdict"), [((1, 9, 900), "holds"), ((1, 2, 3), "does not hold")])

@@ -401,3 +401,45 @@ def test_word_pieces_fill_the_length(monkeypatch):
     assert two.shape == (2, 9)
     assert one.shape == (1, 9)
     assert two[0].tolist() == [1] * 7 + [0, 0]  # 0 is padding
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(3, "cannot be told"), (6, "holds")])
+def test_the_same_networks_are_compared_in_pairs(seeds, verdict):
+    """Of three networks no pairs can be enough, though three against three would be."""
+    rows = [
+        {
+            "run": f"plain {seed}",
+            "condition": "baseline",
+            "checkpoint": checkpoint,
+            "train.loss": 0.3,
+            "shapes.dsc": 0.5 + 0.001 * seed + early,
+            "shapes_shifted.dsc": 0.4 + 0.001 * seed,
+        }
+        for seed in range(seeds)
+        for checkpoint, early in (("final", 0.0), ("step 1000", 0.1))
+    ]
+    found = [claim for claim in claims_of({"skulls": pd.DataFrame(rows)}) if "plain training " in claim.text[:23]]
+    assert [claim.verdict for claim in found] == [verdict] * 2
+    assert all(f"n = {seeds} pairs" in claim.why for claim in found)
+
+
+def test_skulls_are_judged_by_every_score_of_the_table():
+    """Distances are better when smaller."""
+    rows = [
+        {
+            "run": f"{condition} {seed}",
+            "condition": condition,
+            "checkpoint": "final",
+            "train.loss": 0.3,
+            "shapes.dsc": 0.5 + better + 0.001 * seed,
+            "shapes.hd": 5.0 - better + 0.001 * seed,
+            "shapes.hd95": 2.0 + better + 0.001 * seed,
+        }
+        for condition, better in (("baseline", 0.0), ("fam 0.02", 0.1))
+        for seed in range(3)
+    ]
+    found = {
+        c.text: c.verdict for c in claims_of({"skulls": pd.DataFrame(rows)}) if "completes skulls better" in c.text
+    }
+    assert list(found.values()) == ["holds", "holds", "does not hold"]
+    assert [name for name in found if "(that of plain training first)" in name] == list(found)[1:]

@@ -144,6 +144,8 @@ def test_regularised_minima_that_are_sharper():
     found = claims({"images": _images(0.5)})
     assert _verdicts(found, "sharper than base") == {"holds"}
     assert _verdicts(found, "calibrated") == {"holds"}
+    assert _verdicts(found, "generalise better than base") == {"holds"}
+    assert all("its random sharpness was not measured" not in claim.why for claim in found)
     assert _verdicts(found, "best in every respect") == {"holds"}
     assert _verdicts(found, "go with lower test error") == {"holds"}
     assert all("8 pairs" in claim.why for claim in found if "sharper than base" in claim.text)
@@ -253,16 +255,18 @@ def test_functions(follows, verdict):
 
 
 def test_functions_of_large_values_do_not_outvote_the_others():
-    """Sharpness doubles for four functions and falls by less for three, whose values are a thousand times theirs."""
+    """Sharpness doubles for six functions and falls by less for one, whose values are a thousand times theirs."""
     rows = []
     for name in TEST_FUNCTIONS:
-        large, end = (1000.0, 0.6) if name in ("beale", "booth", "sphere") else (1.0, 2.0)
+        large, end = (1000.0, 0.6) if name == "booth" else (1.0, 2.0)
         for seed in range(5):
             for checkpoint, factor in (("final", end), ("step 0", 1.0)):
                 value = large * factor * (1 + 0.1 * seed)
                 row = _rows("function", name, seed, **{f"train.random_sharpness_{rho:g}": value for rho in RADII})
                 rows.append({**row, "checkpoint": checkpoint})
-    assert _verdicts(claims({"functions": pd.DataFrame(rows)}), "through training") == {"holds"}
+    (claim,) = (c for c in claims({"functions": pd.DataFrame(rows)}) if "through training" in c.text)
+    assert claim.verdict == "holds"
+    assert "effects over 7 pairs" in claim.why  # networks of one function do not count one by one
 
 
 def test_what_is_missing_makes_no_claim():

@@ -131,6 +131,13 @@ def test_claims_of_smaller_networks_say_so(tmp_path: Path) -> None:
         assert all(claim.endswith(size) and "(size" not in claim.removesuffix(size) for claim in claims)
 
 
+def test_measures_that_failed_are_named(tmp_path: Path) -> None:
+    bundle = load_bundle(ROOT / "results" / "adaptive-sharpness" / "lenet5.json.gz")
+    save_bundle(bundle, tmp_path / "adaptive-sharpness" / "lenet5.json.gz")
+    line = "Measures that failed in some of the 50 models (the records say why): train gradient_norm (1)."
+    assert line in results_page(tmp_path).splitlines()
+
+
 def test_every_number_of_a_table_is_on_the_page_as_it_was_published(tmp_path: Path) -> None:
     bundle = load_bundle(ROOT / "results" / "explicit-regularisation" / "cifar10.json.gz")
     save_bundle(bundle, tmp_path / bundle.recipe / "cifar10.json.gz")

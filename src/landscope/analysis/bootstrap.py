@@ -31,6 +31,8 @@ __all__ = ["Interval", "IntervalMethod", "bootstrap_interval", "mean_interval"]
 
 IntervalMethod = Literal["bca", "percentile"]
 
+MOST, LEAST, DRAWN = 10_000, 2_000, 100_000
+"""Resamples of few models, of many, and the models that are drawn in all in between."""
 FEWEST = 5
 """Of fewer models most resamples are degenerate and an interval would pretend to know something."""
 
@@ -49,16 +51,25 @@ class Interval:
         return cls(None, None, f"none: {why}")
 
 
+def enough(n: int) -> int:
+    """As many resamples of n models as take little time: of few models many, whose bounds would otherwise hang on the seed.
+
+    >>> enough(8), enough(20), enough(50)
+    (10000, 5000, 2000)
+    """
+    return min(MOST, max(LEAST, DRAWN // max(1, n)))
+
+
 def bootstrap_interval(
     statistic: Callable[[Counts], Floats],
     strata: Codes,
     *,
     method: IntervalMethod = "bca",
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> Interval:
-    """The interval of a statistic of counts (rows: how often each model is in the sample).
+    """The interval of a statistic of counts (rows: how often each model is in the sample); `enough` resamples for None.
 
     >>> x = np.arange(20.0)
     >>> interval = bootstrap_interval(lambda counts: counts @ x / counts.sum(1), np.zeros(20, dtype=int))
@@ -70,6 +81,7 @@ def bootstrap_interval(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
     n = len(strata)
+    resamples = enough(n) if resamples is None else resamples
     if not resamples:
         return Interval.none("not asked for")
     if n < FEWEST:
@@ -114,12 +126,13 @@ def _bca_levels(
     return np.asarray(ndtr(bias + shifted / scale))
 
 
-def mean_interval(groups: list[Floats], *, confidence: float, resamples: int, seed: int) -> Interval:
+def mean_interval(groups: list[Floats], *, confidence: float, resamples: int | None, seed: int) -> Interval:
     """The percentile interval of the mean of the groups' means, entries drawn anew inside each group.
 
     >>> mean_interval([np.array([0.0, 1.0] * 50)], confidence=0.95, resamples=999, seed=0)
     Interval(low=0.4, high=0.59, method='percentile')
     """
+    resamples = enough(sum(map(len, groups))) if resamples is None else resamples
     if not resamples:
         return Interval.none("not asked for")
     if max(len(group) for group in groups) < 2:

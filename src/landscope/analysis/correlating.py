@@ -36,7 +36,7 @@ def correlate(
     adjustment: Adjustment = "benjamini_yekutieli",
     relevant: float = 0.3,
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int | None = None,
     permutations: int = 9999,
     seed: int = 0,
 ) -> CorrelationTable:
@@ -57,7 +57,7 @@ def correlate(
         adjustment: "benjamini_yekutieli" or "benjamini_hochberg".
         relevant: the smallest coefficient that would matter; decides between "no evidence" and "cannot be told".
         confidence: of the intervals.
-        resamples: bootstrap resamples; 0 for no intervals.
+        resamples: bootstrap resamples; 0 for no intervals, None for 10,000 of few models down to 2,000 of many.
         permutations: random permutations where Monte Carlo p-values are needed.
         seed: of resamples and permutations.
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from landscope.analysis.bootstrap import IntervalMethod, bootstrap_interval
 from landscope.analysis.coefficients import COEFFICIENTS, Method
-from landscope.analysis.pairs import Labels, Numbers, codes, complete, names_of, number_column, why_undefined
+from landscope.analysis.pairs import Labels, Numbers, codes, complete, names_of, number_column, settled, why_undefined
 from landscope.analysis.significance import ALTERNATIVES, Alternative, significance
 from landscope.core.errors import UnknownNameError
 
@@ -89,7 +89,7 @@ def correlation(
     strata: Labels | None = None,
     interval: IntervalMethod = "bca",
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int | None = None,
     permutations: int = 9999,
     seed: int = 0,
 ) -> Correlation:
@@ -106,7 +106,7 @@ def correlation(
             would give, not other conditions, and is narrower; the value and the p-value do not change.
         interval: "bca" or "percentile".
         confidence: of the interval.
-        resamples: bootstrap resamples; 0 for no interval.
+        resamples: bootstrap resamples; 0 for no interval, None for 10,000 of few models down to 2,000 of many.
         permutations: random permutations where a Monte Carlo p-value is needed.
         seed: of resamples and permutations.
 
@@ -123,7 +123,8 @@ def correlation(
     names = names_of(x, y)
     columns = {name: number_column(column, name) for name, column in zip(names, (x, y), strict=True)}
     n = len(columns[names[0]])
-    (a, b), (block, stratum), dropped = complete(columns, (codes(within, n, "within"), codes(strata, n, "strata")))
+    left, labels, dropped = complete(columns, (codes(within, n, "within"), codes(strata, n, "strata")))
+    (a, b), (block, stratum) = settled(left, tuple(labels))
     reason = why_undefined(dict(zip(names, (a, b), strict=True)), coefficient, block)
     value = math.nan if reason else coefficient.of(a, b, block)
     if math.isnan(value):

@@ -68,7 +68,7 @@ def granulated_kendall(
     *,
     ties: Literal["b", "a"] = "b",
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int | None = None,
     seed: int = 0,
 ) -> Granulated:
     """ψ of every axis and Ψ for the columns x and y of a frame with one row per model.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from landscope.analysis.coefficients import Codes, Coefficient, Floats
 from landscope.core.errors import OperandError
 
-__all__ = ["Labels", "Numbers", "codes", "complete", "names_of", "number_column", "why_undefined"]
+__all__ = ["Labels", "Numbers", "codes", "complete", "names_of", "number_column", "settled", "why_undefined"]
 
 Numbers: TypeAlias = "Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer] | pd.Series"
 """A column of numbers, one per model; None and NaN are missing."""
@@ -80,6 +80,17 @@ def complete(columns: dict[str, Floats], labels: tuple[Codes, ...] = ()) -> tupl
     kept = np.all([~np.isnan(column) for column in columns.values()] + [label >= 0 for label in labels], axis=0)
     left = [column[kept] for column in columns.values()]
     return left, [label[kept] for label in labels], int(np.count_nonzero(~kept))
+
+
+def settled(columns: list[Floats], labels: tuple[Codes, ...]) -> tuple[list[Floats], list[Codes]]:
+    """The same models in an order of their own: what is drawn at random then gives one result, however they come.
+
+    >>> settled([np.array([3.0, 1.0, 2.0])], (np.array([0, 1, 0]),))
+    ([array([1., 2., 3.])], [array([0, 1, 1])])
+    """
+    order = np.lexsort((*labels[::-1], *columns[::-1]))
+    numbered = [np.asarray(pd.factorize(label[order])[0], dtype=np.intp) for label in labels]
+    return [column[order] for column in columns], numbered
 
 
 def why_undefined(columns: dict[str, Floats], coefficient: Coefficient, block: Codes) -> str:

@@ -26,7 +26,7 @@ from landscope.analysis.bootstrap import IntervalMethod, bootstrap_interval
 from landscope.analysis.coefficients import COEFFICIENTS, Codes, Coefficient, Counts, Floats, Method, kendall_between
 from landscope.analysis.correlations import Correlation
 from landscope.analysis.draws import generator, random_permutations
-from landscope.analysis.pairs import Labels, Numbers, codes, complete, names_of, number_column, why_undefined
+from landscope.analysis.pairs import Labels, Numbers, codes, complete, names_of, number_column, settled, why_undefined
 from landscope.analysis.significance import FITTED, fitted_normal, null_draws, tail
 
 __all__ = ["partial_correlation"]
@@ -44,7 +44,7 @@ def partial_correlation(
     strata: Labels | None = None,
     interval: IntervalMethod = "bca",
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int | None = None,
     permutations: int = 9999,
     seed: int = 0,
 ) -> Correlation:
@@ -66,9 +66,7 @@ def partial_correlation(
     arrays = {name: number_column(column, name) for name, column in zip(own, (x, y), strict=True)}
     arrays |= {f"given {name}": number_column(column, str(name)) for name, column in covariates.items()}
     columns, (stratum,), dropped = complete(arrays, (codes(strata, len(arrays[own[0]]), "strata"),))
-    # sorted, so that a sample of permutations gives one p in whatever order the models come
-    order = np.lexsort((stratum, *columns[::-1]))
-    columns, stratum = [column[order] for column in columns], stratum[order]
+    columns, (stratum,) = settled(columns, (stratum,))
     block, k = np.zeros(len(stratum), dtype=np.intp), len(covariates)
     known = dict(zip(arrays, columns, strict=True))
     constant = [name for name in list(known)[2:] if len(np.unique(known[name])) < 2]

@@ -101,7 +101,7 @@ def simpson(
     method: Method = "kendall",
     *,
     confidence: float = 0.95,
-    resamples: int = 2000,
+    resamples: int | None = None,
     permutations: int = 9999,
     seed: int = 0,
 ) -> Simpson:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from landscope.analysis import correlation, models_needed, partial_correlation
 from landscope.core.schema import build
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
-from landscope.recipes.verdicts import in_words, judged
+from landscope.recipes.verdicts import RESAMPLES, in_words, judged
 from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _negative(key: str, family: Family, table: pd.DataFrame, column: str, meanin
     text = (
         f"{family.title}: adaptive sharpness, {meaning}, correlates negatively with test loss (paper: τ = {family.tau})"
     )
-    result = correlation(table[column], table["test.loss"], "kendall")
+    result = correlation(table[column], table["test.loss"], "kendall", resamples=RESAMPLES)
     records = tuple(table["run"])
     if result.value is None or result.p_value is None or result.low is None or result.high is None:
         return Claim(
@@ -198,6 +198,8 @@ def _negative(key: str, family: Family, table: pd.DataFrame, column: str, meanin
         return Claim(text=text, verdict=verdict, why=why, part=key, records=records)
     needed = models_needed(result.value) if result.value else None
     more = f"; a τ of this size would need about {needed} models" if needed and needed > result.n else ""
+    if result.low <= family.tau <= result.high:
+        more += "; the paper's lies inside the interval"
     return Claim(text=text, verdict="cannot be told", why=why + more, part=key, records=records)
 
 

@@ -21,6 +21,7 @@ from landscope.core.estimate import Estimate
 from landscope.measures import AS_PUBLISHED
 from landscope.recipes.numbers import published_of
 from landscope.recipes.recipe import Part, Recipe
+from landscope.recipes.verdicts import RESAMPLES
 from landscope.report.published import CORRELATION, SCALES, SPLITS, ComparedNumber
 from landscope.studies.record import Record, Subject
 
@@ -100,7 +101,7 @@ def _correlation_texts(
     texts, n = [], 0
     for subjects, x_of, y_of in columns:
         x, y = (np.array([read(subject) for _, subject in subjects]) for read in (x_of, y_of))
-        result = correlation(x, y, method)
+        result = correlation(x, y, method, resamples=RESAMPLES)
         value = result.p_value if kind == "p" else result.value
         n = max(n, result.n)
         interval = f" [{result.low:.2f}, {result.high:.2f}]" if result.low is not None else ""

@@ -134,7 +134,7 @@ def _parts(size: Size) -> dict[str, Part]:
         part: Part(
             study=_study(part, size),
             published={} if size == "tiny" else {"data": {"cifar10": "cifar10", "classes100": "cifar100"}[part]},
-            columns={"igs": "train.published.log_igs", "ece_pct": "test.ece_10_bins"},
+            columns={"igs": "train.published.log_igs", "ece_pct": "test.ece_10_bins", "ece": "test.ece_10_bins"},
             # the names of the tables are swapped: see `differences`
             checkpoints={
                 "1 early stopping": "final",

@@ -6,14 +6,14 @@ own, over means of conditions, stand beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from landscope.analysis import Correlation, benjamini_yekutieli, correlation, wilcoxon
 from landscope.core.words import counted
 from landscope.recipes.recipe import Claim, Verdict
-from landscope.recipes.verdicts import ALPHA, Comparison, all_larger, direction, judged
+from landscope.recipes.verdicts import ALPHA, RESAMPLES, Comparison, all_larger, direction, judged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,8 @@ PARTS = ("cifar10", "classes100")
 SHARPNESS = ("fisher_rao", "relative_flatness", "sam_sharpness", "log_igs")
 """Of the preset; its weight norm is asked about by itself."""
 KINDS = {"published": "as its code computed it", "corrected": "as its text defines it"}
+PAPERS = {"test.ece": "test.ece_10_bins"}
+"""Columns as the paper has them, where ours are others."""
 CORRECTED_NAMES = {"log_igs": "igs"}
 """What is corrected is not a logarithm."""
 
@@ -55,11 +57,6 @@ class _Models:
     def seeds_as_coded(self, condition: str, column: str) -> list[float]:
         """The same at the temperature of the paper's code."""
         return _of(self.coded[self.coded["checkpoint"] == "final"], condition, column)
-
-    def means(self, scaled: bool) -> pd.DataFrame:
-        """What the paper correlates: the mean of every condition, early-stopped and final."""
-        rows = self.after if scaled else self.before
-        return rows.groupby(["condition", "checkpoint"], sort=False).mean(numeric_only=True)
 
     def paper(self, rho: str) -> str:
         """What the paper found, in brackets; it gives coefficients for CIFAR-10 only."""
@@ -139,10 +136,20 @@ def _sharper(models: _Models) -> list[Claim]:
 
 def _correlated(models: _Models, x: str, y: str, scaled: bool = False) -> tuple[Correlation, str]:
     """Spearman's ρ over the final models, and in words that and what the paper's way gives, over means of conditions."""
-    rows, means = models.at(scaled), models.means(scaled)
-    found = correlation(rows[x], rows[y], "spearman")
-    paper = correlation(means[x], means[y], "spearman", resamples=0)
-    return found, f"{found} final models; over {paper.n} means of conditions, as the paper has it: {paper}"
+    rows = models.at(scaled)
+    found = correlation(rows[x], rows[y], "spearman", resamples=RESAMPLES)
+    coded = scaled and x in models.coded and bool(models.coded[x].notna().any())
+    every = models.coded if coded else models.after if scaled else models.before
+    means = _means(every, ("final",) if x.endswith("igs") else ("final", "best"))
+    paper = correlation(means[x], means[name if (name := PAPERS.get(y, y)) in means else y], "spearman", resamples=0)
+    own = " and at its temperature" if coded else ""
+    return found, f"{found} final models; over {paper.n} means of conditions, as the paper has it{own}: {paper}"
+
+
+def _means(rows: pd.DataFrame, checkpoints: Sequence[str]) -> pd.DataFrame:
+    """What the paper correlates: the mean of every condition at some checkpoints."""
+    rows = rows[rows["checkpoint"].isin(checkpoints)]
+    return rows.groupby(["condition", "checkpoint"], sort=False).mean(numeric_only=True)
 
 
 def _predicting(models: _Models) -> list[Claim]:
@@ -233,12 +240,17 @@ def _more_than_half(kept: Sequence[float]) -> Verdict:
 
 
 def _still_worse(models: _Models) -> list[Claim]:
-    baseline = models.seeds("baseline", "test.ece", scaled=True)
+    ways: dict[str, Callable[[str], list[float]]] = {
+        "to convergence": lambda condition: models.seeds(condition, "test.ece", scaled=True)
+    }
+    if not models.coded.empty:
+        ways["as its code does"] = lambda condition: models.seeds_as_coded(condition, "test.ece")
     claims = []
     for regulariser in ("augmentation", "weight decay"):
-        compared, why = _larger(baseline, models.seeds(regulariser, "test.ece", scaled=True))
-        text = f"with a temperature fitted to convergence, {regulariser} is still better calibrated than no regulariser"
-        claims.append(models.claim(text, all_larger([compared]), f"ECE of the baseline and with it: {why}"))
+        for way, ece in ways.items():
+            compared, why = _larger(ece("baseline"), ece(regulariser))
+            text = f"with a temperature fitted {way}, {regulariser} is still better calibrated than no regulariser"
+            claims.append(models.claim(text, all_larger([compared]), f"ECE of the baseline and with it: {why}"))
     return claims
 
 

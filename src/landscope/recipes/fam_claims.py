@@ -29,6 +29,9 @@ FACTOR, MORE = 1.5, 0.2
 """A network whose training loss is so many times the mean of plain training, and so much more, has not learnt what that has."""
 BEST = {"cifar10": "fam", "cifar10-tenth": "fam", "classes100": "fam", "svhn": "sam", "fashion-mnist": "sam"}
 """The most accurate method of each task in table 1; plain training is always the least."""
+SCORES = {"Dice score": ("dsc", 1), "Hausdorff distance": ("hd", -1), "its 95 % quantile": ("hd95", -1)}
+"""Of table 2, and which direction is better."""
+SETS = {"shapes": "", "shapes_shifted": ", other defects"}
 KAPPA = "train.relative_flatness"
 KAPPA_LAYERWISE = "train.relative_flatness_layerwise"
 CODED = f"fam {AS_CODED}"
@@ -52,10 +55,14 @@ class _Values:
 
     def of(self, table: pd.DataFrame) -> list[float]:
         """The values that are there."""
+        return list(self.by_run(table).values())
+
+    def by_run(self, table: pd.DataFrame) -> dict[str, float]:
+        """The same, and of which run each is."""
         if self.column not in table:
-            return []
+            return {}
         rows = table[(table["condition"] == self.condition) & (table["checkpoint"] == self.checkpoint)]
-        return [float(value) for value in rows[self.column].dropna()]
+        return {str(run): float(value) for run, value in rows.set_index("run")[self.column].dropna().items()}
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,12 @@ class _Part:
     def claim(self, text: str, larger: Mapping[str, tuple[_Values, _Values]]) -> Claim:
         """The claim that in every pair the first is larger than the second; untold where runs failed."""
         ends = [(first.of(self.table), second.of(self.table)) for first, second in larger.values()]
-        compared = [Comparison.of(a, b) for a, b in ends]
+        compared = [
+            Comparison.of_pairs(first.by_run(self.table), second.by_run(self.table))
+            if first.condition == second.condition
+            else Comparison.of(a, b)
+            for (first, second), (a, b) in zip(larger.values(), ends, strict=True)
+        ]
         texts = [
             f"{name + ': ' if name else ''}{_listed(a)} against {_listed(b)}{f', {comparison}' if a and b else ''}"
             for name, (a, b), comparison in zip(larger, ends, compared, strict=True)
@@ -221,16 +233,17 @@ def _shapes(part: _Part) -> list[Claim]:
         names = {f"λ = {match['strength']}": name for match, name in swept if (match["coded"] or "") == kind}
         if not names:
             continue
-        sets = {"": "shapes.dsc", ", other defects": "shapes_shifted.dsc"}
-        better = {
-            strength + where: (_Values(name, column), _Values("baseline", column))
-            for strength, name in names.items()
-            for where, column in sets.items()
-            if column in part.table
-        }
-        if better:
-            text = f"{words} completes skulls better than plain training by Dice score, for every λ"
-            found.append(part.claim(text, better))
+        for score, (column, sign) in SCORES.items():
+            better = {}
+            for strength, name in names.items():
+                for split, where in SETS.items():
+                    own, plain = _Values(name, f"{split}.{column}"), _Values("baseline", f"{split}.{column}")
+                    if own.column in part.table:
+                        better[strength + where] = (own, plain) if sign > 0 else (plain, own)
+            if better:
+                of_which = "" if sign > 0 else " (that of plain training first)"
+                text = f"{words} completes skulls better than plain training by {score}{of_which}, for every λ"
+                found.append(part.claim(text, better))
         text = f"{words} has a higher training loss than plain training, for every λ"
         losses = {s: (_Values(name, "train.loss"), _Values("baseline", "train.loss")) for s, name in names.items()}
         found.append(part.claim(text, losses))

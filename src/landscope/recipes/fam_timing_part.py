@@ -125,7 +125,8 @@ def _faster(table: pd.DataFrame, fast: Way, slow: Way, where: Where, factor: flo
     sizes = {"at every layer": mean.index, "at some layer": [mean.idxmax()], "at the largest layer": [units.max()]}
     asked = units.isin(sizes[where])
     shown = [
-        f"{size} units: {own[columns[1]].mean():.3g} s against {own[columns[0]].mean():.3g} s, mean ratio {mean[size]:.3g}"
+        f"{size} units: {own[columns[0]].mean():.3g} s against {own[columns[1]].mean():.3g} s, "
+        f"which is {ratios[own.index].min():.3g} to {ratios[own.index].max():.3g} times as long"
         for size, own in known.groupby(units)
     ]
     verdict, elsewhere = _verdict([float(ratio) for ratio in ratios[asked]], factor), ""

@@ -19,7 +19,7 @@ from landscope.analysis.multiple_testing import harmonic
 from landscope.analysis.significance import Alternative
 from landscope.data import TEST_FUNCTIONS
 from landscope.recipes.recipe import Claim, Verdict
-from landscope.recipes.verdicts import ALPHA, direction, in_words
+from landscope.recipes.verdicts import ALPHA, RESAMPLES, direction, in_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,12 @@ SAFETY = {
     "disagreement": ("consistency.disagreement", -1),
 }
 """The safety family, and which direction is better."""
-QUALITY = {"test error": ("test.error", -1), "generalisation gap": ("gap.error", -1), **SAFETY}
+GENERALISATION = {"test error": ("test.error", -1), "generalisation gap": ("gap.error", -1)}
+QUALITY = {**GENERALISATION, **SAFETY}
+FAMILIES = {
+    "generalise better than base": GENERALISATION,
+    "are better calibrated, more robust and more consistent than base": SAFETY,
+}
 
 
 @dataclass(frozen=True)
@@ -163,15 +168,16 @@ def _images(part: str, table: pd.DataFrame) -> list[Claim]:
     axis = "axis.condition"
     if axis not in table or "base" not in set(table[axis]):
         return []
-    better = {name: sign for name, (_, sign) in SAFETY.items()}
-    safety = {name: column for name, (column, _) in SAFETY.items()}
     found = []
     for level in table[axis].unique():
         if level != "base":
             found.append(_sharper(part, table, axis, level))
-            moved, runs = _against(table, axis, level, "base", safety)
-            text = f"{level}: models are better calibrated, more robust and more consistent than base"
-            found.append(_judged(text, part, moved, better, runs))
+            for words, family in FAMILIES.items():
+                moved, runs = _against(
+                    table, axis, level, "base", {name: column for name, (column, _) in family.items()}
+                )
+                better = {name: sign for name, (_, sign) in family.items()}
+                found.append(_judged(f"{level}: models {words}", part, moved, better, runs))
     return [*found, _best(part, table, axis), _goes_with_error(part, table)]
 
 
@@ -184,6 +190,8 @@ def _sharper(part: str, table: pd.DataFrame, axis: str, level: str) -> Claim:
     if not as_coded:
         return claim
     texts = ", ".join(one.text for one in as_coded)
+    if absent := [name for name in PUBLISHED if name not in {one.name for one in as_coded}]:
+        texts += f"; its {' and '.join(absent)} was not measured"
     return replace(claim, why=f"{claim.why}; by the formulas of its code ({_verdict(as_coded, SHARPER)}): {texts}")
 
 
@@ -233,7 +241,7 @@ def _goes_with_error(part: str, table: pd.DataFrame) -> Claim:
 
 
 def _with_error(table: pd.DataFrame, column: str) -> Correlation:
-    return correlation(table[column], table["test.error"], "kendall")
+    return correlation(table[column], table["test.error"], "kendall", resamples=RESAMPLES)
 
 
 def _correlated(names: Sequence[str], results: Sequence[Correlation]) -> list[_Moved]:
@@ -284,16 +292,13 @@ def _at_radii(table: pd.DataFrame) -> dict[str, str]:
 
 
 def _through_training(table: pd.DataFrame) -> Claim:
-    """By logarithms: values of one function are thousands of times those of another, and ranks would be of the functions."""
+    """Median logarithms of each function: one's values are thousands of times another's, and networks of one are alike."""
     text = "functions: random sharpness grows through training, from the first weights to the last, at every radius"
     columns = _at_radii(table)
     logs = table.assign(**{column: np.log(table[column].where(table[column] > 0)) for column in columns.values()})
     ends = {when: logs[logs["checkpoint"] == when] for when in ("final", "step 0")}
-    tests = {
-        name: (_pairs(ends["final"], column, {}), _pairs(ends["step 0"], column, {}))
-        for name, column in columns.items()
-    }
-    moved = _moved(tests)
+    medians = {when: rows.groupby("axis.function")[list(columns.values())].median() for when, rows in ends.items()}
+    moved = _moved({name: (medians["final"][c].dropna(), medians["step 0"][c].dropna()) for name, c in columns.items()})
     return _judged(text, "functions", moved, {one.name: 1 for one in moved}, list(ends["final"]["run"]))
 
 
@@ -303,8 +308,8 @@ def _complexity(table: pd.DataFrame) -> Claim:
     rough, large = zip(*map(complexity, names), strict=True) if names else ((), ())
     radii = _at_radii(table)
     medians = {name: table.groupby("axis.function")[column].median()[names] for name, column in radii.items()}
-    moved = _correlated(list(radii), [correlation(medians[name], rough, "kendall") for name in radii])
-    sizes = [correlation(medians[name], large, "kendall") for name in radii]
+    moved = _correlated(list(radii), [correlation(medians[name], rough, resamples=RESAMPLES) for name in radii])
+    sizes = [correlation(medians[name], large, resamples=RESAMPLES) for name in radii]
     texts = [f"{one.text}; with the variance of its values {size}" for one, size in zip(moved, sizes, strict=True)]
     return Claim(
         text="functions: the rougher the function, the sharper the minimum of its fit",

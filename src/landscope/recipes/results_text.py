@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from textwrap import shorten
 from typing import get_args
 
+from landscope.core.estimate import Status
 from landscope.core.words import counted
 from landscope.recipes.bundle import Bundle
 from landscope.recipes.comparing import compare
@@ -38,12 +39,17 @@ def results_text(found: Found, claims: Judged, folder: Path, home: Path) -> str:
         f"Made by `landscope recipe results {_from(folder, home)} --page RESULTS.md --reports light` from the records under "
         f"`{_from(folder, home)}/`;",
         "no number here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
-        "paper's code computed, slips included; *corrected* what it should have measured.",
+        "formulas of the paper's code give for these models, slips included; *corrected* what it should have measured.",
         "",
         "A claim of a paper counts at p ≤ 0.05, or q ≤ 0.05 where it is of several measures, and a correlation's interval must",
-        "not contain 0. (Our own study, and the reports, adjust for every pair of measures and outcomes that they look at.) A",
-        "verdict is of the models that were run: a claim that ends in a size is of smaller networks, or of fewer images, than",
-        "the paper's.",
+        "not contain 0. Two conditions are compared both ways, at 0.05 each: of such claims one in ten gets a verdict where",
+        "there is no difference, and three seeds against three get one only where they do not overlap. Nothing is adjusted for",
+        "the number of claims. (Our own study, and the reports, adjust for every pair of measures and outcomes that they look",
+        "at.) A correlation over models that come in conditions takes them for independent, which seeds of one condition are",
+        "not: it tells about these conditions, not about others.",
+        "",
+        "A verdict is of the models that were run: a claim that ends in a size is of smaller networks, or of fewer images, than",
+        "the paper's. What stands for data or networks that could not be had is said at each part.",
         "",
         *_overview(found, claims),
     ]
@@ -109,7 +115,10 @@ def _recipe_lines(
 ) -> list[str]:
     lines = [f"## {recipe.title}", "", f"`{recipe.name}` · {recipe.paper}", ""]
     for heading, texts in (
-        ("What the paper's code did otherwise, and was corrected:", recipe.differences),
+        (
+            "What the paper's code did otherwise than its text or than it should, and what is done here:",
+            recipe.differences,
+        ),
         ("To keep in mind:", recipe.remarks),
     ):
         if texts:
@@ -145,6 +154,8 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) 
         f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
         f"[{part}.json.gz]({file}), report: [{part}.html]({file.with_name(f'{part}.html')}). {entry.note}".rstrip(),
     ]
+    if without := _without_value(records):
+        lines += ["", without]
     if bundle.failed:
         lines += ["", "Failed:", ""]
         reasons = [shorten(failure.reason, REASON, placeholder=" …") for failure in bundle.failed]
@@ -156,6 +167,22 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) 
     if numbers:
         lines += ["", *_comparison_lines(numbers)]
     return lines
+
+
+def _without_value(records: Sequence[Record]) -> str:
+    """Which measures failed, and of how many models; what does not apply to a model has not failed."""
+    models = [subject for record in records for subject in record.subjects]
+    failed = Counter(
+        f"{split} {name}"
+        for subject in models
+        for split, report in subject.reports.items()
+        for name, estimate in report.estimates.items()
+        if estimate.status is Status.FAILED
+    )
+    listed = ", ".join(f"{name} ({count})" for name, count in failed.items())
+    return (
+        f"Measures that failed in some of the {len(models)} models (the records say why): {listed}." if failed else ""
+    )
 
 
 def part_of(bundle: Bundle, size: str = "") -> Part:

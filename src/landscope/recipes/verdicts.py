@@ -1,27 +1,30 @@
 """By what the claims of papers are judged: one level, one way to compare conditions, one to read a correlation.
 
-A comparison of two conditions is shown where a one-sided rank-sum test has p ≤ 0.05: three seeds against three show something
-only where they do not overlap. A claim of several comparisons holds where all of them are shown (no correction is needed to
-require all), does not hold where the opposite of all is shown, or of one after Benjamini and Yekutieli, and cannot be told
-otherwise. A correlation has a direction where p ≤ 0.05 and its interval does not contain 0.
+A comparison of two conditions is shown where a one-sided rank-sum test has p ≤ 0.05 (of the same networks: a signed-rank test):
+three seeds against three show something only where they do not overlap. A claim of several comparisons holds where all of them
+are shown (no correction is needed to require all), does not hold where the opposite of all is shown, or of one after Benjamini
+and Yekutieli, and cannot be told otherwise. A correlation has a direction where p ≤ 0.05 and its interval does not contain 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from landscope.analysis import Correlation, RankTest, benjamini_yekutieli, wilcoxon
+from landscope.core.words import counted
 from landscope.recipes.recipe import Verdict
 
-__all__ = ["ALPHA", "Comparison", "all_larger", "direction", "in_words", "judged"]
+__all__ = ["ALPHA", "RESAMPLES", "Comparison", "all_larger", "direction", "in_words", "judged"]
 
 ALPHA = 0.05
+RESAMPLES = 50_000
+"""For intervals that decide about a claim: of few models, fewer would leave that to the seed."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether the values of one condition are larger than those of another: rank-sum tests both ways.
+    """Whether the values of one condition are larger than those of another: rank tests both ways.
 
     >>> print(Comparison.of([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]))
     p = 0.05 (n = 3 and 3; the opposite: p = 1)
@@ -32,15 +35,26 @@ class Comparison:
 
     @classmethod
     def of(cls, first: Sequence[float], second: Sequence[float]) -> Comparison:
-        """The first against the second."""
+        """The first against the second, of different networks."""
         up, down = (wilcoxon(list(first), list(second), way, paired=False) for way in ("greater", "less"))
+        return cls(up, down)
+
+    @classmethod
+    def of_pairs(cls, first: Mapping[str, float], second: Mapping[str, float]) -> Comparison:
+        """The first against the second, of the same networks by name.
+
+        >>> print(Comparison.of_pairs({"a": 3.0, "b": 4.0, "c": 5.0}, {"c": 0.0, "b": 1.0, "a": 2.0}))
+        p = 0.12 (n = 3 pairs; the opposite: p = 1)
+        """
+        up, down = (wilcoxon(dict(first), dict(second), way) for way in ("greater", "less"))
         return cls(up, down)
 
     def __str__(self) -> str:
         up, down = self.up, self.down
         if up.p_value is None or down.p_value is None:
             return up.reason
-        return f"p = {up.p_value:.2g} (n = {up.n} and {up.n_baseline}; the opposite: p = {down.p_value:.2g})"
+        n = counted(up.n, "pair") if up.test == "signed-rank" else f"{up.n} and {up.n_baseline}"
+        return f"p = {up.p_value:.2g} (n = {n}; the opposite: p = {down.p_value:.2g})"
 
 
 def all_larger(comparisons: Sequence[Comparison]) -> Verdict:

@@ -109,7 +109,7 @@ def _words(found: Associations) -> tuple[str, list[str]]:
         more = (
             f" {others} other measure{' goes' if others == 1 else 's go'} with at least one outcome." if others else ""
         )
-        lead = f"{_clause(found, *best)}, in {n} models.{more}"
+        lead = f"{_clause(found, *best)}, in {found.finding(*best).correlation.n} models.{more}"
     else:
         least = smallest_significant(n, found.table.rules.level(tests)) if found.table.method == "kendall" else None
         bar = f" With so many tests, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
