@@ -182,6 +182,7 @@ def test_the_largest_peak_is_remembered(monkeypatch):
 
 def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-5")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(local_module, "_cores", lambda: 7)
     jobs = [Job.of({"seed": seed}, Resources(gpus=seed % 2)) for seed in range(4)]
     events = []
@@ -190,6 +191,23 @@ def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
     assert [found[seed]["OMP_NUM_THREADS"] for seed in range(4)] == ["3"] * 4
     assert [found[seed]["CUDA_VISIBLE_DEVICES"] for seed in (0, 2)] == ["", ""]
     assert {found[seed]["CUDA_VISIBLE_DEVICES"] for seed in (1, 3)} <= {"GPU-3", "GPU-5"}
+
+
+@pytest.mark.parametrize(("asked", "given"), [("1", "1"), ("12", "7"), ("none", "7")])
+def test_fewer_threads_that_the_environment_asks_for_are_kept(store, monkeypatch, asked, given):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr(local_module, "_cores", lambda: 7)
+    executor(store, "store_work:surroundings", workers=1).run([Job.of({"seed": 1})])
+    [(_, record)] = store.records()
+    assert record["OMP_NUM_THREADS"] == given
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"workers": "abc"}, {"workers": -2}, {"attempts": 0}, {"grace": -1}, {"per_gpu": True}, {"per_gpu": 0}]
+)
+def test_settings_that_are_no_numbers_are_refused_by_name(store, wrong):
+    with pytest.raises(SpecError, match=f"{next(iter(wrong))} is .* at least"):
+        executor(store, **wrong)
 
 
 def on_a_card(count):

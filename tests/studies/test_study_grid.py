@@ -39,6 +39,19 @@ def test_every_combination_for_every_seed() -> None:
     assert (last.training.sam.rho, last.training.optimizer.lr, last.training.seed) == (0.1, 0.2, 5)  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("order", [("rate", "momentum"), ("momentum", "rate")])
+def test_an_axis_that_sets_a_mapping_leaves_what_another_sets_inside_it(order: tuple[str, str]) -> None:
+    axes = {"rate": {"optimizer.lr": [0.2, 0.3]}, "momentum": {"low": {"optimizer": {"momentum": 0.5}}}}
+    runs = runs_of(changed(axes={name: axes[name] for name in order}, seeds=1))
+    found = [(run.training.optimizer.lr, run.training.optimizer.momentum) for run in runs]  # type: ignore[union-attr]
+    assert found == [(0.2, 0.5), (0.3, 0.5)]
+
+
+def test_levels_that_six_digits_do_not_tell_apart_have_names_of_their_own() -> None:
+    close = levels("rate", {"optimizer.lr": [0.12345671, 0.12345672]})
+    assert [level.name for level in close] == ["optimizer.lr=0.12345671", "optimizer.lr=0.12345672"]
+
+
 def test_axes_open_names_that_were_written_short() -> None:
     runs = runs_of(changed(training={"data": "circles", "model": "mlp"}, axes={"width": {"model.widths": [[4], [8]]}}))
     assert [run.training.model.options["widths"] for run in runs[::2]] == [[4], [8]]  # type: ignore[union-attr]
@@ -103,6 +116,23 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
     [
         ({"training": None}, "either training .* or checkpoints"),
         ({"axes": {"a": {}}}, "at least one level"),
+        ({"axes": {"a": {"epochs": []}}}, "axes.a.epochs: an axis needs at least one level"),
+        (
+            {"axes": {"a": {"none": {}, "again": {"epochs": 2}}}},
+            "'none' and 'again' are the same training: leave one out",
+        ),
+        (
+            {"axes": {"a": {"p": {"epochs": 1}, "p · q": {}}, "b": {"q · r": {}, "r": {"optimizer.lr": 0.1}}}},
+            "two conditions would both be called 'p · q · r'",
+        ),
+        (
+            {"analysis": {"baseline": "non · optimizer.lr=0.1"}},
+            "analysis.baseline: unknown condition .* did you mean 'none",
+        ),
+        ({"name": "../elsewhere"}, "has no slash"),
+        ({"name": ""}, "a folder is called by it"),
+        ({"name": "x" * 300}, "it is short"),
+        ({"measuring": {"checkpoints": ["5"]}}, "'5' came"),
         ({"axes": {"a": {"x": 3}}}, "a condition is a mapping of changes"),
         ({"axes": {"a": {"epochs": [1, 2]}, "b": {"epochs": [3]}}}, "changed by two axes"),
         ({"axes": {"a": {"epochs.x": [1]}}}, "which has no keys"),
@@ -149,7 +179,7 @@ def test_specs_survive_being_written_out() -> None:
     assert build(StudySpec, to_plain(spec)) == spec
 
 
-@pytest.mark.parametrize("part", ["data", "model", "axis"])
+@pytest.mark.parametrize("part", ["data", "model", "axis", "data axis"])
 def test_an_edited_function_of_ones_own_is_another_run(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +189,8 @@ def test_an_edited_function_of_ones_own_is_another_run(
     axes: dict[str, object] = {}
     if part == "axis":
         axes = {"net": {"own": {"model": "own_part:build"}}}
+    elif part == "data axis":
+        axes = {"rows": {"data": ["circles", "own_part:build"]}}
     else:
         training[part] = "own_part:build"
     kept: dict[str, list[str]] = {}

@@ -75,7 +75,9 @@ Only = Annotated[
 RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Try runs that failed again.")]
 TimeLimit = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", help="Stop in order after so long; the same command goes on.", show_default=False),
+    typer.Option(
+        metavar="SECONDS", min=0, help="Stop in order after so long; the same command goes on.", show_default=False
+    ),
 ]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
-from landscope.core.errors import LandscopeError, SpecError
+from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 from landscope.core.importing import import_function, is_import
 from landscope.core.schema import MismatchError, Path, Plain, conform, located, to_plain
 from landscope.models import MODELS
@@ -54,10 +56,12 @@ def levels(axis: str, written: Mapping[str, object]) -> list[Level]:
     if len(written) == 1:
         (key, values) = next(iter(written.items()))
         if isinstance(values, list | tuple):
+            if not values:
+                raise MismatchError(((*at, key), "an axis needs at least one level"))
             short = key.rsplit(".", 1)[-1] if axis == key.rsplit(".", 1)[-1] else key
             return [
-                Level(f"{short}={_word(value)}", {key: value}, (*at, key, i), to_plain(value))
-                for i, value in enumerate(values)
+                Level(f"{short}={word}", {key: value}, (*at, key, i), to_plain(value))
+                for i, (value, word) in enumerate(zip(values, _words(values), strict=True))
             ]
     found = []
     for name, changes in written.items():
@@ -75,8 +79,14 @@ def levels(axis: str, written: Mapping[str, object]) -> list[Level]:
     return found
 
 
-def _word(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _words(values: Sequence[object]) -> list[str]:
+    """Numbers in six digits, or in all of theirs where these would not tell them apart.
+
+    >>> _words([0.1, 1e-05]), _words([0.12345671, 0.12345672])
+    (['0.1', '1e-05'], ['0.12345671', '0.12345672'])
+    """
+    short = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    return short if len(set(short)) == len(short) else [str(value) for value in values]
 
 
 def runs_of(
@@ -95,13 +105,29 @@ def runs_of(
         raise SpecError("\n".join(located(path, text, place) for path, text in error.problems)) from None
     runs: list[RunSpec] = []
     problems: dict[str, None] = {}
+    seen: dict[str, str] = {}
     for chosen in itertools.product(*axes.values()):
         for seed in study.seed_numbers:
             try:
-                runs.append(_training_run(study, dict(zip(axes, chosen, strict=True)), seed, common))
+                run = _training_run(study, dict(zip(axes, chosen, strict=True)), seed, common)
+                before = seen.setdefault(json.dumps(run.plain, sort_keys=True), run.condition)
+                if before != run.condition:
+                    raise MismatchError(
+                        (("axes",), f"{before!r} and {run.condition!r} are the same training: leave one out")
+                    )
+                runs.append(run)
             except MismatchError as error:
                 for path, text in error.problems:
                     problems.setdefault(located(path, text, place), None)
+    names = Counter(" · ".join(level.name for level in chosen) for chosen in itertools.product(*axes.values()))
+    if twice := [name for name, count in names.items() if count > 1]:
+        problems[
+            located(("axes",), f"two conditions would both be called {twice[0]!r}: name them otherwise", place)
+        ] = None
+    asked = study.analysis.baseline
+    if asked is not None and asked not in (names if axes else ["all"]) and not problems:
+        text = str(UnknownNameError.among("condition to be the baseline", asked, names if axes else ["all"]))
+        problems[located(("analysis", "baseline"), text, place)] = None
     if problems:
         raise SpecError("\n".join(problems))
     return runs
@@ -111,11 +137,14 @@ def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, comm
     written = copy.deepcopy(dict(study.training or {}))
     changed: dict[str, Level] = {}
     for level in chosen.values():
-        for key, value in level.changes.items():
+        for key in level.changes:
             if key in changed and changed[key] is not level:
                 raise MismatchError((level.path, f"{key} is changed by two axes"))
             changed[key] = level
-            _set(written, key, value, level.path)
+    for key, level in sorted(
+        changed.items(), key=lambda item: item[0].count(".")
+    ):  # a mapping before what is set inside it
+        _set(written, key, copy.deepcopy(level.changes[key]), level.path)
     if "seed" in written:
         raise MismatchError((("training", "seed"), "the seeds of a study stand under `seeds`"))
     written["seed"] = seed

@@ -21,6 +21,7 @@ A study without training lists `checkpoints` instead.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
@@ -162,7 +163,7 @@ class MeasuringSpec:
             if split not in ("train", "validation", "test"):
                 raise SpecError(f"splits are train, validation and test; {split!r} came")
         for checkpoint in self.checkpoints:
-            if checkpoint not in ("final", "best", "average") and not checkpoint.removeprefix("step ").isdecimal():
+            if checkpoint not in ("final", "best", "average") and not re.fullmatch(r"step \d+", checkpoint):
                 raise SpecError(f'checkpoints are "final", "best", "average" and "step N"; {checkpoint!r} came')
         if not self.checkpoints or not self.splits:
             raise SpecError("at least one checkpoint and one split are needed")
@@ -219,6 +220,10 @@ class CheckpointsSpec:
             raise SpecError("no files were given")
 
 
+LONGEST_NAME = 200
+"""Bytes; file systems take 255."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudySpec:
     """A whole study: `training` with axes and seeds, or `checkpoints`.
@@ -246,6 +251,8 @@ class StudySpec:
     """Kept with the study, not read."""
 
     def __post_init__(self) -> None:
+        if self.name in ("", ".", "..") or set(self.name) & set("/\\\0") or len(self.name.encode()) > LONGEST_NAME:
+            raise SpecError(f"name: a folder is called by it, so it is short and has no slash; {self.name!r} came")
         if (self.training is None) == (self.checkpoints is None):
             raise SpecError("a study has either training (models to train) or checkpoints (models that exist)")
         if self.checkpoints is not None and self.axes:

@@ -187,8 +187,10 @@ def _versions(spec: StudySpec, place: Mapping[Path, str] | None) -> dict[str, Pl
     taken = spec.checkpoints
     named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
     versions: dict[str, Plain] = {"landscope": landscope.__version__, "data": _data_version(named, place)}
+    if others := sorted({name for name in _named(spec.axes, "data") if name != named.name}):
+        versions["data on axes"] = [_data_version(DataSpec(name=name), place) for name in others]
     written: object = {"model": taken.model.name} if taken is not None else (spec.training, spec.axes)
-    for what, names in {"networks": _networks(written), "measures": _measures(spec)}.items():
+    for what, names in {"networks": _named(written, "model"), "measures": _measures(spec)}.items():
         own = sorted({name for name in names if is_import(name)})
         with suppress(SpecError):  # one that cannot be imported is reported with the runs, by the line it stands on
             versions |= {what: [source_version(name) for name in own]} if own else {}
@@ -221,18 +223,18 @@ def _measures(spec: StudySpec) -> Iterator[str]:
             yield from split.measures
 
 
-def _networks(written: object, key: str = "") -> Iterator[str]:
-    """Names of networks in what was written, wherever an axis may put them.
+def _named(written: object, what: str, key: str = "") -> Iterator[str]:
+    """Names of networks, or of data, in what was written, wherever an axis may put them.
 
-    >>> list(_networks([{"model": {"name": "a:b"}}, {"net": {"model": ["mlp", "c:d"]}, "x": {"y": {"model.name": "e:f"}}}]))
+    >>> list(_named([{"model": {"name": "a:b"}}, {"net": {"model": ["mlp", "c:d"]}, "x": {"y": {"model.name": "e:f"}}}], "model"))
     ['a:b', 'mlp', 'c:d', 'e:f']
     """
     if isinstance(written, str):
-        if key in ("model", "model.name"):
+        if key in (what, f"{what}.name"):
             yield written
     elif isinstance(written, Mapping):
         for name, value in written.items():
-            yield from _networks(value, f"model.{name}" if key == "model" else str(name))
+            yield from _named(value, what, f"{what}.{name}" if key == what else str(name))
     elif isinstance(written, list | tuple):
         for value in written:
-            yield from _networks(value, key)
+            yield from _named(value, what, key)

@@ -24,6 +24,11 @@ from landscope.studies.store import Store
 
 __all__ = ["LocalExecutor"]
 
+COUNTS = {
+    "workers": "processes that work at once",
+    "per_gpu": "runs that share a graphics card",
+    "attempts": "times that a run is tried",
+}
 TICK = 0.2
 """Seconds after which signals, memory and silent workers are looked at, when nothing else happens."""
 
@@ -53,10 +58,12 @@ class LocalExecutor:
     """Seconds that runs have to write a checkpoint when the study is asked to stop."""
 
     def __post_init__(self) -> None:
-        if self.per_gpu < 1:
-            raise SpecError(
-                f"per_gpu is the number of runs that share a graphics card, at least 1; {self.per_gpu} came"
-            )
+        for name, what in COUNTS.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise SpecError(f"{name} is the number of {what}, at least 1; {value!r} came")
+        if isinstance(self.grace, bool) or not isinstance(self.grace, int | float) or not self.grace >= 0:
+            raise SpecError(f"grace is a number of seconds, at least 0; {self.grace!r} came")
         if not isinstance(self.mps, bool):
             raise SpecError(f"mps is true or false; {self.mps!r} came")
 

@@ -28,7 +28,12 @@ THREADS = (
 
 
 def environment(threads: int, gpu: str, sharing: int = 1) -> dict[str, str]:
-    """The variables of a worker: its share of the processor, its part of a graphics card or none, and where to import from."""
+    """The variables of a worker: its share of the processor, its part of a graphics card or none, and where to import from.
+
+    Fewer threads that the environment asks for are kept.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    threads = min(threads, int(asked)) if asked.isdecimal() and int(asked) else threads
     return {
         **os.environ,
         **(shares(sharing) if gpu else {}),
