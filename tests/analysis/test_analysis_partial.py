@@ -158,3 +158,9 @@ def test_undefined_with_a_reason() -> None:
     assert "infinite" in partial_correlation(x, y, np.where(z == z.max(), np.inf, z), "pearson").reason
     assert partial_correlation(x, y, np.where(z == z.max(), np.inf, z), "spearman", permutations=99).status == "ok"
     assert partial_correlation(x, y, np.where(z > 0, np.nan, z), permutations=99).dropped == int((z > 0).sum())
+
+
+def test_units_of_any_size_change_nothing() -> None:
+    x, y, z = np.random.default_rng(0).normal(size=(3, 12))
+    plain, huge = (partial_correlation(x, y, {"z": unit * z}, method="pearson", resamples=0) for unit in (1.0, 1e200))
+    assert (huge.value, huge.p_value) == (pytest.approx(plain.value), pytest.approx(plain.p_value))

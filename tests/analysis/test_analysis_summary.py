@@ -145,3 +145,11 @@ def test_wrong_arguments() -> None:
     twice = pd.concat([runs(), runs()], axis=1)
     with pytest.raises(OperandError, match="unique"):
         summary_table(twice, rows="condition", columns=["error"])
+
+
+def test_numbers_whose_squares_overflow_have_a_spread() -> None:
+    huge, tiny, largest = summarise([np.array([0.0, 3e200]), np.array([1e-300, 3e-300]), np.array([-1.7e308, 1.7e308])])
+    assert (huge.mean, huge.spread) == (1.5e200, pytest.approx(3e200 / np.sqrt(2), rel=1e-15))
+    assert (tiny.mean, tiny.spread) == (pytest.approx(2e-300), pytest.approx(np.sqrt(2) * 1e-300, rel=1e-15))
+    assert (largest.mean, largest.spread) == (0.0, np.finfo(float).max)
+    assert [cell.text for cell in (huge, tiny)] == ["1.5e+200 ± 2.1e+200", "2.0e-300 ± 1.4e-300"]

@@ -145,3 +145,23 @@ def test_two_processes_give_what_one_gives(tmp_path: Path) -> None:
         found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         for key, estimate in whole.items():
             assert found[key] == pytest.approx([estimate.value, estimate.data_stderr], rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(20,), (20, 1)])
+def test_yes_and_no_as_truth_values(shape: tuple[int, ...]) -> None:
+    x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    net = nn.Linear(4, 1)
+    yes = (x[:, 0] > 0).reshape(shape)
+    found = [ls.Probe(net, (x, y), "binary_cross_entropy") for y in (yes, yes.float())]
+    for key in ("accuracy", "error", "nll", "brier", "ece"):
+        values = [MEASURES[key]()(probe) for probe in found]
+        assert values[0].status.has_value, key
+        assert values[0].value == values[1].value, key
+
+
+@pytest.mark.parametrize("loss", [nn.HuberLoss(), lambda z, y: (z - y).abs().mean()], ids=["huber", "lambda"])
+def test_regression_with_any_loss_is_told_that_there_are_no_classes(loss: object) -> None:
+    x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    estimate = MEASURES["accuracy"]()(ls.Probe(nn.Linear(4, 2), (x, x[:, :2]), loss))  # type: ignore[arg-type]
+    assert "for classes" in estimate.reason
+    assert "real numbers" in estimate.reason

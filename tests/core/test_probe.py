@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, UserDict, namedtuple
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from networks import BY_NAME, NETS, Net
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from landscope import GGN, Hessian, Loss, Probe, errors
+from landscope import GGN, Hessian, Loss, Probe, errors, freeze
 
 N = 20
 X, Y = torch.randn(N, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(N) % 3
@@ -146,6 +147,50 @@ def test_label_smoothing_and_soft_labels() -> None:
     assert Probe(model, (X, Y), smooth).value() == pytest.approx(smooth(model(X), Y).item(), rel=1e-12)
     soft = torch.softmax(torch.randn(N, 3, dtype=torch.float64), 1)
     assert Probe(model, (X, soft)).value() == pytest.approx(F.cross_entropy(model(X), soft).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "function"),
+    [
+        (nn.MSELoss, F.mse_loss),
+        (nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits),
+        (nn.CrossEntropyLoss, F.cross_entropy),
+    ],
+)
+def test_criteria_that_add_up_add_up_over_outputs_too(criterion: type, function: Callable[..., Tensor]) -> None:
+    model, soft = net(), torch.softmax(torch.randn(N, 3, dtype=torch.float64), 1)
+    probe = Probe(model, (X, soft), criterion(reduction="sum"))
+    expected = function(model(X), soft, reduction="sum").item() / N
+    assert probe.value() == pytest.approx(expected, rel=1e-12)
+    assert probe.losses(probe.params, next(probe.batches())).sum().item() / N == pytest.approx(expected, rel=1e-12)
+    assert (probe.loss.likelihood == "categorical") == (criterion is nn.CrossEntropyLoss)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_ignored_positions_are_left_out(smoothing: float, reduction: str) -> None:
+    class Positions(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).unflatten(1, (3, 4))
+
+    model = Positions(4, 12).double()
+    labels = torch.randint(0, 3, (N, 4), generator=torch.Generator().manual_seed(0))
+    labels[::2, 1:3] = -100
+    probe = Probe(model, (X, labels), nn.CrossEntropyLoss(label_smoothing=smoothing, reduction=reduction))
+    expected = [
+        F.cross_entropy(z[None], y[None], label_smoothing=smoothing, reduction=reduction)
+        for z, y in zip(model(X), labels, strict=True)
+    ]
+    assert probe.value() == pytest.approx(torch.stack(expected).mean().item(), rel=1e-12)
+
+
+def test_frozen_batches_of_bare_tensors_read_back_as_batches() -> None:
+    model = nn.Linear(4, 4).double()
+    loader = DataLoader(X, batch_size=5, shuffle=True)
+    loss = lambda outputs, batch: (outputs - batch).square().mean(1)  # noqa: E731
+    probe = Probe(model, freeze(loader), loss)
+    assert probe.n_samples == N
+    assert probe.value() == pytest.approx((model(X) - X).square().mean().item(), rel=1e-12)
 
 
 def test_a_loss_without_targets_takes_the_whole_batch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -246,6 +247,29 @@ def test_samples_that_depend_on_each_other() -> None:
     assert Probe(model, (X, Y), mode="batch_statistics").n_samples == 20
 
 
+@dataclass
+class Answer:
+    """What some libraries' models return: an object that torch's trees do not look into."""
+
+    logits: Tensor
+
+
+def test_noise_and_coupled_samples_inside_a_dataclass() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self, inner: nn.Module, noise: float = 0.0) -> None:
+            super().__init__()
+            self.inner, self.noise = inner, noise
+
+        def forward(self, x: Tensor) -> Answer:
+            return Answer(self.inner(x + self.noise * torch.randn_like(x)))
+
+    with pytest.raises(errors.StochasticModelError):
+        Probe(Wrapped(net(), noise=0.1), (X, Y))
+    with pytest.raises(errors.ModelError, match="batch_statistics"):
+        Probe(Wrapped(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))), (X, Y))
+    assert Probe(Wrapped(net()), (X, Y)).n_samples == 20
+
+
 def test_batch_statistics_need_fixed_batches() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     loader = DataLoader(TensorDataset(X, Y), batch_size=6, shuffle=True)
@@ -269,6 +293,45 @@ def test_losses_that_are_no_mean_over_samples() -> None:
         Probe(net(), (X, Y), lambda z, y: z.sum(0))
     with pytest.raises(errors.LossError, match="reduction must be"):
         Loss(F.mse_loss, reduction="average")
+
+
+MANY = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("rare", [200, 1], ids=["half", "one"])
+@pytest.mark.parametrize("held", [True, False], ids=["tensors", "stream"])
+def test_class_weights_show_on_data_sorted_by_class(rare: int, held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = (torch.arange(400) >= 400 - rare).long()
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))
+    ignoring = nn.CrossEntropyLoss(ignore_index=1)
+    if not held:
+        monkeypatch.setattr("landscope.core.reading.available_bytes", lambda device: 0)
+    data = (MANY, labels) if held else DataLoader(TensorDataset(MANY, labels), batch_size=50)
+    for loss in (weighted, ignoring):
+        with pytest.raises(errors.LossReductionError, match="is not: a batch of 32 gives"):
+            Probe(nn.Linear(4, 2), data, loss)
+    assert Probe(nn.Linear(4, 2), data, lambda z, y: F.cross_entropy(z, y)).loss.reduction == "mean"
+
+
+@pytest.mark.parametrize("first", [40, 399])
+def test_a_mean_or_a_sum_that_is_zero_on_the_first_samples(first: int) -> None:
+    late = (torch.arange(400) >= first).float()
+    terms = lambda z, y: (z[:, 0] * 0 + 1) * y  # noqa: E731
+    model = nn.Linear(4, 1)
+    for reduction, function in (("mean", lambda z, y: terms(z, y).mean()), ("sum", lambda z, y: terms(z, y).sum())):
+        probe = Probe(model, (MANY, late), function)
+        assert probe.loss.reduction == reduction
+        assert probe.value() == pytest.approx(float(late.mean()), rel=1e-6)
+    with pytest.raises(errors.LossReductionError, match=r"0 throughout the data.*reduction='mean'"):
+        Probe(model, (MANY, late * 0), lambda z, y: terms(z, y).sum())
+    assert Probe(model, (MANY, late * 0), Loss(lambda z, y: terms(z, y).sum(), "sum")).value() == 0
+
+
+def test_the_message_about_a_loss_that_is_neither_has_numbers_and_a_remedy() -> None:
+    with pytest.raises(
+        errors.LossReductionError, match=r"neither .* a batch of 20 gives [\d.]+, its parts .*per_sample"
+    ):
+        Probe(net(), (X, Y), lambda z, y: z.std())
 
 
 def test_regression_shapes_that_would_broadcast() -> None:

@@ -73,6 +73,50 @@ def test_falls_back_where_an_operation_has_no_forward_derivative() -> None:
         assert [way.name for way in op._methods[False]] == ["reverse over reverse"]
 
 
+class CutCube(torch.autograd.Function):
+    """x³ whose backward pass forgets that its own result depends on x."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (3 * ctx.saved_tensors[0] ** 2 * grad).detach()
+
+
+def test_wrong_second_derivatives_are_refused_every_time() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.head(CutCube.apply(self.body(x)))
+
+    torch.manual_seed(0)
+    probe = Probe(Model().double(), (torch.randn(12, 4), torch.arange(12) % 3))
+    head = Hessian(probe, params="head")
+    assert relative(head.dense(), dense.hessian(head.probe)) < 1e-9  # nothing of it runs through the wrong operation
+    for _ in range(3):
+        with pytest.raises(errors.DifferentiationError, match="difference quotients"):
+            Hessian(probe) @ torch.ones(probe.n_params)
+    assert relative(head.dense(), dense.hessian(head.probe)) < 1e-9
+
+
+@pytest.mark.parametrize("loss", [nn.HuberLoss(), nn.SmoothL1Loss(), nn.L1Loss()], ids=lambda loss: type(loss).__name__)
+def test_ggn_of_losses_whose_gradient_has_no_forward_derivative(loss: nn.Module) -> None:
+    net = BY_NAME["gelu_mlp"]
+    x, _ = net.data()
+    probe = Probe(net.model(), (x, torch.randn(len(x), 3, dtype=torch.float64)), loss)
+    expected = dense.ggn(probe)
+    for way in gauss_newton_methods(True, torch.device("cpu")):
+        op = GGN(probe)
+        op._methods[True] = [way]
+        assert float((op.dense() - expected).abs().max()) < 1e-12, way.name
+
+
 def test_says_so_when_an_operation_cannot_be_differentiated_twice() -> None:
     class Once(torch.autograd.Function):
         @staticmethod

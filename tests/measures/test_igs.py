@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from landscope.core.probe import Probe
 from landscope.curvature import dense
 from landscope.curvature.gram import gram
 from landscope.measures.base import MEASURES
+from landscope.measures.measuring import measure
 from landscope.measures.minibatches import m_batches
 from landscope.measures.sharpness.igs import InformationGeometricSharpness, igs_curve, saturated_igs
 
@@ -291,3 +293,12 @@ def test_settings_are_checked(settings: dict[str, int]) -> None:
 
 def test_it_is_registered() -> None:
     assert MEASURES["igs"] is InformationGeometricSharpness
+
+
+def test_a_prediction_that_is_surely_wrong_can_be_written_down(tmp_path: Path) -> None:
+    net = torch.nn.Linear(4, 3).double()
+    net.weight.data *= 5000
+    x = torch.randn(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    report = measure(net, (x, torch.arange(20) % 3), ["igs"])
+    assert report["igs"].details["saturated_formula"] is None
+    report.save(tmp_path / "report.json")

@@ -267,3 +267,28 @@ def test_a_measure_that_its_part_of_a_card_is_too_small_for_takes_what_is_free(
     if not neighbours_leave_room:
         assert "does not fit" in found["l2_norm"].reason
         assert found["l2_norm"].details["out_of_memory"] is True
+
+
+class Squeezed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).squeeze()
+
+
+def test_outputs_that_are_squeezed() -> None:
+    x = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+    report = measure(Squeezed(), (x, x[:, 0]), loss="mse", measures=["fisher_trace", "igs", "relative_flatness"])
+    assert report["fisher_trace"].status.has_value
+    assert report["relative_flatness"].status.has_value
+
+
+def test_a_cost_that_cannot_be_predicted_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> float:
+        raise IndexError("no such thing")
+
+    monkeypatch.setattr(L2Norm, "passes", broken)
+    report = measure(probe(), measures=["l2_norm", "gradient_norm"])
+    assert report["gradient_norm"].status is Status.EXACT

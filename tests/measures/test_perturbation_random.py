@@ -232,3 +232,12 @@ def test_bad_settings_say_what_is_wrong() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             make()
+
+
+@pytest.mark.parametrize("samples", [4, 8])
+def test_two_errors_cover_the_truth_with_few_pairs(samples: int) -> None:
+    probe = Probe(nn.Linear(8, 1, bias=False).double(), (torch.eye(8).double(), torch.zeros(8, 1).double()), "mse")
+    truth = 0.1**2  # L = ‖w‖²/8: tr H = 2
+    found = [AverageSharpness(rho=0.1, samples=samples, seed=seed)(probe) for seed in range(300)]
+    inside = sum(abs(e.value - truth) <= 2 * e.stderr for e in found) / len(found)
+    assert 0.91 < inside < 0.99

@@ -10,10 +10,12 @@ import torch
 from networks import BY_NAME
 from torch import Tensor, nn
 
+from landscope.core.batches import Batch
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.losses import Loss
 from landscope.core.probe import Probe
+from landscope.curvature import Fisher
 from landscope.measures.base import MEASURES
 from landscope.measures.sharpness.layer_sites import default_layer
 from landscope.measures.sharpness.relative_flatness import (
@@ -435,3 +437,133 @@ def test_float32_and_registration() -> None:
         assert estimate.value == pytest.approx(RelativeFlatness(layer=layer)(probe).value, rel=1e-3), layer
     assert MEASURES["relative_flatness"] is RelativeFlatness
     assert MEASURES["relative_flatness_layerwise"] is RelativeFlatnessLayerwise
+
+
+class Clipped(nn.Module):
+    """Its last layer gives the outputs, except where they are large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x).tanh()).clamp(-0.5, 0.5)
+
+
+class Routed(nn.Module):
+    """Two experts, each for its samples; where all take the same one, their order is kept."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 3) for _ in range(2))
+        self.head = nn.Identity() if last else nn.Sequential(nn.Tanh(), nn.Linear(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x.new_zeros(len(x), 3)
+        for number, expert in enumerate(self.experts):
+            mine = (x[:, 0] > 0) == bool(number)
+            if mine.all():
+                return self.head(expert(x))
+            out[mine] = expert(x[mine])
+        return self.head(out)
+
+
+def test_a_form_that_two_samples_allow_is_checked_on_all() -> None:
+    torch.manual_seed(0)
+    net = Clipped().double()
+    x, y = vectors(40)
+    size = net.outer(net.inner(x).tanh()).abs().amax(1)
+    for order in (size.argsort(), size.argsort(descending=True)):
+        probe = Probe(net, (x[order], y[order]))
+        for layerwise in (False, True):
+            kind = RelativeFlatnessLayerwise if layerwise else RelativeFlatness
+            estimate = kind(layer="outer")(probe)
+            assert estimate.details["form"] == "layer forms"
+            assert close(estimate, reference(probe, "outer", layerwise))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_routed_experts_fall_back(last: bool) -> None:
+    torch.manual_seed(0)
+    net = Routed(last).double()
+    x, y = vectors(29)
+    first = x[:, 0].argsort()  # two samples of one expert come first
+    for order in (first, torch.arange(29)):
+        probe = Probe(net, (x[order], y[order]))
+        for max_probes in (512, 5):
+            for expert in ("experts.0", "experts.1"):
+                estimate = RelativeFlatness(layer=expert, max_probes=max_probes)(probe)
+                assert estimate.details["form"] == "layer Hessian"
+                if max_probes > 9:
+                    assert close(estimate, reference(probe, expert))
+        grads = [
+            torch.autograd.grad(probe.loss_sum(at, one), list(at.values()), materialize_grads=True)
+            for at, one in singles(probe)
+        ]
+        flat = torch.stack([torch.cat([g.flatten() for g in each]) for each in grads])
+        noise = float((flat - flat.mean(0)).square().sum(1).mean())
+        assert MEASURES["gradient_noise"]()(probe).value == pytest.approx(noise, rel=1e-9)
+        trace = float(Fisher(probe).dense().trace())
+        assert MEASURES["fisher_trace"]()(probe).value == pytest.approx(trace, rel=1e-9)
+        assert MEASURES["ggn_trace"]()(probe).value == pytest.approx(trace, rel=1e-9)
+
+
+def singles(probe: Probe) -> list[tuple[dict[str, Tensor], Batch]]:
+    return [
+        ({name: p.clone().requires_grad_() for name, p in probe.params.items()}, one)
+        for batch in probe.batches()
+        for one in batch.pieces(1)
+    ]
+
+
+class OwnNorm(nn.Module):
+    """Normalises over the batch without a BatchNorm layer."""
+
+    def __init__(self, functional: bool) -> None:
+        super().__init__()
+        self.functional = functional
+        self.first, self.second, self.third = nn.Linear(4, 6), nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        own = (h - h.mean(0)) / h.std(0)
+        h = nn.functional.batch_norm(h, None, None, training=True) if self.functional else own
+        return self.third(self.second(h.tanh()).tanh())
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_coupled_samples_are_found_whatever_couples_them(functional: bool) -> None:
+    torch.manual_seed(0)
+    probe = Probe(OwnNorm(functional).double(), vectors(20), mode="batch_statistics", batch_size=10)
+    found = relative_flatness_by_layer(probe)
+    assert [e.details["form"] for e in found.values()] == ["layer Hessian", "layer forms", "softmax head"]
+    for layer, estimate in found.items():
+        assert close(estimate, reference(probe, layer)), layer
+
+
+def test_copies_of_a_sample_have_directions_of_their_own() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    x, y = (t.repeat(16, *[1] * (t.dim() - 1)) for t in vectors(4))
+    truth = reference(Probe(net, (x, y)), "0")
+    scores = []
+    for seed in range(60):
+        estimate = RelativeFlatness(layer="0", max_probes=3, tol=1e-9, seed=seed)(Probe(net, (x, y)))
+        scores.append((estimate.value - truth) / estimate.stderr)
+    assert 0.7 < float(torch.tensor(scores).std()) < 1.4
+    mixed = torch.randperm(64, generator=torch.Generator().manual_seed(0))
+    values = [
+        RelativeFlatness(layer="0", max_probes=3, tol=1e-9)(Probe(net, data)).value
+        for data in ((x, y), (x[mixed], y[mixed]), list(zip(x[mixed].split(7), y[mixed].split(7), strict=True)))
+    ]
+    assert values == pytest.approx([values[0]] * 3, rel=1e-12)
+
+
+def test_targets_that_add_up_to_one_at_first_only() -> None:
+    x, _ = vectors(50)
+    soft = torch.full((50, 3), 1 / 3, dtype=F64)
+    soft[40:] *= 2
+    probe = Probe(nn.Sequential(nn.Linear(4, 3)).double(), (x, soft))
+    estimate = RelativeFlatness()(probe)
+    assert estimate.details["form"] == "layer forms"
+    assert close(estimate, reference(probe, "0"))

@@ -147,3 +147,32 @@ def test_few_samples_give_the_fisher_matrix_exactly(name: str, samples: int) -> 
     assert report["fisher_trace"].value == pytest.approx(float(truth.sum()), rel=1e-9)
     five = MEASURES["fisher_top_eigenvalue"](k=5)(probe)
     assert five.details["values"] == pytest.approx(truth[:5].tolist(), rel=1e-7, abs=1e-12)
+
+
+def test_targets_that_do_not_add_up_to_one_keep_fisher_and_gauss_newton_apart() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    soft = torch.rand(60, 3, dtype=torch.float64)
+    soft[:40] /= soft[:40].sum(1, keepdim=True)
+    probe = Probe(net, (torch.randn(60, 4, dtype=torch.float64), soft))
+    values = torch.linalg.eigvalsh(dense.ggn(probe))
+    keys = {"trace": values.sum(), "top_eigenvalue": values[-1], "frobenius": values.norm(), "spectrum": values[-1]}
+    report = measure(probe, measures=[f"ggn_{key}" for key in keys])
+    for key, truth in keys.items():
+        estimate = report[f"ggn_{key}"]
+        assert abs(estimate.value - float(truth)) <= 3 * estimate.stderr + 1e-9, key
+
+
+@pytest.mark.parametrize("tol", [0.05, 0.01])
+@pytest.mark.parametrize("shift", [0.0, 2.0])
+def test_the_error_bar_of_the_volume_holds_the_truth(tol: float, shift: float) -> None:
+    for seed in range(8):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+        probe = Probe(net, (torch.randn(100, 6, dtype=torch.float64) + shift, torch.randint(0, 4, (100,))))
+        truth = torch.linalg.eigvalsh(dense.hessian(probe))[-8:].log().sum()
+        estimate = MEASURES["log_volume"](k=8, tol=tol, seed=seed)(probe)
+        if estimate.status is Status.NOT_APPLICABLE:
+            assert "known to be positive; lower tol" in estimate.reason
+        else:
+            assert -1e-9 <= float(truth) - estimate.value <= estimate.stderr, (seed, estimate)

@@ -40,7 +40,8 @@ OF_SHAPES = {"test.loss", "gap.loss", "shapes.dsc"}
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "shown"), [(None, OF_SHAPES), (["gap.loss"], {"gap.loss"}), (["test.ece"], OF_SHAPES)]
+    ("outcomes", "shown"),
+    [(None, OF_SHAPES), (["gap.loss"], {"gap.loss"}), (["test.ece", "shapes.dsc"], {"shapes.dsc"})],
 )
 def test_what_is_no_classifier_has_outcomes_of_its_own(outcomes: list[str] | None, shown: set[str]) -> None:
     rng = np.random.default_rng(0)

@@ -166,6 +166,17 @@ WRONG: dict[str, tuple[Settings, str]] = {
     "one loss": ({"evaluate_every": 9, "convergence": {"below": 0.1}}, "convergence looks at .* lower evaluate_every"),
     "drop_last": ({"drop_last": True, "batch_size": 101}, "drop_last: 100 rows are less than one batch of 101"),
     "snapshots": ({"snapshots": [13]}, "snapshots: step 13 is beyond the 12 steps"),
+    "betas": (
+        {"optimizer": {"name": "adam", "betas": [0.9, 1.0]}},
+        r"optimizer: betas must each be ≥ 0 and < 1; \[0.9, 1.0\] came",
+    ),
+    "cutout": ({"augmentation": {"cutout": -3}}, "augmentation: crop and cutout are pixels, ≥ 0, but are 4 and -3"),
+    "single row": (
+        {"batch_size": 33},
+        "batch_size: BatchNorm .* 100 rows in batches of 33 leave one for the last: set drop_last",
+    ),
+    "parts of a row": ({"accumulate": 3}, "batch_size: BatchNorm .* fewer parts"),
+    "micro-batches of a row": ({"sam": {"micro_batch": 3}}, "batch_size: BatchNorm .* larger ones"),
     "smoothing": ({"label_smoothing": 0.1, "data": "abalone"}, "label_smoothing: is for cross_entropy"),
     "sizes": ({"model": {"in_features": 7}}, "model: mlp does not take the rows of circles, 2 of float32"),
     "classes": ({"model": {"num_classes": 1}}, "model: it has 1 outputs and circles has 2 classes"),
@@ -202,3 +213,71 @@ def test_every_data_set_has_a_usual_loss() -> None:
     assert {dataset.task for dataset in (DATASETS[name] for name in DATASETS)} <= {
         "classification", "regression", "reconstruction", "node classification", "text classification",
     }  # fmt: skip
+
+
+def labelled(train: object, **others: object) -> dict[str, tuple[Tensor, Tensor]]:
+    """Rows of two numbers with these labels."""
+    labels = {name: torch.as_tensor(y) for name, y in {"train": train, **others}.items()}
+    rng = torch.Generator().manual_seed(0)
+    return {name: (torch.randn(len(y), 2, generator=rng), y) for name, y in labels.items()}
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "message"),
+    [
+        (labelled([-1, 1, -1, 1]), None, "the train rows of the given data: labels run from -1 to 1"),
+        (labelled([0, 1, 1, -100]), None, "the train rows of the given data: labels run from -100 to 1"),
+        (labelled([0, 1, 1, 0], validation=[0, -2]), None, "the validation rows .* labels run from -2 to 0"),
+        (labelled([0, 1, 1, 0], test=[-1]), None, "the test rows .* labels run from -1 to -1"),
+        (labelled([0, 1, 1, 0], test=[2]), None, "it has 2 outputs and the given data has 3 classes"),
+        (labelled([[-1.0], [1.0]]), "binary_cross_entropy", "the train rows .* lie from 0 to 1, but run from -1 to 1"),
+    ],
+)
+def test_labels_that_the_loss_does_not_know(data: object, loss: str | None, message: str) -> None:
+    model = nn.Linear(2, 1 if loss else 2)
+    with pytest.raises(SpecError, match=message):
+        train({"epochs": 1, "loss": loss}, model=model, data=data)
+
+
+def test_positions_to_ignore_are_ignored() -> None:
+    class Twice(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[:, :, None].expand(-1, -1, 2)
+
+    spec = {"epochs": 1, "loss": "cross_entropy"}
+    result = train(spec, model=Twice(2, 2), data=labelled([[0, -100], [1, 0]]))
+    assert result.finished
+    with pytest.raises(SpecError, match="labels run from -1 to 1"):
+        train(spec, model=Twice(2, 2), data=labelled([[0, -1], [1, 0]]))
+
+
+def test_whole_numbers_are_no_classes_to_mse() -> None:
+    data = labelled([50, 40, 60, 51], validation=[44])
+    spec = {"epochs": 1, "loss": "mse"}
+    result = train(spec, model=nn.Linear(2, 1), data=data)
+    assert set(result.scores["final"]) == {"train_loss", "validation_loss"}
+    assert not {key for key in result.history[0] if key.endswith("error")}
+    with pytest.raises(SpecError, match=r"early_stopping.metric: .* no classes to be wrong about with the loss mse"):
+        train({**spec, "early_stopping": {"metric": "error"}}, model=nn.Linear(2, 1), data=data)
+
+
+def test_a_result_says_what_it_was_trained_on() -> None:
+    assert "Linear on the given data, 1 epochs" in repr(
+        train({"epochs": 1}, model=nn.Linear(2, 2), data=labelled([0, 1]))
+    )
+    assert "mlp on circles, 3 epochs" in repr(train(BASE))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2).requires_grad_(False), nn.Identity()])
+def test_a_model_has_something_to_train(model: nn.Module) -> None:
+    with pytest.raises(SpecError, match="has no parameters that are trained"):
+        train({"epochs": 1}, model=model, data=labelled([0, 1]))
+
+
+def test_a_single_image_is_enough_for_its_statistics() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x, y = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 2
+    before = torch.get_rng_state()
+    task = make_task(build(TrainingSpec, {"model": "mine", "batch_size": 4}), model=net, data={"train": (x, y)})
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(task.model[1].running_mean, torch.zeros(2)), "looking leaves no trace"

@@ -136,6 +136,15 @@ def test_numbers_of_every_member_are_its_own() -> None:
     assert list(pool.to_frame()["sam.rho"]) == overrides["sam.rho"]
 
 
+@pytest.mark.parametrize("bounds", [(None, 0.01, 0.1), (0.01, None, None)])
+def test_members_with_and_without_a_bound_of_the_gradient(bounds: tuple[float | None, ...]) -> None:
+    pool, free = pool_of({"model": MLP}, overrides={"clip_norm": bounds}), pool_of({"model": MLP})
+    for bound, member, unbound in zip(bounds, pool.members, free.members, strict=True):
+        assert_alike(member, train(member.spec, data=vectors(), device="cpu"))
+        weights, others = member.model.state_dict(), unbound.model.state_dict()
+        assert all(torch.equal(value, others[name]) for name, value in weights.items()) == (bound is None)
+
+
 def test_betas_of_every_member_are_its_own() -> None:
     pool = pool_of(
         {"model": MLP, "optimizer": ADAM}, overrides={"optimizer.betas": [(0.9, 0.9), (0.5, 0.99), (0, 0.9)]}

@@ -328,6 +328,8 @@ def test_large_activations_go_one_by_one_on_a_cpu(monkeypatch: pytest.MonkeyPatc
         ({"overrides": {"batch_size": [1, 2, 3]}}, UnknownNameError, "Choices: clip_norm, optimizer.betas"),
         ({"overrides": {"sam.rho": [1, 2, 3]}}, SpecError, "the spec has no sam"),
         ({"way": "fast"}, SpecError, "'fast'"),
+        ({"at_once": -1}, SpecError, "at_once: a number of members ≥ 1"),
+        ({"at_once": 0}, SpecError, "at_once: a number of members ≥ 1"),
     ],
 )
 def test_mistakes_are_told(options: dict[str, object], error: type[Exception], message: str) -> None:
@@ -343,7 +345,8 @@ def test_tables_and_models() -> None:
     assert frame["test_loss"].tolist() == pytest.approx(pool.losses("test").tolist(), rel=1e-6)
     assert len(pool.history_frame()) == 4
     assert pool.outputs(data()["test"][0], "average").shape == (2, 6, 3)
-    assert "2 × mlp" in repr(pool)
+    assert "2 × mlp on the given data" in repr(pool)
+    assert "mlp on the given data" in repr(pool.members[0])
     assert not pool.model(0, "best").training
     with pytest.raises(ValueError, match="no average weights"):
         pool_of({"model": MLP, "epochs": 1}).model(0, "average")

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from landscope.analysis.coefficients import Floats
+from landscope.analysis.moments import mean_and_deviation
 
 __all__ = ["Cell", "Direction", "Spread", "summarise"]
 
@@ -63,10 +64,10 @@ def _numbers(group: Floats, spread: Spread) -> Cell:
     if not np.isfinite(runs).all():
         signs = {float(value) for value in runs if np.isinf(value)}
         return Cell(None, None, n, missing, "–" if len(signs) > 1 else "∞" if math.inf in signs else "−∞")
-    deviation = float(np.std(runs, ddof=1)) if n > 1 else None
-    if deviation is not None and spread == "sem":
+    mean, deviation = mean_and_deviation(runs)
+    if spread == "sem":
         deviation /= math.sqrt(n)
-    return Cell(float(np.mean(runs)), deviation, n, missing, "")
+    return Cell(mean, deviation if n > 1 else None, n, missing, "")
 
 
 def _decimals(size: float, significant: int) -> int:

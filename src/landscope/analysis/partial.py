@@ -26,6 +26,7 @@ from landscope.analysis.bootstrap import IntervalMethod, bootstrap_interval
 from landscope.analysis.coefficients import COEFFICIENTS, Codes, Coefficient, Counts, Floats, Method, kendall_between
 from landscope.analysis.correlations import Correlation
 from landscope.analysis.draws import generator, random_permutations
+from landscope.analysis.moments import scaled
 from landscope.analysis.pairs import Labels, Numbers, codes, complete, names_of, number_column, settled, why_undefined
 from landscope.analysis.significance import FITTED, fitted_normal, null_draws, tail
 
@@ -162,7 +163,7 @@ def _significance(
 
 def _freedman_lane(columns: list[Floats], method: Method, permutations: Codes) -> Floats:
     """The partial coefficient of x with y fitted from the covariates plus permuted residuals."""
-    scores = [column if method == "pearson" else stats.rankdata(column) for column in columns]
+    scores = [scaled(column)[0] if method == "pearson" else stats.rankdata(column) for column in columns]
     design = np.column_stack([np.ones(len(scores[0])), *(z - z.mean() for z in scores[2:])])
     vectors, sizes, _ = np.linalg.svd(design / np.linalg.norm(design, axis=0), full_matrices=False)
     basis = vectors[:, sizes > DETERMINED * sizes[0]]  # covariates that repeat each other count once

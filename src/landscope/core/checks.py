@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from landscope.core.batches import Batch, tensors_in
 from landscope.core.errors import (
@@ -90,14 +91,25 @@ def tensor_output(outputs: object) -> Tensor:
     )
 
 
+def _compared(outputs: object) -> list[Tensor]:
+    """Every tensor of what a model returned, those of dataclasses and of objects with `logits` included."""
+    found = tensors_in(outputs)
+    for leaf in pytree.tree_leaves(outputs):
+        if is_dataclass(leaf) and not isinstance(leaf, type):
+            found += _compared([getattr(leaf, field.name) for field in fields(leaf)])
+        elif not isinstance(leaf, Tensor) and isinstance(getattr(leaf, "logits", None), Tensor):
+            found.append(leaf.logits)
+    return found
+
+
 def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None:
     """Noise in the forward pass: dropout left on, or random layers."""
     torch.manual_seed(0)
-    first = tensors_in(forward())
+    first = _compared(forward())
     for seed in range(1, 1 + DRAWS):  # a small dropout rate shows on few draws only
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        again = tensors_in(forward())
+        again = _compared(forward())
         drew = not torch.equal(before, torch.get_rng_state())
         change = max((_relative_change(a, b) for a, b in zip(first, again, strict=True)), default=0.0)
         tolerance = 0.0 if drew else 1e-3  # some GPU kernels add up in varying order
@@ -116,7 +128,7 @@ def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None
 def check_samples_are_independent(forward: Callable[[Batch], object], batch: Batch) -> None:
     """Outputs that depend on which samples share a batch: their mean would depend on the batch size."""
     half = next(batch.pieces(max(1, batch.size // 2)))
-    alone, together = tensors_in(forward(half)), tensors_in(forward(batch))
+    alone, together = _compared(forward(half)), _compared(forward(batch))
     for a, b in zip(alone, together, strict=True):
         if b.dim() and b.shape[0] == batch.size and a.shape[0] == half.size and a.shape[1:] == b.shape[1:]:
             change = _relative_change(a, b[: half.size])
@@ -140,8 +152,14 @@ SINGLE_SAMPLES = 8
 """Samples that are evaluated one by one to find out what a loss does with a batch."""
 
 
-def with_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch) -> Loss:
-    """The loss with its reduction found or confirmed: halves of a batch tell a mean from a sum."""
+def with_reduction(
+    loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, others: Iterable[Batch]
+) -> Loss:
+    """The loss with its reduction found or confirmed: parts of a batch tell a mean from a sum.
+
+    A loss of one number per batch is looked at on the first of the `others` too, and on more while it is 0, where a mean and
+    a sum are the same.
+    """
     whole = evaluate(loss, batch)
     if not isinstance(whole, Tensor):
         raise LossError(f"the loss {loss.name!r} returned a {type(whole).__name__}; expected a tensor")
@@ -162,28 +180,48 @@ def with_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch:
                 f"is a mean or a sum over samples. Say which: landscope.Loss(function, reduction='mean')."
             )
         return loss
-    return replace(loss, reduction=_found_reduction(loss, evaluate, batch, float(whole)))
+    fits = _fitting(loss, evaluate, batch, ("mean", "sum"))
+    for other in others:
+        if float(evaluate(loss, other)) != 0:
+            fits = _fitting(loss, evaluate, other, fits)
+        if len(fits) == 1 or loss.reduction != "unknown":
+            break
+    if loss.reduction != "unknown":
+        return loss
+    if len(fits) > 1:
+        raise LossReductionError(
+            f"the loss {loss.name!r} returns one number per batch, and that is 0 throughout the data: whether it is a mean or "
+            f"a sum over samples cannot be told. Say which: landscope.Loss(function, reduction='mean')."
+        )
+    return replace(loss, reduction=fits[0])
 
 
-def _found_reduction(loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, whole: float) -> Reduction:
-    """A mean or a sum over samples is one however the batch is cut: into thirds, and a few samples one by one.
+def _fitting(
+    loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, candidates: tuple[Reduction, ...]
+) -> tuple[Reduction, ...]:
+    """Those of the candidates that the loss may be. A mean or a sum is one however the batch is cut.
 
-    Thirds alone may agree by chance where they hold about as many samples of each class.
+    It is cut into thirds, and into single samples for the first few: thirds alone may agree by chance where they hold about
+    as many samples of each class.
     """
+    whole = float(evaluate(loss, batch))
+    if not math.isfinite(whole):
+        raise NonFiniteLossError(f"the loss {loss.name!r} is not finite: {whole}")
     few = next(batch.pieces(SINGLE_SAMPLES))
     as_mean, as_sum, fits = _in_parts(loss, evaluate, batch, max(1, batch.size // 3), whole)
     fits &= _in_parts(loss, evaluate, few, 1, float(evaluate(loss, few)))[2]
-    if loss.reduction == "unknown" and fits:
-        return "mean" if "mean" in fits else "sum"
-    if loss.reduction in fits:
-        return loss.reduction
-    raise LossReductionError(
-        f"the loss {loss.name!r} is neither a mean nor a sum over samples"
+    found = tuple(name for name in candidates if name in fits)
+    if found if loss.reduction == "unknown" else loss.reduction in found:
+        return found
+    what = (
+        "is neither a mean nor a sum over samples"
         if loss.reduction == "unknown"
-        else f"the loss {loss.name!r} was declared a {loss.reduction} over samples and is not"
-        f": a batch of {batch.size} gives {whole:.6g}, its parts give {as_mean:.6g} as a mean and {as_sum:.6g} as a sum. A "
-        f"class-weighted mean or a contrast within the batch depends on the batch size. Return one loss per sample: "
-        f"landscope.Loss(function, reduction='per_sample')."
+        else f"was declared a {loss.reduction} over samples and is not"
+    )
+    raise LossReductionError(
+        f"the loss {loss.name!r} {what}: a batch of {batch.size} gives {whole:.6g}, its parts give {as_mean:.6g} as a mean and "
+        f"{as_sum:.6g} as a sum. A class-weighted mean or a contrast within the batch depends on the batch size. Return one "
+        f"loss per sample: landscope.Loss(function, reduction='per_sample')."
     )
 
 
@@ -193,10 +231,10 @@ def _in_parts(
     """The loss of a batch from parts of it, were it a mean or a sum; and which of the two it is."""
     raw_parts = list(batch.pieces(size))
     parts = [float(evaluate(loss, part)) for part in raw_parts]
-    if not all(map(math.isfinite, [whole, *parts])):
-        raise NonFiniteLossError(f"the loss {loss.name!r} is not finite: {whole}")
     as_mean = sum(part.size * value for part, value in zip(raw_parts, parts, strict=True)) / batch.size
     as_sum = sum(parts)
+    if not all(map(math.isfinite, [whole, *parts])):  # a mean over what is not ignored, where everything is
+        return as_mean, as_sum, set()
     tolerance = 1e-3 * max(abs(whole), *map(abs, parts), 1e-12)
     candidates = {"mean": as_mean, "sum": as_sum}
     return as_mean, as_sum, {name for name, value in candidates.items() if abs(value - whole) <= tolerance}

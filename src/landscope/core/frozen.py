@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.weight_norm import WeightNorm
 
 from landscope.core.errors import ModelError, NonFiniteWeightsError
+from landscope.core.padding import keep_padding_constant
 from landscope.core.strided_pointwise import avoid_overruns
 
 __all__ = ["Mode", "frozen_copy", "is_recurrent", "unwrap"]
@@ -74,6 +75,7 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
             ) from error
     twin.eval()
     _differentiate_weight_norm(twin)
+    keep_padding_constant(twin)
     if (device or next((p.device for p in twin.parameters()), torch.device("cpu"))).type == "cpu":
         avoid_overruns(twin)
     if mode == "batch_statistics":

@@ -46,6 +46,8 @@ class Loss:
     name: str = ""
     structured: bool = False
     """Whether the function wants what the model returned (a tuple, a dict), not only its tensor of outputs."""
+    summed: bool = False
+    """Whether the predictions of a sample are added up; the likelihoods average them, and hold for one prediction only."""
 
     def __post_init__(self) -> None:
         if self.reduction not in ("per_sample", "mean", "sum", "unknown"):
@@ -155,16 +157,19 @@ def cross_entropy(outputs: Tensor, targets: object) -> Tensor:
     if targets.is_floating_point():
         return _mean_per_sample(-(log_p * targets.to(log_p.dtype)).sum(dim))
     labels = targets.long()
-    kept = labels != -100
-    picked = -log_p.gather(dim, labels.clamp(min=0).unsqueeze(dim)).squeeze(dim)
-    if labels.dim() == 1:
-        return picked
-    kept_f = kept.to(picked.dtype).flatten(1)
-    return (picked.flatten(1) * kept_f).sum(1) / kept_f.sum(1).clamp(min=1)
+    return _mean_over_kept(-log_p.gather(dim, labels.clamp(min=0).unsqueeze(dim)).squeeze(dim), labels)
 
 
 def _mean_per_sample(values: Tensor) -> Tensor:
     return values if values.dim() == 1 else values.flatten(1).mean(1)
+
+
+def _mean_over_kept(values: Tensor, labels: Tensor) -> Tensor:
+    """The mean over those positions of a sample that are not labelled −100."""
+    if values.dim() == 1:
+        return values
+    kept = (labels != -100).to(values.dtype).flatten(1)
+    return (values.flatten(1) * kept).sum(1) / kept.sum(1).clamp(min=1)
 
 
 def mse(outputs: Tensor, targets: object) -> Tensor:
@@ -234,6 +239,21 @@ def resolve_loss(loss: str | Loss | nn.Module | Callable[..., Tensor]) -> Loss:
         return LOSSES[loss]
     if isinstance(loss, Loss):
         return loss
+    known = _of_criterion(loss)
+    if known is not None:
+        return _added_up(known) if getattr(loss, "reduction", None) == "sum" else known
+    if not callable(loss):
+        raise LossError(f"loss must be a name ({', '.join(LOSSES)}), a Loss or a function, got {type(loss).__name__}")
+    resolved = Loss(loss, takes=_second_argument(loss), structured=not isinstance(loss, nn.Module))
+    reduction = getattr(loss, "reduction", None)
+    declared = (
+        {"none": "per_sample", "mean": "mean", "sum": "sum"}.get(reduction) if isinstance(reduction, str) else None
+    )
+    return replace(resolved, reduction=declared) if declared else resolved  # type: ignore[arg-type]
+
+
+def _of_criterion(loss: object) -> Loss | None:
+    """The loss per sample of a `torch.nn` criterion that is known by name; `None` for others and for weighted ones."""
     if type(loss) is nn.MSELoss:
         return LOSSES["mse"]
     if type(loss) is nn.BCEWithLogitsLoss and loss.weight is None and loss.pos_weight is None:
@@ -249,19 +269,44 @@ def resolve_loss(loss: str | Loss | nn.Module | Callable[..., Tensor]) -> Loss:
             )
 
         return Loss(smoothed, "per_sample", likelihood="categorical", name=f"cross_entropy(smoothing={smoothing})")
-    if not callable(loss):
-        raise LossError(f"loss must be a name ({', '.join(LOSSES)}), a Loss or a function, got {type(loss).__name__}")
-    resolved = Loss(loss, takes=_second_argument(loss), structured=not isinstance(loss, nn.Module))
-    reduction = getattr(loss, "reduction", None)
-    declared = (
-        {"none": "per_sample", "mean": "mean", "sum": "sum"}.get(reduction) if isinstance(reduction, str) else None
-    )
-    return replace(resolved, reduction=declared) if declared else resolved  # type: ignore[arg-type]
+    return None
 
 
 def _uniform_cross_entropy(outputs: Tensor, targets: object) -> Tensor:
-    dim = class_dimension(outputs, _require_labels(targets))
-    return _mean_per_sample(-outputs.log_softmax(dim).mean(dim))
+    labels = _require_labels(targets)
+    dim = class_dimension(outputs, labels)
+    return _mean_over_kept(-outputs.log_softmax(dim).mean(dim), labels)
+
+
+def _added_up(loss: Loss) -> Loss:
+    """The loss with the predictions of a sample added up, as criteria with `reduction="sum"` do."""
+
+    def function(outputs: Tensor, targets: object) -> Tensor:
+        count: Tensor | int = _predictions(loss, outputs, targets)
+        if loss.likelihood == "categorical" and isinstance(targets, Tensor) and targets.dim() > 1:
+            count = count if targets.is_floating_point() else (targets != -100).flatten(1).sum(1)
+        return loss.function(outputs, targets) * count
+
+    return replace(loss, function=function, name=f"{loss.name}(sum)", summed=True)
+
+
+def several_predictions(loss: Loss, outputs: Tensor, targets: object) -> bool:
+    """Whether a sample has more than one prediction, so that their mean and their sum differ.
+
+    >>> import torch
+    >>> several_predictions(LOSSES["mse"], torch.zeros(2, 5), torch.zeros(2, 5))
+    True
+    >>> several_predictions(LOSSES["cross_entropy"], torch.zeros(2, 5), torch.tensor([0, 4]))
+    False
+    """
+    return _predictions(loss, outputs, targets) > 1
+
+
+def _predictions(loss: Loss, outputs: Tensor, targets: object) -> int:
+    classes = 1
+    if loss.likelihood == "categorical":
+        classes = outputs.shape[class_dimension(outputs, _require_labels(targets))]
+    return outputs.numel() // (outputs.shape[0] * classes)
 
 
 def _second_argument(loss: Callable[..., Tensor]) -> Literal["targets", "batch"]:

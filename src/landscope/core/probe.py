@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 
 import torch
@@ -19,17 +21,18 @@ from landscope.core.errors import LossError, NotApplicableError, UnknownNameErro
 from landscope.core.evaluation import Precision, measuring
 from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap
 from landscope.core.ledger import FORWARD, Ledger
-from landscope.core.losses import Loss, check_label_range, label_classes, resolve_loss
+from landscope.core.losses import Loss, check_label_range, label_classes, resolve_loss, several_predictions
 from landscope.core.memory import available_bytes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.core.reading import DataLike, FixedData, read
+from landscope.core.spread import spread
 
 __all__ = ["Probe"]
 
 Params = Mapping[str, Tensor]
 
 CHECKED_SAMPLES = 32
-"""How many samples of the first batch the checks at construction evaluate."""
+"""How many samples the checks at construction evaluate at once: the first ones, and some from all over the data."""
 CPU_WORKING_SET = 2**30
 """Bytes of activations at once on a CPU: more brings no speed there."""
 
@@ -142,10 +145,19 @@ class Probe:
                     for batch in self.batches():
                         check_label_range(classes, self.targets(batch))
             evaluate = lambda loss, batch: loss.function(self.outputs(self._params, batch), self._second(loss, batch))  # noqa: E731
-            self.loss = checks.with_reduction(loss, evaluate, sample)
+            if loss.summed and several_predictions(loss, checks.tensor_output(outputs), self.targets(sample)):
+                loss = replace(loss, likelihood=None)
+            self.loss = checks.with_reduction(loss, evaluate, sample, self._further())
             checks.check_finite_loss(self.loss_sum(self._params, sample), "of the first batch")
             for batch in self._suspicious():
                 checks.check_finite_loss(self.loss_sum(self._params, batch), "of samples with non-finite inputs")
+
+    def _further(self) -> Iterator[Batch]:
+        """Samples beyond the first ones: some from all over the data, then everything."""
+        mixed = spread(self.batches(), self.targets, CHECKED_SAMPLES)
+        pieces = (piece for batch in self.batches() for piece in batch.pieces(CHECKED_SAMPLES))
+        for batch in chain([] if mixed is None else [mixed], pieces):
+            yield Batch(self.ready(batch.raw), batch.size, batch.divisible)
 
     def _suspicious(self) -> Iterator[Batch]:
         """Samples whose inputs hold NaN or infinity: their loss is looked at before anything else."""

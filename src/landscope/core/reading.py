@@ -56,7 +56,11 @@ class FixedData:
                 yield as_tensors(raw)
 
 
-def freeze(data: DataLike, batch_size: int | None = None) -> list[object]:
+class FrozenBatches(list[object]):
+    """Batches that no longer change: a list that is known to hold batches, even if they are bare tensors."""
+
+
+def freeze(data: DataLike, batch_size: int | None = None) -> FrozenBatches:
     """One pass over the data, kept: a list of batches that no longer changes.
 
     Use it where the data differs between passes (random transforms) and one draw of it is to be measured.
@@ -67,7 +71,7 @@ def freeze(data: DataLike, batch_size: int | None = None) -> list[object]:
     """
     source, _, _ = _source(data, batch_size)
     with preserved_rng(*_generators(source)):
-        return [map_tensors(torch.clone, as_tensors(raw)) for raw in source]
+        return FrozenBatches(map_tensors(torch.clone, as_tensors(raw)) for raw in source)
 
 
 def read(data: DataLike, batch_size: int | None = None) -> FixedData:
@@ -98,6 +102,8 @@ def _source(data: DataLike, batch_size: int | None) -> tuple[Iterable[object], b
     """(what to iterate over, whether its batches are the user's own, whether it cannot change)."""
     if batch_size is not None and batch_size < 1:
         raise DataError(f"batch_size must be at least 1, got {batch_size}")
+    if isinstance(data, FrozenBatches):
+        return data, True, True
     if isinstance(data, DataLoader):
         sampler = data.sampler
         if isinstance(sampler, DistributedSampler) and sampler.total_size > len(sampler.dataset):  # type: ignore[arg-type]

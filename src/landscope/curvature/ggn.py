@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.func import grad, jvp
+from torch.func import grad, vjp
 
 from landscope.core.batches import Batch
 from landscope.curvature.gauss_newton import GaussNewtonOperator
@@ -28,4 +28,6 @@ class GGN(GaussNewtonOperator):
         def loss(at: Tensor) -> Tensor:
             return self.probe.loss_of(at, batch)
 
-        return jvp(grad(loss), (z,), (tangent,))[1]
+        _, pull = vjp(grad(loss), z)  # type: ignore[misc]  # a third value comes with has_aux only
+        curved: Tensor = pull(tangent)[0]  # symmetric, and reverse mode is what every loss has
+        return curved

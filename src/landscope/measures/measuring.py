@@ -187,8 +187,8 @@ def _rank(measure: Measure, probe: Probe) -> tuple[int, int]:
 def _predicted(measure: Measure, probe: Probe) -> float:
     try:
         return measure.passes(probe)
-    except LandscopeError:
-        return 0.0  # it will say itself why it does not apply
+    except Exception:  # it will say itself what is wrong, and the others go on
+        return 0.0
 
 
 def _one(measure: Measure, probe: Probe, budget: Budget, rest: list[Measure]) -> Estimate:
@@ -216,7 +216,7 @@ def _attempt(measure: Measure, probe: Probe, budget: Budget, rest: list[Measure]
 def _least(measure: Measure, probe: Probe) -> float:
     try:
         return measure.least(probe)
-    except LandscopeError:
+    except Exception:
         return 0.0
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from landscope.analysis.moments import mean_and_deviation
 from landscope.core.schema import Plain
 from landscope.report.cohorts import Study
 from landscope.report.columns import label, parts
@@ -117,15 +118,17 @@ def _kinds(outcomes: Sequence[str]) -> dict[str, list[str]]:
 def _lines(frame: pd.DataFrame, x: Floats, others: Sequence[str], *, alone: bool) -> list[AxisLine]:
     """A line for each column at each setting of the other axes, which a row of the frame has under its number."""
     found = []
+    finite = frame.astype(np.float64).replace([np.inf, -np.inf], np.nan)
     for setting in dict.fromkeys(others):
         here = np.array([other == setting for other in others])
-        for column in frame:
+        for column in finite:
             kind = "" if alone else parts(str(column))[-1].replace("_", " ")
-            by = pd.Series(frame[column].to_numpy()[here], index=x[here]).dropna().groupby(level=0)
-            mean, spread = by.mean(), by.std(ddof=1).fillna(0.0)
-            if len(mean) > 1:
+            by = pd.Series(finite[column].to_numpy()[here], index=x[here]).dropna().groupby(level=0)
+            moments = {float(place): mean_and_deviation(values.to_numpy()) for place, values in by}
+            if len(moments) > 1:
                 name = " · ".join(part for part in (setting, kind) if part)
-                found.append(AxisLine(name, mean.index.to_numpy(np.float64), mean.to_numpy(), spread.to_numpy()))
+                mean, spread = np.array([*moments.values()]).T
+                found.append(AxisLine(name, np.array([*moments]), mean, np.nan_to_num(spread)))
     return found
 
 

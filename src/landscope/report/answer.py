@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from landscope.analysis import smallest_significant
 from landscope.core.schema import Plain
 from landscope.core.words import counted
-from landscope.report.associations import Associations
+from landscope.report.associations import Associations, models_used
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.embedding import rounded
@@ -26,7 +26,9 @@ NAMED = 3
 """Runs that are named beside a claim."""
 
 
-def answer_section(study: Study, found: Associations | None, claims: Sequence[Claim] = ()) -> Section:
+def answer_section(
+    study: Study, found: Associations | None, claims: Sequence[Claim] = (), notes: Sequence[str] = ()
+) -> Section:
     """Sentences and a forest plot. Where no correlation could answer, the claims do, and it is said why none could."""
     if found is None or _too_few(found):
         silence = _silence(study) if found is None else _chance(found)
@@ -39,6 +41,7 @@ def answer_section(study: Study, found: Associations | None, claims: Sequence[Cl
     if found is not None:
         items += _repeats(study)
     blocks.append(Prose(items=[*items, *filter(None, [through_sentence(study)])]))
+    blocks += [Prose(note, tone="note") for note in (*notes, *study.notes)]
     return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
 
 
@@ -84,24 +87,34 @@ def _silence(study: Study) -> str:
 
 
 def _too_few(found: Associations) -> bool:
-    """Whether no τ of so few models could be significant after adjusting for so many tests."""
-    rules, tests = found.table.rules, len(found.table)
-    return found.table.method == "kendall" and smallest_significant(len(found.cohort), rules.level(tests)) is None
+    """Whether no τ of so few models could be significant after adjusting for so many tests, or there is none at all."""
+    return not found.tests or (found.table.method == "kendall" and _bar(found) is None)
+
+
+def _bar(found: Associations) -> float | None:
+    """The smallest τ that could be significant, in the correlation with the most models."""
+    return smallest_significant(max(found.sizes), found.table.rules.level(found.tests))
 
 
 def _chance(found: Associations) -> str:
-    n, tests = len(found.cohort), len(found.table)
-    symbol = found.table.findings[0].correlation.symbol
+    first = found.table.findings[0].correlation
+    cannot = "Correlations cannot tell whether a measure goes with an outcome"
+    if not found.tests:
+        return f"{cannot}: none is defined ({first.reason})."
     return (
-        f"Correlations cannot tell whether a measure goes with an outcome: no {symbol} of {n} models could count as more than "
-        f"chance after adjusting for {tests} tests."
+        f"{cannot}: no {first.symbol} of {_at_most(found)} models could count as more than chance after adjusting for "
+        f"{counted(found.tests, 'test')}."
     )
+
+
+def _at_most(found: Associations) -> str:
+    sizes = found.sizes
+    return f"{'up to ' * (min(sizes) < max(sizes))}{max(sizes)}"
 
 
 def _words(found: Associations) -> tuple[str, list[str]]:
     pairs = [(m, o) for o in found.outcomes for m in found.measures]
     sure = [pair for pair in pairs if found.sure(*pair)]
-    n, tests = len(found.cohort), len(pairs)
     symbol = found.finding(*pairs[0]).correlation.symbol
     if sure:
         best = max(sure, key=lambda pair: abs(found.finding(*pair).correlation.value or 0.0))
@@ -111,9 +124,10 @@ def _words(found: Associations) -> tuple[str, list[str]]:
         )
         lead = f"{_clause(found, *best)}, in {found.finding(*best).correlation.n} models.{more}"
     else:
-        least = smallest_significant(n, found.table.rules.level(tests)) if found.table.method == "kendall" else None
+        least = _bar(found) if found.table.method == "kendall" else None
         bar = f" With so many tests, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
-        lead = f"No measure can be shown to go with any outcome in {n} models, after adjusting for {tests} tests.{bar}"
+        adjusted = f"after adjusting for {counted(found.tests, 'test')}"
+        lead = f"No measure can be shown to go with any outcome in {_at_most(found)} models, {adjusted}.{bar}"
     return lead, [_outcome(found, outcome) for outcome in found.outcomes] + _asides(found, sure)
 
 
@@ -198,12 +212,13 @@ def _forest(found: Associations) -> Plot:
     left = [f"{len(found.measures) - MEASURES} weaker measures"] * (len(found.measures) > MEASURES)
     left += [f"{len(found.outcomes) - OUTCOMES} outcomes"] * (len(found.outcomes) > OUTCOMES)
     more = f" {' and '.join(left)} are in the tables below.".capitalize() if left else ""
+    used = models_used(found.sizes, len(found.cohort))
     return Plot(
         "forest",
         {"measures": [found.titles[m] for m in order], "outcomes": facets},
-        f"{name} of every measure with every outcome, with its 95% bootstrap interval, n = {len(found.cohort)} models. "
-        f"Right of zero: the larger the measure, the larger the outcome. Filled: significant after adjusting for "
-        f"{len(found.table)} tests.{more}",
+        f"{name} of every measure with every outcome, with its 95% bootstrap interval, n = {used}. Right of "
+        f"zero: the larger the measure, the larger the outcome. Filled: significant after adjusting for "
+        f"{counted(found.tests, 'test')}.{more}",
         kind="forest",
         height=90 + 26 * len(order),
     )

@@ -16,7 +16,7 @@ from landscope.core.errors import UnknownNameError
 from landscope.report.cohorts import Cohort, Study
 from landscope.report.columns import label, value_columns
 
-__all__ = ["Associations", "associate"]
+__all__ = ["Associations", "associate", "models_used"]
 
 FEW = 300
 """Models up to which the full analysis takes seconds."""
@@ -34,6 +34,16 @@ class Associations:
     measures: tuple[str, ...]
     outcomes: tuple[str, ...]
     table: CorrelationTable
+
+    @property
+    def tests(self) -> int:
+        """How many correlations were adjusted for together: those that have a p-value."""
+        return self.table.findings[0].tests
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of models that the correlations rest on, without those that have none."""
+        return [f.correlation.n for f in self.table if f.correlation.p_value is not None]
 
     def finding(self, measure: str, outcome: str) -> Finding:
         """Of two columns."""
@@ -94,6 +104,17 @@ def associate(
             axes=axes if len(axes) > 1 else (),
         )
     return Associations(cohort, titles, measures, outcomes, table)
+
+
+def models_used(sizes: Sequence[int], total: int) -> str:
+    """On how many of a cohort's models correlations rest.
+
+    >>> models_used([40, 40], 40), models_used([7, 7], 40), models_used([38, 40], 40)
+    ('40 models', '7 of 40 models', '38 to 40 models')
+    """
+    fewest, most = min(sizes, default=total), max(sizes, default=total)
+    shown = f"{most}" if fewest == most else f"{fewest} to {most}"
+    return f"{shown} models" if most == total else f"{shown} of {total} models"
 
 
 def _large(table: CorrelationTable, cohort: Cohort, titles: dict[str, str], study: Study) -> CorrelationTable:

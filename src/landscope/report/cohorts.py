@@ -1,25 +1,33 @@
 """Models that may be set against each other: one for each run, at the same checkpoint and kind of temperature.
 
 A run measured as "final" and as "best", before and after temperature scaling, gives four rows that are not four independent
-models. Each kind is a cohort of its own, and a correlation never leaves its cohort.
+models. Each kind is a cohort of its own, and a correlation never leaves its cohort. A model whose temperature could not be fitted
+was measured unscaled: it is none of the scaled ones, and a note says so.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 import pandas as pd
 
 from landscope.core.errors import OperandError, UnknownNameError
 from landscope.core.estimate import Estimate
+from landscope.core.words import counted
 from landscope.report.columns import default_measures, default_outcomes, repeated, value_columns
 from landscope.studies.record import Record, Subject
 from landscope.studies.table import wide_table
 
 __all__ = ["Cohort", "Study", "error_bar", "estimate_of"]
+
+SCALED, PUBLISHED, UNFITTED = "temperature-scaled", "at the paper's temperature", "without its temperature"
+Groups: TypeAlias = dict[tuple[str, str, int], dict[int, Subject]]
+"""By checkpoint, kind of temperature and how many of the same kind a run has before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +54,8 @@ class Study:
     outcomes: tuple[str, ...]
     repeats: Mapping[str, str]
     """Measures that nobody asked for by name and that are another one times a constant: that one."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of the cohorts."""
 
     @property
     def main(self) -> Cohort:
@@ -74,13 +84,14 @@ class Study:
         """Sort the records' models into cohorts; columns that are not given are chosen by what they are, as is a checkpoint."""
         if not records:
             raise OperandError("a report needs at least one record; none came. Run the study first")
-        groups: dict[tuple[str, bool, int], dict[int, Subject]] = {}
+        groups: Groups = {}
         for run, record in enumerate(records):
-            seen: dict[tuple[str, bool], int] = {}
+            seen: Counter[tuple[str, str]] = Counter()
             for subject in record.subjects:
-                kind = (subject.checkpoint, subject.temperature != 1.0)
-                groups.setdefault((*kind, seen.get(kind, 0)), {})[run] = subject
-                seen[kind] = seen.get(kind, 0) + 1
+                kind = (subject.checkpoint, _temperature(subject))
+                groups.setdefault((*kind, seen[kind]), {})[run] = subject
+                seen[kind] += 1
+        groups, notes = _without_unfitted(groups)
         if not groups:
             raise OperandError("none of the records holds a measured model; measure the study's models first")
         kinds = dict.fromkeys(kind for kind, *_ in groups)
@@ -98,7 +109,7 @@ class Study:
         asked = default_measures(frame, chosen) if measures is None else [c for c in measures if c in known]
         conditions = tuple(dict.fromkeys(record.condition for record in records))
         repeats = repeated(frame, asked) if measures is None else {}
-        return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen), repeats)
+        return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen), repeats, notes)
 
 
 def estimate_of(subject: Subject, column: str) -> Estimate | None:
@@ -117,12 +128,41 @@ def error_bar(estimate: Estimate) -> float:
     return max(estimate.stderr, estimate.data_stderr or 0.0) if estimate.status.has_value else math.nan
 
 
-def _cohort(records: Sequence[Record], key: tuple[str, bool, int], members: Mapping[int, Subject]) -> Cohort:
-    checkpoint, scaled, again = key
-    fit = estimate_of(next(iter(members.values())), "calibration.temperature")
-    coded = fit is not None and fit.details.get("as_published")
-    how = ", at the paper's temperature" if coded else ", temperature-scaled" if scaled else ""
-    name = checkpoint + how + (f" ({again + 1})" if again and not coded else "")
+def _temperature(subject: Subject) -> str:
+    """Which kind of temperature a model was measured at; empty for 1."""
+    fit = estimate_of(subject, "calibration.temperature")
+    if fit is None:
+        return SCALED if subject.temperature != 1.0 else ""
+    if not fit.status.has_value:
+        return UNFITTED
+    return PUBLISHED if fit.details.get("as_published") else SCALED
+
+
+def _without_unfitted(groups: Groups) -> tuple[Groups, tuple[str, ...]]:
+    """Models without the temperature that they should have had are left out, or unscaled ones where there are no others."""
+    kept = {key: members for key, members in groups.items() if key[1] != UNFITTED}
+    notes = []
+    for (checkpoint, kind, again), members in groups.items():
+        if kind != UNFITTED or again:
+            continue
+        fits = [estimate_of(subject, "calibration.temperature") for subject in members.values()]
+        reason = Counter(fit.reason for fit in fits if fit is not None).most_common(1)[0][0]
+        others = [own for (other, *_), own in kept.items() if other == checkpoint]
+        if others:
+            total = len(set(members).union(*others))
+            what = (
+                f"{len(members)} of {counted(total, 'model')} ({checkpoint}), left out of the temperature-scaled ones"
+            )
+        else:
+            kept[checkpoint, "", 0] = members
+            what = f"any model ({checkpoint}), shown as they were trained"
+        notes.append(f"No temperature could be fitted to {what}: {reason}.")
+    return kept, tuple(notes)
+
+
+def _cohort(records: Sequence[Record], key: tuple[str, str, int], members: Mapping[int, Subject]) -> Cohort:
+    checkpoint, temperature, again = key
+    name = ", ".join(filter(None, (checkpoint, temperature))) + (f" ({again + 1})" if again else "")
     frame = wide_table(replace(records[run], subjects=(subject,)) for run, subject in members.items())
     frame.index = pd.Index(list(members))
     rows = []

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from landscope.analysis.moments import scaled
+
 __all__ = ["IDENTITY", "better", "default_measures", "default_outcomes", "label", "parts", "repeated", "value_columns"]
 
 SAME, SOME = 1e-5, 3
@@ -163,8 +165,9 @@ def _proportional(first: pd.Series, second: pd.Series) -> bool:
     both = np.isfinite(x) & np.isfinite(y)
     if (np.isfinite(x) != np.isfinite(y)).any() or both.sum() < SOME or len(np.unique(x[both])) < SOME:
         return False
-    factor = float(x[both] @ y[both] / (x[both] @ x[both]))
-    return factor > 0 and bool(np.allclose(y[both], factor * x[both], rtol=SAME, atol=0))
+    (x, _), (y, _) = scaled(x[both]), scaled(y[both])
+    factor = float(x @ y / (x @ x))
+    return factor > 0 and bool(np.allclose(y, factor * x, rtol=SAME, atol=0))
 
 
 def default_measures(frame: pd.DataFrame, outcomes: Sequence[str]) -> list[str]:

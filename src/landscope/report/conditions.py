@@ -1,7 +1,11 @@
-"""The papers' table: a row for each condition, mean ± standard deviation over its models, best and worst marked."""
+"""The papers' table: a row for each condition, mean ± standard deviation over its models, best and worst marked.
+
+Conditions whose models learn from different data are not ranked: their errors are of different tasks, in units of their own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, cast
 
 from landscope.analysis import SummaryTable, summary_table
@@ -19,7 +23,7 @@ def summary_of(study: Study, cohort: Cohort) -> SummaryTable:
     """Outcomes first, then measures; the columns that this cohort has."""
     columns = [c for c in (*study.outcomes, *study.measures) if c in cohort.frame and cohort.frame[c].notna().any()]
     directions: dict[str, Literal["higher", "lower"]] = {
-        c: "higher" if better(c) > 0 else "lower" for c in columns if better(c)
+        c: "higher" if better(c) > 0 else "lower" for c in columns if better(c) and _of_one_task(study)
     }
     return summary_table(
         cohort.frame, rows="condition", columns={c: _title(c, columns) for c in columns}, better=directions
@@ -45,6 +49,17 @@ def condition_section(study: Study, baseline: str | None = None) -> Section:
     return Section("conditions", "Condition by condition", blocks)
 
 
+def _of_one_task(study: Study) -> bool:
+    """Whether all conditions were trained on the same data."""
+    data: dict[str, set[str]] = {}
+    for record in study.records:
+        training = record.spec.get("training")
+        own = training.get("data") if isinstance(training, Mapping) else None
+        data.setdefault(record.condition, set()).add(repr(own))
+    first, *others = data.values()
+    return all(other == first for other in others)
+
+
 def _title(column: str, columns: list[str]) -> str:
     """The label, or the column's own name where two would be called the same."""
     shown = label(column)
@@ -65,9 +80,10 @@ def _table(study: Study, cohort: Cohort, summary: SummaryTable, named: bool) -> 
     arrows = {"higher": "↑", "lower": "↓"}
     heads = [Head(name, unit=arrows.get(summary.better.get(name, ""), "")) for name in summary.columns]
     which = f"{cohort.name[:1].upper()}{cohort.name[1:]}. " if named else ""
-    return Table(
-        [Head("condition", numeric=False), Head("n"), *heads],
-        rows,
-        f"{which}{summary.caption} Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way "
-        f"is better (arrows). For measures of sharpness that is the question.",
+    marks = (
+        "Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way is better (arrows). For "
+        "measures of sharpness that is the question."
+        if _of_one_task(study)
+        else "None is marked as best or worst: the conditions were trained on different data."
     )
+    return Table([Head("condition", numeric=False), Head("n"), *heads], rows, f"{which}{summary.caption} {marks}")

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from landscope.core.schema import Plain
-from landscope.report.associations import Associations
+from landscope.core.words import counted
+from landscope.report.associations import Associations, models_used
 from landscope.report.cohorts import Study
 from landscope.report.columns import label
 from landscope.report.embedding import plot_text, rounded
@@ -51,6 +52,7 @@ def _map(found: Associations, place: int, named: bool) -> Plot:
         )
         hovers.append([plot_text(f"{f.measure}, {f.outcome}: {f.correlation}") for f in findings])
     title = found.cohort.name if named else ""
+    used = models_used(found.sizes, len(found.cohort))
     return Plot(
         f"correlations-{place}",
         {
@@ -80,8 +82,8 @@ def _map(found: Associations, place: int, named: bool) -> Plot:
                 "dragmode": False,
             },
         },
-        f"{_coefficient(found)} of measures (rows) with outcomes (columns), n = {len(found.cohort)} models; blue: together, "
-        f"orange: against. A star: significant after adjusting for {len(found.table)} tests.",
+        f"{_coefficient(found)} of measures (rows) with outcomes (columns), n = {used}; blue: together, "
+        f"orange: against. A star: significant after adjusting for {counted(found.tests, 'test')}.",
         title=title,
         height=110 + 24 * len(found.measures),
     )

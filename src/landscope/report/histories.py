@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from landscope.analysis.moments import scaled
 from landscope.core.schema import Plain
 from landscope.report.cohorts import Study
 from landscope.report.embedding import plot_text, rounded
@@ -100,11 +101,11 @@ def mean_curves(study: Study, history: History) -> list[MeanCurve]:
         grid = np.unique(np.concatenate([x for x, _ in members]))
         grid = grid[decimated(len(grid))]
         # A run that ended early says nothing about later epochs.
-        values = np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in members])
+        values, power = scaled(np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in members]))
         count = np.isfinite(values).sum(0)
         mean = np.nansum(values, 0) / np.maximum(count, 1)
         spread = np.sqrt(np.nansum((values - mean) ** 2, 0) / np.maximum(count - 1, 1))
-        found.append(MeanCurve(number, len(members), grid, mean, spread))
+        found.append(MeanCurve(number, len(members), grid, np.ldexp(mean, power), np.ldexp(spread, power)))
     return found
 
 

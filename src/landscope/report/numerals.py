@@ -24,7 +24,8 @@ def significant(value: float | None, digits: int = 3) -> str:
     if -4 <= size < 6:
         rounded = round(value, digits - 1 - size)
         return f"{rounded:.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
-    return f"{value / 10.0**size:.{digits - 1}f}×10{str(size).translate(SUPERSCRIPTS)}".replace("-", MINUS)
+    lead, _, power = f"{value:.{digits - 1}e}".partition("e")
+    return f"{lead}×10{str(int(power)).translate(SUPERSCRIPTS)}".replace("-", MINUS)
 
 
 def p_value(p: float | None) -> str:

@@ -74,6 +74,7 @@ def write_report(
     baseline: str | None = None,
     checkpoint: str | None = None,
     failed: Sequence[Failure] = (),
+    notes: Sequence[str] = (),
     light: bool = False,
 ) -> Path:
     """Write the report of a study, whole or not at all, and return where it is.
@@ -95,6 +96,7 @@ def write_report(
         baseline: a condition that the others are tested against.
         checkpoint: of which models the question is asked: "final", "best", …; by default of those that most runs have.
         failed: runs that left no record, listed with their reasons.
+        notes: sentences that stand below the answer.
         light: without script, undated and small: figures as they stand (see `landscope.report.light`).
 
     Cost: a few seconds for tens of models, about ten for a thousand. Size: 5 MB, of which Plotly is 4.8; 9 MB for a thousand.
@@ -108,7 +110,7 @@ def write_report(
     packed = files(study, every)
     stated = [claim if isinstance(claim, Claim) else Claim(*claim) for claim in claims or ()]
     sections = [
-        answer_section(study, main, stated),
+        answer_section(study, main, stated, notes),
         claim_section(study, stated),
         estimate_section(study),
         condition_section(study, baseline),

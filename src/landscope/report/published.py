@@ -18,6 +18,7 @@ import pandas as pd
 
 from landscope.analysis import correlation
 from landscope.analysis.coefficients import Method
+from landscope.analysis.moments import mean_and_deviation
 from landscope.report.cohorts import Cohort, Study, estimate_of
 from landscope.report.columns import value_columns
 from landscope.report.numerals import significant
@@ -212,8 +213,7 @@ def _ours(study: Study, condition: str, metric: str, columns: Mapping[str, str])
     values = values[np.isfinite(values)]
     if not len(values):
         return math.nan, math.nan, 0
-    spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    return float(values.mean()), spread, len(values)
+    return *mean_and_deviation(values), len(values)
 
 
 def _correlated(study: Study, found: re.Match[str], columns: Mapping[str, str]) -> tuple[float, float, int]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from landscope.core.schema import Plain
-from landscope.report.associations import Associations
+from landscope.core.words import counted
+from landscope.report.associations import Associations, models_used
 from landscope.report.cohorts import Study
 from landscope.report.correlations import DIVERGING
 from landscope.report.static_style import ACCENT, FAINT, INK, bare, legend, literal, point
@@ -56,8 +57,8 @@ def draw_forest(found: Associations) -> Figure:
     panels[0].set_yticks(range(len(order)), [literal(found.titles[m]) for m in order])
     symbol_of = found.table.findings[0].correlation.symbol
     figure.supxlabel(
-        f"{symbol_of} with 95% interval, n = {len(found.cohort)} models; filled: significant after adjusting for "
-        f"{len(found.table)} tests",
+        f"{symbol_of} with 95% interval, n = {models_used(found.sizes, len(found.cohort))}; filled: significant after "
+        f"adjusting for {counted(found.tests, 'test')}",
         fontsize=7,
     )
     return figure

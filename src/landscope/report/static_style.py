@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from landscope.report.cohorts import Study
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
 FILLS = ("full", "none", "left")
 NAMED = 24
 """Conditions that a legend holds: each colour with each dash."""
+WIDEST = 1e300
+"""Matplotlib finds no ticks for an axis that reaches further."""
 COLUMNS = 5
 HANDLE, LETTER, ROW = 0.5, 0.053, 0.14
 """Inches in a legend, of which the first row has its place in every figure."""
@@ -72,6 +76,11 @@ def bare(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, ScalarFormatter
 
     for axis in (axes.xaxis, axes.yaxis):
+        if max(map(abs, axis.get_view_interval())) > WIDEST:
+            low, high = np.clip(axis.get_view_interval(), -WIDEST, WIDEST)
+            if low == high:
+                low, high = sorted((low, low / 10))
+            axis.set_view_interval(low, high, ignore=True)
         if type(axis.get_major_formatter()) is ScalarFormatter:
             axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axes.spines[["top", "right"]].set_visible(False)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypedDict, cast
 
 from landscope.analysis.coefficients import Method
-from landscope.core.errors import SpecError
+from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.schema import Plain, to_plain
 from landscope.report.page import write_report
 from landscope.report.published import ComparedNumber
@@ -37,7 +37,10 @@ def write_records_report(
     failed: Sequence[Failure] = (),
     light: bool = False,
 ) -> Path:
-    """The report of a study's records: its question and the columns that its analysis names, as far as they were measured."""
+    """The report of a study's records: its question and the columns that its analysis names.
+
+    Those that no record has are left out with a sentence that says so; where that leaves no outcome or measure, it is an error.
+    """
     known = set(wide_table(records).columns)
     return write_report(
         records,
@@ -51,6 +54,7 @@ def write_records_report(
         given=spec.analysis.given if spec.analysis.given in known else None,
         baseline=spec.analysis.baseline,
         failed=failed,
+        notes=_left_out(spec.analysis, known),
         light=light,
     )
 
@@ -77,12 +81,32 @@ def _asked(spec: StudySpec, known: Collection[str]) -> _Asked:
     (its network gives numbers, or shapes) make room for those that it has.
     """
     analysis = spec.analysis
-    outcomes = [column for column in analysis.outcomes if column in known]
-    if analysis.outcomes == AnalysisSpec().outcomes and analysis.outcomes[0] not in known:
-        outcomes = []
+    others = not _outcomes_are_named(analysis) and analysis.outcomes[0] not in known
     return {
-        "measures": None if analysis.measures is None else [c for c in analysis.measures if c in known],
-        "outcomes": outcomes or None,
+        "measures": None if analysis.measures is None else _measured("measure", analysis.measures, known),
+        "outcomes": None if others else _measured("outcome", analysis.outcomes, known) or None,
         "method": analysis.method,
         "checkpoint": analysis.checkpoint,
     }
+
+
+def _outcomes_are_named(analysis: AnalysisSpec) -> bool:
+    return analysis.outcomes != AnalysisSpec().outcomes
+
+
+def _measured(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Those that some record has. Where none is, nothing that was asked can be told."""
+    found = [name for name in names if name in known]
+    if names and not found:
+        raise UnknownNameError.among(f"{kind} of the analysis", names[0], known)
+    return found
+
+
+def _left_out(analysis: AnalysisSpec, known: Collection[str]) -> list[str]:
+    """A sentence for every name of the analysis that no record has."""
+    named = [("measure", name) for name in analysis.measures or ()]
+    named += [("outcome", name) for name in analysis.outcomes if _outcomes_are_named(analysis)]
+    if analysis.given not in (None, AnalysisSpec().given):
+        named.append(("column to account for", str(analysis.given)))
+    errors = [UnknownNameError.among(kind, name, known) for kind, name in named if name not in known]
+    return [f"Left out, because no record has it: {str(error).partition(' Choices: ')[0]}" for error in errors]

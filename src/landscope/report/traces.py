@@ -30,7 +30,7 @@ def spans_decades(values: Iterable[float], spread: float = SPREAD) -> bool:
     (True, False, False)
     """
     known = np.array([v for v in values if np.isfinite(v)], dtype=np.float64)
-    return bool(len(known) and known.min() > 0 and known.max() > spread * known.min())
+    return bool(len(known) and known.min() > 0 and known.max() / spread > known.min())
 
 
 def axis(title: str, values: Iterable[float]) -> dict[str, Plain]:

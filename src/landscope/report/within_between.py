@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from landscope.analysis import Correlation, Simpson
+from landscope.analysis.moments import mean_and_deviation, scaled
 from landscope.core.schema import Plain
-from landscope.report.associations import Associations
+from landscope.report.associations import Associations, models_used
 from landscope.report.cohorts import Study
 from landscope.report.embedding import plot_text, rounded
 from landscope.report.section import Block, Panels, Plot, Prose, Section
-from landscope.report.traces import axis, spans_decades
+from landscope.report.traces import Floats, axis, spans_decades
 
 __all__ = ["within_between_section"]
 
@@ -113,7 +116,7 @@ def _coefficients(found: Associations, views: dict[tuple[str, str], Simpson]) ->
             },
         },
         f"Correlation of all models, of models of the same condition with each other, and of the conditions' means, with 95% "
-        f"intervals where they are known; n = {len(found.cohort)} models.",
+        f"intervals where they are known; n = {models_used([view.overall.n for view in views.values()], len(found.cohort))}.",
         height=110 + 52 * len(names),
     )
 
@@ -138,7 +141,7 @@ def _drawing(study: Study, found: Associations, pair: tuple[str, str]) -> Plot:
     for number in np.unique(condition):
         x, y = (column.to_numpy()[condition == number] for column in values)
         runs = kept.index[condition == number]
-        means.append((x.mean(), y.mean()))
+        means.append((mean_and_deviation(x)[0], mean_and_deviation(y)[0]))
         colour = f"@c{number}"
         data.append(
             {
@@ -155,15 +158,11 @@ def _drawing(study: Study, found: Associations, pair: tuple[str, str]) -> Plot:
             }
         )
         if len(x) >= 3 and np.ptp(x) > 0:
-            slope, level = np.polyfit(x, y, 1)
-            ends = np.array([x.min(), x.max()])
             width = 2.0 if len(study.conditions) <= FEW else 0.7
-            data.append(_line(_back(ends, logs[0]), _back(slope * ends + level, logs[1]), colour, "solid", width))
+            data.append(_line(_fitted(x, y), logs, colour, "solid", width))
     order = np.array(sorted(means))
     if len(order) >= 3 and np.ptp(order[:, 0]) > 0:
-        slope, level = np.polyfit(order[:, 0], order[:, 1], 1)
-        ends = order[[0, -1], 0]
-        data.append(_line(_back(ends, logs[0]), _back(slope * ends + level, logs[1]), "@ink", "dash", 2.0))
+        data.append(_line(_fitted(*order.T), logs, "@ink", "dash", 2.0))
     axes = {key: axis(found.titles[column], kept[column]) for key, column in zip(("xaxis", "yaxis"), pair, strict=True)}
     return Plot(
         f"within-{measure}-{outcome}",
@@ -173,11 +172,20 @@ def _drawing(study: Study, found: Associations, pair: tuple[str, str]) -> Plot:
     )
 
 
+def _fitted(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """Both ends of the straight line through the points."""
+    (x, wide), (y, high) = scaled(x), scaled(y)
+    slope, level = np.polyfit(x, y, 1)
+    ends = np.array([x.min(), x.max()])
+    return np.ldexp(ends, wide), np.ldexp(slope * ends + level, high)
+
+
 def _back(values: np.ndarray, log: bool) -> Plain:
     return rounded(10.0**values if log else values)
 
 
-def _line(x: Plain, y: Plain, colour: str, dash: str, width: float) -> dict[str, Plain]:
+def _line(ends: tuple[Floats, Floats], logs: Sequence[bool], colour: str, dash: str, width: float) -> dict[str, Plain]:
+    x, y = map(_back, ends, logs)
     return {
         "type": "scatter",
         "mode": "lines",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from landscope.core.errors import SpecError
 from landscope.core.schema import Plain, to_plain
-from landscope.training.checkpoint import forget_state, write_json
-from landscope.training.result import HISTORY, SPEC
+from landscope.training.checkpoint import write_json
+from landscope.training.result import SPEC, forget_result
 from landscope.training.spec import TrainingSpec
 
 __all__ = ["differences", "prepare_folder"]
@@ -33,8 +33,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
     if writes:
         path.mkdir(parents=True, exist_ok=True)
         if not resume:
-            (path / HISTORY).unlink(missing_ok=True)
-            forget_state(path)
+            forget_result(path)
         write_json(path / SPEC, own)
     return path
 

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import nn
 
 from landscope.core.distributed import processes
-from landscope.core.errors import SpecError
 from landscope.core.seeding import preserved_rng
 from landscope.training.callbacks import Callback
 from landscope.training.capturing import own_stream
@@ -80,10 +79,8 @@ def train(
     task = make_task(settings, model=model, data=data).to(place)
     given = fingerprints(task, model=model is not None, data=data is not None)
     where = prepare_folder(folder, settings, resume=resume, writes=rank() == 0) if folder is not None else None
-    if where is not None and resume and (done := load_result(where, settings, task.model)):
-        if done[1] != given:
-            raise SpecError(f"{where} holds a run that began from another model or other data")
-        return done[0]
+    if where is not None and resume and (done := load_result(where, settings, task.model, given)):
+        return done
     with preserved_rng(), _threads(threads), interruptible(time_limit, should_stop) as interruption:
         run = Run(task, folder=where, callbacks=callbacks, graphs=graphs)
         try:
@@ -164,6 +161,7 @@ def _result(run: Run, stopped: str) -> Trained:
         spec=task.spec,
         seconds=run.elapsed(),
         folder=run.folder,
+        rows=task.rows.name,
     )
 
 

@@ -78,6 +78,8 @@ def train_pool(
     started = time.monotonic()
     if way not in ("auto", "together", "one by one"):
         raise SpecError(f"way: 'auto', 'together' or 'one by one' was expected, got {way!r}")
+    if at_once is not None and at_once < 1:
+        raise SpecError(f"at_once: a number of members ≥ 1 was expected, got {at_once!r}")
     specs = member_specs(training_spec(spec), seeds, overrides)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     task = make_task(specs[0], data=data).to(place)

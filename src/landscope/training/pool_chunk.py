@@ -38,7 +38,7 @@ class Places:
     chunk: Path | None = None
     members: Mapping[int, Path] = field(default_factory=dict)
     given: Mapping[str, str] = field(default_factory=dict)
-    """Fingerprints of what came as an argument, which belong to a result."""
+    """Fingerprints of what came as an argument, which belong to a checkpoint and to a result."""
 
 
 class Chunk:
@@ -55,7 +55,8 @@ class Chunk:
         self._started = self._saved = time.monotonic()
         steps = task.spec.snapshots
         self._snapshots: dict[int, dict[int, dict[str, Tensor]]] = {
-            number: load_snapshots(places.members.get(number), steps, state.step) for number in state.numbers
+            number: load_snapshots(places.members.get(number), steps, state.step - 1 if failed < 0 else failed)
+            for number, failed in zip(state.numbers, state.health.failed_at.tolist(), strict=True)
         }
         self._enter(state)
         self._keep_snapshots()
@@ -213,5 +214,5 @@ class Chunk:
         if self.places.chunk is None or time.monotonic() - self._saved < every:
             return
         self.state.seconds = self.elapsed()
-        save_state(self.places.chunk, self.state.tensors(), self.state.plain())
+        save_state(self.places.chunk, self.state.tensors(), {**self.state.plain(), "given": dict(self.places.given)})
         self._saved = time.monotonic()

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from torch import nn
 from landscope.core.errors import SpecError
 from landscope.training.checkpoint import load_state, write_json
 from landscope.training.folders import prepare_folder
+from landscope.training.given import require_same
 from landscope.training.pool_leaving import FAILED
 from landscope.training.pool_state import ChunkState
 from landscope.training.pool_ways import Way
@@ -76,12 +78,9 @@ class PoolFolder:
         """The result of a member that is done or has failed."""
         if number not in self.members:
             return None
-        found = load_result(self.members[number], self._specs[number], model)
-        if found is None:
+        result = load_result(self.members[number], self._specs[number], model, self.given)
+        if result is None:
             return None
-        result, given = found
-        if given != self.given:
-            raise SpecError(f"{self.members[number]} holds a run that began from another model or other data")
         return replace(result, finished=not result.stopped.startswith(FAILED))
 
     def chunk(self, first: int) -> Path | None:
@@ -97,15 +96,24 @@ class PoolFolder:
         if self._root is not None:
             shutil.rmtree(self._root / f"chunk-{first:03d}", ignore_errors=True)
 
-    def under_way(self, done: Sequence[int], device: torch.device) -> dict[int, ChunkState]:
-        """The chunks that have a checkpoint, by the first member, without the members that are done."""
+    def under_way(self, missing: Collection[int], device: torch.device) -> dict[int, ChunkState]:
+        """The chunks that have a checkpoint, by the first member, with those of their members that are missing."""
         found: dict[int, ChunkState] = {}
         for path in sorted(self._root.glob("chunk-*")) if self._root is not None else ():
             state = load_state(path)
             if state is None:
                 continue
-            whole = ChunkState.restored(state[0], cast(dict[str, Any], state[1]), device)
-            rest = [at for at, number in enumerate(whole.numbers) if number not in done]
+            plain = cast(dict[str, Any], state[1])
+            whole = ChunkState.restored(state[0], plain, device)
+            rest = [at for at, number in enumerate(whole.numbers) if number in missing]
             if rest:
+                self._require_given(path, plain)
                 found[int(path.name.removeprefix("chunk-"))] = whole.take(rest)
         return found
+
+    def _require_given(self, path: Path, plain: Mapping[str, Any]) -> None:
+        if "given" in plain:
+            require_same(path, plain["given"], self.given)
+        elif self.given:
+            told = "was written by an older version, which did not note its data: it goes on with the given data"
+            warnings.warn(f"{path} {told}. If that is not its own, begin anew with resume=False", stacklevel=2)

@@ -52,6 +52,7 @@ def leave(
             stopped=reason,
             spec=specs[number],
             seconds=state.seconds,
+            rows=task.rows.name,
         )
     return found
 

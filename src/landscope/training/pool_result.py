@@ -135,7 +135,7 @@ class Pool:
     def __repr__(self) -> str:
         spec: TrainingSpec = self.members[0].spec
         done = sum(member.finished for member in self.members)
-        what = f"{len(self)} × {spec.model.name} on {spec.data.name}, {done} finished, {len(self.failed)} failed"
+        what = f"{len(self)} × {spec.model.name} on {self.task.rows.name}, {done} finished, {len(self.failed)} failed"
         return f"Pool({what}, {self.seconds:.1f} s, {self.choice.way}: {self.choice.reason})"
 
 

@@ -73,6 +73,7 @@ class Conditions:
             spec=self.specs[number],
             seconds=0.0,
             folder=self.folder.members.get(number),
+            rows=self.task.rows.name,
         )
 
 
@@ -80,8 +81,7 @@ def together(on: Conditions, missing: Sequence[int], at_once: int) -> Results:
     """Members in chunks of at most `at_once`, each one program; chunks that do not fit into memory are halved."""
     device = on.task.train.y.device
     results: Results = {}
-    done = sorted(set(range(len(on.specs))) - set(missing))
-    started = on.folder.under_way(done, device) if on.resume else {}
+    started = on.folder.under_way(missing, device) if on.resume else {}
     busy = {number for state in started.values() for number in state.numbers}
     fresh = [number for number in missing if number not in busy]
     queue: deque[tuple[int, list[int]]] = deque((first, state.numbers) for first, state in started.items())

@@ -159,8 +159,8 @@ class PoolStep:
                     value.copy_(torch.where(over(alive, value), value, before[name]))
                 still = {"rate": 0.0, "corrected_rate": 0.0, "shrink": 1.0}
                 numbers = {k: v.where(alive, still[k]) if k in still else v for k, v in numbers.items()}
-            if self._spec.clip_norm is not None:
-                share = (numbers["clip_norm"] / (_norms(list(total.values())) + 1e-6)).clamp(max=1.0)
+            if (bound := numbers.get("clip_norm")) is not None:
+                share = (bound / (_norms(list(total.values())) + 1e-6)).clamp(max=1.0).where(bound.isfinite(), 1.0)
                 total = {name: g * over(share.to(g.dtype), g) for name, g in total.items()}
             update(self._spec.optimizer, stack.params, total, self._state, numbers, self._settings.decays)
             self._number += 1
@@ -208,7 +208,7 @@ def _fixed(specs: Sequence[TrainingSpec]) -> dict[str, Tensor]:
     if specs[0].sam is not None:
         sams = [spec.sam for spec in specs if spec.sam is not None]
         columns |= {"rho": [sam.rho for sam in sams], "eta": [sam.eta for sam in sams]}
-    if specs[0].clip_norm is not None:
+    if any(spec.clip_norm is not None for spec in specs):
         columns["clip_norm"] = [spec.clip_norm or math.inf for spec in specs]
     return {name: torch.tensor(values, dtype=torch.float64) for name, values in columns.items()}
 

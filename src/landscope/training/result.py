@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +23,18 @@ from torch import Tensor, nn
 from landscope.core.errors import TrainingError
 from landscope.core.schema import Plain, to_plain
 from landscope.training.checkpoint import forget_state, read_tensors, write_json, write_tensors
+from landscope.training.given import require_same
 from landscope.training.history import Row
+from landscope.training.rows import GIVEN
 from landscope.training.spec import TrainingSpec
 from landscope.training.state import weights_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Trained", "load_result", "save_result", "save_snapshot", "with_weights"]
+__all__ = ["Trained", "forget_result", "load_result", "save_result", "save_snapshot", "with_weights"]
 
-SPEC, HISTORY = "spec.json", "history.json"
+SPEC, HISTORY, WEIGHTS = "spec.json", "history.json", ("final", "best", "average")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,8 @@ class Trained:
     spec: TrainingSpec
     seconds: float
     folder: Path | None = None
+    rows: str = ""
+    """What it was trained on: the name of a data set, or the given data."""
 
     @property
     def epochs(self) -> int:
@@ -68,8 +73,8 @@ class Trained:
 
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stopped"
-        what = f"{self.spec.model.name} on {self.spec.data.name}, {self.epochs} epochs, {self.seconds:.1f} s"
-        return f"Trained({what}, {state}: {self.stopped})"
+        what = f"{self.spec.model.name} on {self.rows or self.spec.data.name}"
+        return f"Trained({what}, {self.epochs} epochs, {self.seconds:.1f} s, {state}: {self.stopped})"
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -86,10 +91,14 @@ def save_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor]) -> Non
 
 
 def load_snapshots(folder: Path | None, steps: tuple[int, ...], until: int) -> dict[int, dict[str, Tensor]]:
-    """Those of the snapshots that were kept until a step."""
+    """The snapshots that were kept until a step; one whose file is gone is warned of."""
     if folder is None:
         return {}
     paths = {step: _snapshot(folder, step) for step in steps if step <= until}
+    if gone := [str(path) for path in paths.values() if not path.is_file()]:
+        warnings.warn(
+            f"{', '.join(gone)}: gone, so these snapshots are missing. resume=False makes them anew", stacklevel=2
+        )
     return {step: read_tensors(path)[0] for step, path in paths.items() if path.is_file()}
 
 
@@ -99,7 +108,7 @@ def _snapshot(folder: Path, step: int) -> Path:
 
 def save_result(folder: Path, result: Trained, given: Mapping[str, str]) -> None:
     """Write a finished run; the checkpoint that it came from is no longer needed."""
-    for name, model in (("final", result.model), ("best", result.best), ("average", result.average)):
+    for name, model in zip(WEIGHTS, (result.model, result.best, result.average), strict=True):
         if model is not None:
             write_tensors(folder / f"{name}.safetensors", weights_of(model))
     content: dict[str, Plain] = {
@@ -113,16 +122,25 @@ def save_result(folder: Path, result: Trained, given: Mapping[str, str]) -> None
     forget_state(folder)
 
 
-def load_result(folder: Path, spec: TrainingSpec, model: nn.Module) -> tuple[Trained, dict[str, str]] | None:
-    """The finished run in a folder, and what it was given; `None` where there is none."""
+def forget_result(folder: Path) -> None:
+    """Remove everything that a run has written but its spec; the history first, whose presence means done."""
+    (folder / HISTORY).unlink(missing_ok=True)
+    forget_state(folder)
+    for old in (*(folder / f"{name}.safetensors" for name in WEIGHTS), *folder.glob("snapshots/step-*.safetensors")):
+        old.unlink(missing_ok=True)
+
+
+def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mapping[str, str]) -> Trained | None:
+    """The finished run in a folder, `None` where there is none; one that was given something else is refused."""
     path = folder / HISTORY
     if not path.is_file():
         return None
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        history, scores = content["history"], content["scores"]
+        history, scores, there = content["history"], content["scores"], content["given"]
     except (OSError, ValueError, KeyError) as error:
         raise TrainingError(f"{path} is damaged: {error}. Train anew with resume=False") from error
+    require_same(folder, there, given)
 
     def kept(name: str) -> nn.Module | None:
         file = folder / f"{name}.safetensors"
@@ -131,10 +149,10 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module) -> tuple[Tra
     final = kept("final")
     if final is None:
         raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train anew with resume=False")
-    result = Trained(
+    return Trained(
         model=final,
-        best=kept("best"),
-        average=kept("average"),
+        best=kept("best") if spec.early_stopping else None,
+        average=kept("average") if spec.averaging else None,
         snapshots=load_snapshots(folder, spec.snapshots, int(history[-1]["step"]) if history else 0),
         history=history,
         scores=scores,
@@ -143,5 +161,5 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module) -> tuple[Tra
         spec=spec,
         seconds=content["seconds"],
         folder=folder,
+        rows=GIVEN if "data" in there else spec.data.name,
     )
-    return result, content["given"]

@@ -21,6 +21,8 @@ DataLike = DataSplits | Mapping[str, object]
 """Splits as `landscope.data.load` gives them, or "train", "validation", "test" → (x, y) or a Dataset of such pairs."""
 
 SPLITS = ("train", "validation", "test")
+GIVEN = "the given data"
+"""What rows are called that came as an argument."""
 
 
 @dataclass(frozen=True, kw_only=True)

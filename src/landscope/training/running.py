@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from landscope.training.checkpoint import load_state, save_state
 from landscope.training.compiling import Compiled, parts_to_compile
 from landscope.training.evaluating import evaluate
 from landscope.training.feeding import Feed, seed_noise
+from landscope.training.given import require_same
 from landscope.training.history import epoch_row, has_row, row_before
 from landscope.training.memory_format import memory_format
 from landscope.training.objectives import FAM
@@ -80,14 +82,13 @@ class Run:
     def begin(self, resume: bool, given: dict[str, str]) -> None:
         """Start at the first step, or where the last checkpoint was written."""
         self._given = given
-        found = load_state(self.folder) if resume and self.folder is not None else None
-        if found is not None:
+        folder = self.folder
+        if resume and folder is not None and (found := load_state(folder)) is not None:
             tensors, plain = found
             assert isinstance(plain, dict)
-            if plain["given"] != given:
-                raise SpecError(f"{self.folder} holds a run that began from another model or other data")
+            require_same(folder, cast(dict[str, str], plain["given"]), given)
             self.state.restore(tensors, plain)
-            self.snapshots = load_snapshots(self.folder, self.task.spec.snapshots, self.state.step)
+            self.snapshots = load_snapshots(folder, self.task.spec.snapshots, self.state.step - 1)
         self._before = self.state.seconds
         self._keep_snapshot()
 

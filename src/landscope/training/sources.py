@@ -1,7 +1,7 @@
 """From a spec to what is trained: the model, its rows, the loss, and how the model is called on rows.
 
 Options of the network that the data decides (`num_classes`, `in_channels`, `in_features`, `image_size`) are filled in where
-the network has them and the spec leaves them out. Combinations that cannot work are refused here, before anything starts.
+the network has them and the spec leaves them out. Combinations that cannot work are refused, before anything starts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.checks import tensor_output
-from landscope.core.errors import LandscopeError, SpecError
+from landscope.core.errors import SpecError
 from landscope.core.frozen import unwrap
 from landscope.core.importing import call_imported, import_function, is_import
 from landscope.core.losses import LOSSES, Loss, resolve_loss
@@ -24,7 +24,8 @@ from landscope.data import Split
 from landscope.models import MODELS, build
 from landscope.models.inputs import takes_vectors
 from landscope.training.order import steps_per_epoch
-from landscope.training.rows import DataLike, Rows, as_rows, load_rows
+from landscope.training.refusing import refuse_what_cannot_work
+from landscope.training.rows import GIVEN, DataLike, Rows, as_rows, load_rows
 from landscope.training.spec import ModelSpec, TrainingSpec
 
 __all__ = ["Forward", "Task", "built_model", "make_task"]
@@ -33,13 +34,16 @@ Callee = Callable[..., object]
 Forward = Callable[[Callee, Tensor], Tensor]
 """How a model is called on inputs: `forward(model, x)`. The model may be any function with its signature."""
 
+REGRESSION = ("mse", "dice")
+"""Losses to which whole numbers are numbers, not classes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What is trained, and on what.
 
     `objective` is minimised and `loss` reported: they differ by label smoothing. `classes` is 0 where the targets are no
-    classes.
+    classes, or none to the loss.
     """
 
     spec: TrainingSpec
@@ -57,7 +61,7 @@ class Task:
     @property
     def classes(self) -> int:
         """How many classes there are."""
-        return self.rows.classes
+        return 0 if self.loss.name in REGRESSION else self.rows.classes
 
     @property
     def steps_per_epoch(self) -> int:
@@ -90,7 +94,7 @@ def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataL
     >>> task.forward(task.model, task.train.x[:5]).shape, task.loss, task.steps_per_epoch
     (torch.Size([5, 10]), Loss('cross_entropy', reduction='per_sample'), 10)
     """
-    rows = as_rows(data, "the given data") if data is not None else load_rows(spec.data)
+    rows = as_rows(data, GIVEN) if data is not None else load_rows(spec.data)
     dtype = torch.float64 if spec.precision == "float64" else torch.float32
     rows = rows.to(dtype=dtype)
     if not len(rows.train.y):
@@ -101,8 +105,7 @@ def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataL
     task = Task(
         spec=spec, model=net, rows=rows, loss=loss, objective=_smoothed(loss, spec), forward=_forward(net, spec, rows)
     )
-    _check_regularisers(task)
-    _check_fit(task)
+    refuse_what_cannot_work(task)
     return task
 
 
@@ -177,56 +180,3 @@ def _call(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
 
 def _takes(model: nn.Module, argument: str) -> bool:
     return argument in inspect.signature(model.forward).parameters
-
-
-def _check_regularisers(task: Task) -> None:
-    """What a spec asks for and this data or model cannot give."""
-    spec, rows = task.spec, task.rows
-    images = rows.train.x.dim() == 4 and rows.train.x.is_floating_point()
-    shape = "×".join(map(str, rows.train.x.shape[1:])) or "single numbers"
-    if spec.augmentation is not None and (not images or rows.kind == "reconstruction"):
-        raise SpecError(f"augmentation: is for images with labels; the rows of {rows.name} are {shape}, {rows.kind}")
-    if spec.channels_last and not images:
-        raise SpecError(f"channels_last: is for images; the rows of {rows.name} are {shape}")
-    if spec.early_stopping is not None and not len(rows.validation.y):
-        raise SpecError(
-            f"early_stopping: {rows.name} has no validation rows; give data the option `validation`, or rows of that name"
-        )
-    if spec.early_stopping is not None and spec.early_stopping.metric == "error" and not rows.classes:
-        raise SpecError(f"early_stopping.metric: {rows.name} has no classes to be wrong about; use the metric `loss`")
-    if not task.steps_per_epoch:
-        raise SpecError(f"drop_last: {len(rows.train.y)} rows are less than one batch of {spec.batch_size}")
-    if spec.sam and spec.sam.micro_batch and spec.sam.micro_batch > min(_batch(task), len(rows.train.y)):
-        raise SpecError(f"sam.micro_batch: {spec.sam.micro_batch} rows are more than a batch of {_batch(task)}")
-    if late := [step for step in spec.snapshots if step > task.steps]:
-        raise SpecError(f"snapshots: step {late[0]:,} is beyond the {task.steps:,} steps of the run")
-
-
-def _batch(task: Task) -> int:
-    size = task.spec.batch_size
-    return len(task.train.y) if size == "full" else size
-
-
-@torch.no_grad()
-def _check_fit(task: Task) -> None:
-    """Two rows go through the model and the loss, so that a model for other data is told so in words."""
-    rows, model = task.rows, task.model
-    x, y = (part[:2] for part in rows.train)
-    modes = [(module, module.training) for module in model.modules()]
-    home = next((p.device for p in model.parameters()), x.device)
-    try:
-        outputs = _forward(model, task.spec, rows.to(home))(model.eval(), x.to(home)).cpu()
-        if rows.classes and task.loss.likelihood == "categorical" and outputs.shape[1] < rows.classes:
-            raise SpecError(f"model: it has {outputs.shape[1]} outputs and {rows.name} has {rows.classes} classes")
-        task.objective.function(outputs, y)
-    except LandscopeError as error:
-        raise error if isinstance(error, SpecError) else SpecError(f"loss: {error}") from error
-    except Exception as error:
-        found = f"{'×'.join(map(str, x.shape[1:]))} of {str(x.dtype).removeprefix('torch.')}"
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise SpecError(
-            f"model: {task.spec.model.name} does not take the rows of {rows.name}, {found}: {reason}"
-        ) from error
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -84,6 +84,8 @@ class OptimizerSpec:
     decoupled: bool = False
 
     def __post_init__(self) -> None:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise SpecError(f"betas must each be ≥ 0 and < 1; {list(self.betas)} came")
         if self.nesterov and (self.name != "sgd" or self.momentum == 0):
             raise SpecError("nesterov is for sgd with momentum")
 
@@ -249,6 +251,10 @@ class TrainingSpec:
             LOSSES[self.loss]
         if self.label_smoothing and self.loss not in (None, "cross_entropy"):
             raise SpecError(f"label_smoothing is for cross_entropy, not for {self.loss}")
+        if self.augmentation and min(self.augmentation.crop, self.augmentation.cutout) < 0:
+            raise SpecError(
+                f"augmentation: crop and cutout are pixels, ≥ 0, but are {self.augmentation.crop} and {self.augmentation.cutout}"
+            )
         if self.batch_size != "full" and self.accumulate > self.batch_size:
             raise SpecError(f"a batch of {self.batch_size} has no {self.accumulate} parts")
         if self.sam and self.sam.micro_batch and self.accumulate > 1:

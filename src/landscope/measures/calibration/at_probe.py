@@ -75,12 +75,17 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
     """One row of logits and one label per sample, or a reason, from shapes and types alone, why there are none."""
     if not isinstance(y, Tensor):
         raise NotApplicableError("there are no labels to compare predictions with")
+    if y.dtype == torch.bool:
+        y = y.long()
     if probe.loss.likelihood == "bernoulli" and z.numel() == len(y) == y.numel():
         z = z.reshape(-1, 1)
         return torch.cat([torch.zeros_like(z), z], 1), y.reshape(-1)
     if y.is_floating_point():
-        what = "label distributions (see the human_… functions)" if y.shape == z.shape else f"{y.dtype} numbers"
-        raise NotApplicableError(f"one class label per sample is needed; the targets are {what}")
+        distributions = y.shape == z.shape and probe.loss.likelihood is not None
+        what = "label distributions (see the human_… functions)" if distributions else f"real numbers ({y.dtype})"
+        raise NotApplicableError(
+            f"these measures are for classes, and one class label per sample is needed; the targets are {what}"
+        )
     if z.dim() != 2 or z.shape[1] < 2 or y.shape != z.shape[:1]:
         raise NotApplicableError(
             f"logits (n, C) and labels (n,) are needed; the model gives {tuple(z.shape)} for targets {tuple(y.shape)}"

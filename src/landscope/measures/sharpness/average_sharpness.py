@@ -4,7 +4,7 @@
 
 ρ is the standard deviation of each coordinate, so that ‖δ‖₂ ≈ ρ√P. For small ρ it is ½ρ² Σ c_i² H_ii: plain, half of
 ρ² tr H. Noise comes in pairs ±δ, in which everything odd cancels, the gradient first of all; the error bar is that of
-the mean over pairs. samples + 1 forward passes.
+the mean over pairs, widened where there are few of them (Student), so that two of it cover 95 %. samples + 1 forward passes.
 """
 
 from __future__ import annotations

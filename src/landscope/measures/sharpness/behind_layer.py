@@ -19,7 +19,7 @@ from landscope.core.errors import DifferentiationError
 from landscope.core.memory import is_out_of_memory
 from landscope.core.probe import Probe
 from landscope.measures.shared import once_per_probe
-from landscope.measures.sharpness.layer_sites import Layer, replaced_output, some_samples
+from landscope.measures.sharpness.layer_sites import Layer, replaced_output, some_samples, visits_all
 
 __all__ = ["Behind", "behind_layer", "share_behind"]
 
@@ -62,18 +62,24 @@ class Behind:
         return pull(tangents, True) if batched else torch.stack([pull(seed, False) for seed in tangents])
 
 
-def behind_layer(probe: Probe, layer: Layer, batch: Batch) -> Behind:
-    """Run a piece of data, cut at the layer's output, and differentiate what follows once."""
-    held: list[Tensor] = []
+def behind_layer(probe: Probe, layer: Layer, batch: Batch) -> Behind | None:
+    """Run a piece of data, cut at the layer's output, and differentiate what follows once.
+
+    `None` where the samples do not go through the layer together, one row for each: then there is no H_i to speak of.
+    """
+    seen: list[Tensor] = []
+    leaves: list[Tensor] = []
 
     def cut(x: Tensor, out: Tensor) -> Tensor:
-        leaf = out.detach().requires_grad_()
-        held.extend((x.detach().clone(), leaf))
-        return leaf.clone()  # what follows may work in place, which a leaf does not allow
+        seen.append(x.detach().clone())
+        leaves.append(out.detach().requires_grad_())
+        return leaves[-1].clone()  # what follows may work in place, which a leaf does not allow
 
     with replaced_output(layer, cut), plain_derivatives():
         loss = probe.loss_sum(probe.params, batch)
-    inputs, leaf = held
+    if not visits_all(seen, leaves, batch):
+        return None
+    inputs, leaf = seen[0], leaves[0]
     if not loss.requires_grad:
         return Behind(inputs, leaf, torch.zeros_like(leaf))
     (slope,) = torch.autograd.grad(loss, leaf, create_graph=True, allow_unused=True, materialize_grads=True)
@@ -84,8 +90,8 @@ def behind_layer(probe: Probe, layer: Layer, batch: Batch) -> Behind:
 def share_behind(probe: Probe, layer: str) -> float:
     """Activations kept behind a layer over those of a whole gradient: about what a derivative there costs, in gradients."""
     module = probe.module(layer)
-    one, two = some_samples(probe, 1), some_samples(probe, 2)
-    if two.size == one.size:
+    two, four = some_samples(probe, 2), some_samples(probe, 4)  # a single one may lose its dimension (`squeeze`)
+    if four.size == two.size:
         return 1.0
 
     def whole(batch: Batch) -> int:
@@ -100,4 +106,4 @@ def share_behind(probe: Probe, layer: str) -> float:
             return saved_bytes(lambda: probe.loss_sum(probe.params, batch))
 
     with probe.measuring():
-        return max(behind(two) - behind(one), 1) / max(whole(two) - whole(one), 1)
+        return max(behind(four) - behind(two), 1) / max(whole(four) - whole(two), 1)

@@ -1,8 +1,9 @@
-"""Random signs that belong to a sample: drawn from its content, not from its place in the data.
+"""Random signs that belong to a sample: drawn from its key, not from its place in the data.
 
 Where every sample gets probes of its own, the noise of an estimate falls with the number of samples, not only with the
-number of probes. Drawn from the sample's content, the probes are the same whatever the batch size, the order of the
-data and the number of processes. The bits are those of splitmix64 (Steele, Lea & Flood 2014) in counter mode.
+number of probes. Drawn from the sample's key (`sample_keys`: its content and the number of its copy), the probes are
+the same whatever the batch size, the order of the data and the number of processes. The bits are those of splitmix64
+(Steele, Lea & Flood 2014) in counter mode.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ __all__ = [
 
 PRODUCT = 3.0
 """Passes of one Hessian product."""
+RESOLVED = 20
+"""How many times the tolerance an eigenvalue must be to be told from its neighbours."""
 USUAL_PRODUCTS = 25
 """Products that a top eigenvalue usually takes."""
 
@@ -178,7 +180,12 @@ class FisherBottomEigenvalue(_Eigenvalue):
 @register("log_volume")
 @dataclass(frozen=True, kw_only=True)
 class LogVolume(_Eigenvalue):
-    """Σ_{j≤k} log λ_j of the Hessian: the log volume of the minimum along its k sharpest directions (Wu et al. 2017)."""
+    """Σ_{j≤k} log λ_j of the Hessian: the log volume of the minimum along its k sharpest directions (Wu et al. 2017).
+
+    Values θ_j from a subspace lie below the λ_j, all of them, so that their errors add up instead of cancelling: `stderr` is
+    Σ_j log(1 + ρ_j/θ_j) with the residuals ρ_j, and the volume is at least the value. Where `tol`·λ₁ is more than a twentieth of
+    θ_k, one near θ_k may be missing from the k largest: every θ_j may then be short by 2·`tol`·λ₁ more, and `reason` says so.
+    """
 
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "LA"
@@ -189,13 +196,25 @@ class LogVolume(_Eigenvalue):
     def _measure(self, probe: Probe) -> Estimate:
         pairs = self._pairs(probe)
         values, bounds = pairs.values.tolist(), pairs.residuals.tolist()
-        if values[-1] <= 0:
-            positive = sum(v > 0 for v in values)
-            raise NotApplicableError(f"only {positive} of the {self.k} largest eigenvalues are positive; lower k")
+        positive, missed = sum(v > 0 for v in values), 2 * self.tol * values[0]
+        if positive < self.k:
+            unknown = values[-1] + bounds[-1] + missed > 0
+            known = (
+                f"only {positive} of the {self.k} largest eigenvalues are {'known to be ' if unknown else ''}positive"
+            )
+            raise NotApplicableError(f"{known}; lower {'tol or k' if unknown else 'k'}")
+        short, reason = 0.0, ""
+        if RESOLVED * self.tol * values[0] > values[-1]:
+            short = missed
+            reason = (
+                f"tol={self.tol:g} is coarse for the {self.k}-th eigenvalue, and the error bar wide: lower tol or k"
+            )
+        if not pairs.converged:
+            reason = f"not converged to tol={self.tol:g} after {pairs.matvecs} products"
         return Estimate(
             sum(map(math.log, values)),
-            math.sqrt(sum((b / v) ** 2 for b, v in zip(bounds, values, strict=True))),
+            sum(math.log1p((b + short) / v) for b, v in zip(bounds, values, strict=True)),
             status=Status.CONVERGED if pairs.converged else Status.BUDGET_SPENT,
-            reason="" if pairs.converged else f"not converged to tol={self.tol:g} after {pairs.matvecs} products",
+            reason=reason,
             details={"values": values, "residuals": bounds, "matvecs": pairs.matvecs},
         )

@@ -179,29 +179,29 @@ class InformationGeometricSharpness(Measure):
     ) -> Estimate:
         """Put the batches together; one entry of each list per batch, the curves being means already."""
         value, error = _mean(values)
-        saturated, smallest = _mean(full)[0], int(min(numerical))
+        saturated, alone, smallest = _mean(full)[0], _mean(formula)[0], int(min(numerical))
         mean_log, log_error = _mean([math.log(v) for v in values]) if min(values) > 0 else (None, None)
         details: dict[str, Plain] = {
             "mean_log": mean_log,
             "mean_log_data_stderr": log_error,
             "saturated": saturated,
-            "saturated_formula": _mean(formula)[0],
+            "saturated_formula": _finite(alone),
             "numerical_rank": smallest,
             "batches": len(values),
             "ranks": list(ranks),
-            "curve": list(curve),
-            "mean_log_curve": [v if math.isfinite(v) else None for v in log_curve],
+            "curve": [_finite(v) for v in curve],
+            "mean_log_curve": [_finite(v) for v in log_curve],
         }
         status, reason = Status.EXACT, ""
         if spent:
             status, reason = Status.BUDGET_SPENT, f"{spent}: {len(values)} batches were measured"
         elif self.rank >= smallest or value >= SATURATED * saturated:
             status = Status.SATURATED
-            disguise = saturated >= SATURATED * _mean(formula)[0]
+            disguise = saturated >= SATURATED * alone
             reason = (
                 f"the rank is so high that it {'is the loss in disguise' if disguise else 'takes in the whole Fisher matrix'}: "
                 f"rank {self.rank} of {smallest} gives {value:.4g}, full rank {saturated:.4g}, and the losses alone would give "
-                f"{_mean(formula)[0]:.4g}. Ask for a smaller rank or larger batches."
+                f"{alone:.4g}. Ask for a smaller rank or larger batches."
             )
         return Estimate(value, data_stderr=error, status=status, reason=reason, details=details)
 
@@ -218,8 +218,14 @@ def shown_ranks(largest: int, asked: int) -> list[int]:
     return sorted({*points.tolist(), min(asked, largest)})
 
 
+def _finite(value: float) -> float | None:
+    """`None` for what JSON cannot hold: 1/p of a prediction that is surely wrong is beyond float64."""
+    return value if math.isfinite(value) else None
+
+
 def _mean(values: list[float]) -> tuple[float, float | None]:
     """The mean over batches and its standard error."""
     if len(values) < 2:
         return values[0], None
-    return float(np.mean(values)), float(np.std(values, ddof=1) / len(values) ** 0.5)
+    mean = float(np.mean(values))
+    return mean, float(np.std(values, ddof=1) / len(values) ** 0.5) if math.isfinite(mean) else None

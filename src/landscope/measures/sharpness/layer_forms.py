@@ -24,12 +24,12 @@ from landscope.core.batches import Batch
 from landscope.core.errors import BudgetSpentError
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
-from landscope.core.reading import sample_hashes
 from landscope.measures.sharpness.behind_layer import Behind, behind_layer, share_behind
 from landscope.measures.sharpness.content_signs import content_signs
 from landscope.measures.sharpness.conv_layer import ConvGeometry
 from landscope.measures.sharpness.linear_layer import LinearGeometry
 from landscope.measures.sharpness.per_sample import sums
+from landscope.measures.sharpness.sample_keys import SampleKeys
 
 __all__ = ["Geometry", "RandomForms", "directions", "exact_forms", "passes_of", "random_forms", "square_factor"]
 
@@ -58,20 +58,25 @@ def passes_of(probe: Probe, layer: str, count: int) -> float:
     return FORWARD + share_behind(probe, layer) * (1 + 2 * count)
 
 
-def exact_forms(probe: Probe, layer: str, geometry: Geometry, factor: Tensor, positions: int) -> tuple[Tensor, Tensor]:
-    """Σ_i κ_i and Σ_i κ_i² over all samples."""
+def exact_forms(
+    probe: Probe, layer: str, geometry: Geometry, factor: Tensor, positions: int
+) -> tuple[Tensor, Tensor] | None:
+    """Σ_i κ_i and Σ_i κ_i² over all samples; `None` where some batch does not go through the layer sample by sample."""
     columns = factor.to(probe.dtype).T
     count = directions(geometry, factor, positions)
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
         at = behind_layer(probe, geometry.layer, batch)
         kappa = torch.zeros(batch.size, dtype=torch.float64, device=probe.device)
+        if at is None:
+            return (*sums(kappa), kappa.new_ones(()))
         for tangents in _all_directions(at, geometry, columns):
             kappa += at.forms(tangents).sum(0)
-        return sums(kappa)
+        return (*sums(kappa), kappa.new_zeros(()))
 
-    total, squares = probe.total(piece, load=_load(probe, layer, count), passes=passes_of(probe, layer, count))
-    return total, squares
+    load, passes = _load(probe, layer, count), passes_of(probe, layer, count)
+    total, squares, misfits = probe.total(piece, load=load, passes=passes)
+    return None if misfits > 0 else (total, squares)
 
 
 def _all_directions(at: Behind, geometry: Geometry, columns: Tensor) -> Iterator[Tensor]:
@@ -110,38 +115,51 @@ class RandomForms:
 
 def random_forms(
     probe: Probe, layer: str, geometry: Geometry, factor: Tensor, tol: float, max_probes: int, seed: int
-) -> RandomForms:
-    """Probes until the standard error is below `tol`·|value|, at most `max_probes` (at least 2) for each sample."""
+) -> RandomForms | None:
+    """Probes until the standard error is below `tol`·|value|, at most `max_probes` (at least 2) for each sample.
+
+    `None` where some batch does not go through the layer sample by sample.
+    """
     limit = max(2, max_probes)
     result = _round(probe, layer, geometry, factor, 0, min(FIRST_PROBES, limit), seed)
+    if result is None:
+        return None
     while result.stderr > tol * abs(result.value) and result.probes + 1 < limit:
         needed = 1.1 * result.probes * (result.stderr / max(tol * abs(result.value), 1e-300)) ** 2 - result.probes
         more = int(min(max(2, math.ceil(min(needed, limit))), limit - result.probes))
         try:
-            result += _round(probe, layer, geometry, factor, result.probes, more, seed)
+            further = _round(probe, layer, geometry, factor, result.probes, more, seed)
         except BudgetSpentError:  # what was found so far stands
             break
+        assert further is not None, "the same batches as before"
+        result += further
     return result
 
 
 def _round(
     probe: Probe, layer: str, geometry: Geometry, factor: Tensor, first: int, count: int, seed: int
-) -> RandomForms:
+) -> RandomForms | None:
     """Probes `first` … `first + count − 1` of every sample, in one pass over the data."""
     columns = factor.to(probe.dtype).T
+    numbered = SampleKeys(probe)
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
         at = behind_layer(probe, geometry.layer, batch)
-        keys = sample_hashes(batch.raw).to(probe.device)
+        if at is None:
+            return tuple(torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64, device=probe.device))
+        keys = numbered.of(batch)
         values = [
             at.forms(torch.stack([_random_direction(at, geometry, columns, keys, seed, k) for k in range(a, b)]))
             for a, b in _ranges(first, first + count)
         ]
         found = torch.cat(values)
-        return (*sums(found.mean(0)), found.var(0).sum() / count)
+        numbered.count(batch)
+        return (*sums(found.mean(0)), found.var(0).sum() / count, found.new_zeros(()))
 
     load = _load(probe, layer, count)
-    total, squares, within = probe.total(piece, load=load, passes=passes_of(probe, layer, count))
+    total, squares, within, misfits = probe.total(piece, load=load, passes=passes_of(probe, layer, count))
+    if misfits > 0:
+        return None
     n = probe.n_samples
     mean, noise = float(total) / n, float(within)
     between = (float(squares) / n - mean**2) / (n - 1) - noise / n**2 if n > 1 else 0.0

@@ -1,20 +1,22 @@
 """Where the linear and convolutional layers of a model stand: in which order they run, how often, and on what.
 
 Formulas that look at a layer's inputs and outputs only hold if the layer does what its type says, once per forward pass,
-for each sample by itself, and if its weight is used nowhere else. All of that is found out by running two samples.
+for each sample by itself, and if its weight is used nowhere else. Two samples rule out most that does not; the others may still
+take another way (routed experts, clipped outputs), so that whoever uses such a formula looks at every batch (`visits_all`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.batches import Batch, tensors_in
+from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import NotApplicableError
 from landscope.core.probe import Probe
 from landscope.measures.shared import once_per_probe
@@ -23,10 +25,13 @@ __all__ = [
     "Layer",
     "Site",
     "default_layer",
+    "is_over",
     "layer_sites",
+    "nearly_equal",
     "replaced_output",
     "some_samples",
     "used_once",
+    "visits_all",
     "weight_name",
 ]
 
@@ -50,10 +55,8 @@ class Site:
     """Its output is W φ + b, not changed by hooks or by a subclass."""
     by_sample: bool
     """Row i of its input and output belongs to sample i alone."""
-    coupled_behind: bool
-    """What follows mixes the samples of a batch (BatchNorm on batch statistics, graphs)."""
     gives_logits: bool
-    """Its output is the model's output."""
+    """Its output is the model's output, over the temperature."""
 
 
 @contextmanager
@@ -75,6 +78,11 @@ def replaced_output(module: nn.Module, function: Callable[[Tensor, Tensor], Tens
         handle.remove()
 
 
+def visits_all(inputs: list[Tensor], outputs: list[Tensor], batch: Batch) -> bool:
+    """Whether a batch went through a layer in one call, with one row of its input and output for each sample."""
+    return len(inputs) == len(outputs) == 1 and inputs[0].shape[:1] == outputs[0].shape[:1] == (batch.size,)
+
+
 def some_samples(probe: Probe, count: int) -> Batch:
     """The first `count` samples of this process, or the first batch where batches cannot be cut."""
     piece = next(next(probe.batches()).pieces(count))
@@ -88,25 +96,21 @@ class _Visits:
         self.order: list[str] = []
         self.shapes: dict[str, list[tuple[torch.Size, torch.Size]]] = {}
         self.faithful: dict[str, bool] = {}
-        self.norms: dict[str, int] = {}
         self.last: dict[str, Tensor] = {}
         with probe.measuring(), torch.no_grad(), ExitStack() as stack:
             for name, module in probe.modules.items():
-                if isinstance(module, (Layer, _BatchNorm)):
+                if isinstance(module, Layer):
                     stack.enter_context(replaced_output(module, self._note(name, module)))
             outputs = probe.outputs(probe.params, batch)
         self.logits = {
             name
             for name, out in self.last.items()
-            if isinstance(outputs, Tensor) and torch.equal(_over(out, probe.temperature), outputs)
+            if isinstance(outputs, Tensor) and is_over(out, probe.temperature, outputs)
         }
         self.last.clear()
 
     def _note(self, name: str, module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
         def note(x: Tensor, out: Tensor) -> Tensor:
-            if isinstance(module, _BatchNorm):
-                self.norms[name] = len(self.order)
-                return out
             self.order.append(name)
             self.shapes.setdefault(name, []).append((x.shape, out.shape))
             self.last[name] = out.clone()
@@ -123,11 +127,17 @@ def _is_faithful(module: nn.Module, x: Tensor, out: Tensor) -> bool:
         plain = own.forward(module, x)  # type: ignore[attr-defined]
     except RuntimeError:  # an input that only the subclass can take
         return False
-    return plain.shape == out.shape and torch.allclose(plain, out, rtol=1e-4, atol=1e-5 * float(out.abs().max()))
+    return plain.shape == out.shape and nearly_equal(out, plain, 1e-5, 1e-4)
 
 
-def _over(out: Tensor, temperature: float) -> Tensor:
-    return out if temperature == 1.0 else out / temperature
+def nearly_equal(a: Tensor, b: Tensor, atol: float, rtol: float | None = None) -> bool:
+    """Up to `rtol` of each number and `atol` of the largest one; two empty tensors are equal."""
+    return not a.numel() or torch.allclose(a, b, atol if rtol is None else rtol, atol * float(a.abs().max()))
+
+
+def is_over(out: Tensor, temperature: float, outputs: Tensor) -> bool:
+    """Whether the model's outputs are a layer's output over the temperature, bit for bit."""
+    return torch.equal(out if temperature == 1.0 else out / temperature, outputs)
 
 
 @once_per_probe
@@ -145,21 +155,38 @@ def layer_sites(probe: Probe) -> dict[str, Site]:
     def site(name: str) -> Site:
         visits = seen.shapes.get(name, [])
         if not visits:
-            return Site(name, 0, (), two.size, 0, False, False, True, False)
-        (x, out), (x1, out1) = visits[0], alone.shapes[name][0]
+            return Site(name, 0, (), two.size, 0, False, False, False)
+        (x, out), (x1, out1) = visits[0], alone.shapes.get(name, visits)[0]
         rows = x[:1] == out[:1] == (two.size,) and x1[:1] == out1[:1] == (one.size,) and x[1:] == x1[1:]
-        if (
-            not two.divisible
-        ):  # a graph has no rows to compare; with batch statistics only the norm layers couple samples
+        if not two.divisible:  # a graph has no rows to compare; for batch statistics, see `sample_coupling`
             rows = rows and probe.mode == "batch_statistics"
-        first_run = seen.order.index(name)
-        coupled = probe.mode == "batch_statistics" and any(at > first_run for at in seen.norms.values())
         channels = out[-1] if isinstance(probe.modules[name], nn.Linear) else out[1] if len(out) > 1 else 1
         positions = out.numel() // max(out[0] * channels, 1) if len(out) > 1 else 1
         logits = name in seen.logits
-        return Site(name, len(visits), tuple(out), two.size, positions, seen.faithful[name], rows, coupled, logits)
+        return Site(name, len(visits), tuple(out), two.size, positions, seen.faithful[name], rows, logits)
 
-    return {name: site(name) for name in sorted(names, key=lambda name: last_run.get(name, -1))}
+    return _agreed({name: site(name) for name in sorted(names, key=lambda name: last_run.get(name, -1))})
+
+
+def _agreed(sites: dict[str, Site]) -> dict[str, Site]:
+    """What holds for the samples of every process, in the order of the first, so that all go the same way."""
+    if processes() == 1:
+        return sites
+    gathered: list[dict[str, Site]] = [{} for _ in range(processes())]
+    dist.all_gather_object(gathered, sites)
+
+    def together(first: Site) -> Site:
+        seen = [each[first.name] for each in gathered]
+        return replace(
+            first,
+            calls=max(site.calls for site in seen),
+            positions=max(site.positions for site in seen),
+            faithful=all(site.faithful for site in seen),
+            by_sample=all(site.by_sample for site in seen),
+            gives_logits=all(site.gives_logits for site in seen),
+        )
+
+    return {name: together(site) for name, site in gathered[0].items()}
 
 
 def default_layer(probe: Probe) -> str:
@@ -207,5 +234,6 @@ def used_once(probe: Probe, layer: str) -> bool:
     with probe.measuring(), torch.no_grad(), replaced_output(module, keep):
         doubled = {**probe.params, name: 2 * weight.detach()}
         before, after = (tensors_in(probe.outputs(params, batch)) for params in (probe.params, doubled))
-    rtol = 100 * torch.finfo(probe.dtype).eps  # some GPU kernels add up in varying order
-    return all(torch.allclose(a, b, rtol, rtol * float(a.abs().max())) for a, b in zip(before, after, strict=True))
+    rounding = 100 * torch.finfo(probe.dtype).eps  # some GPU kernels add up in varying order
+    moved = sum(not nearly_equal(a, b, rounding) for a, b in zip(before, after, strict=True))
+    return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0

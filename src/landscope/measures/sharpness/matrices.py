@@ -12,6 +12,7 @@ from landscope.core.probe import Probe
 from landscope.curvature import GGN, Fisher, Hessian
 from landscope.curvature.operator import CurvatureOperator
 from landscope.measures.shared import once_per_probe
+from landscope.measures.sharpness.soft_targets import targets_add_up_to_one
 from landscope.spectra import Eigenpairs, Spectrum, eigsh, spectrum
 
 __all__ = [
@@ -29,9 +30,16 @@ MATRICES: Mapping[str, type[CurvatureOperator]] = {"hessian": Hessian, "ggn": GG
 
 
 def is_fisher(probe: Probe, name: str) -> bool:
-    """Whether the named matrix is the Fisher matrix: so is the Gauss–Newton matrix of a named loss (natural parameters)."""
-    likely = probe.loss.likelihood is not None
-    return likely and (name == "fisher" or (name == "ggn" and any(probe.loss is LOSSES[known] for known in LOSSES)))
+    """Whether the named matrix is the Fisher matrix: so is the Gauss–Newton matrix of a named loss (natural parameters).
+
+    Unless its targets are weights on the classes that do not add up to one: those weigh the samples.
+    """
+    if probe.loss.likelihood is None or name not in ("fisher", "ggn"):
+        return False
+    if name == "fisher":
+        return True
+    named = any(probe.loss is LOSSES[known] for known in LOSSES)
+    return named and (probe.loss.likelihood != "categorical" or targets_add_up_to_one(probe))
 
 
 def _canonical(probe: Probe, name: str) -> str:

@@ -118,7 +118,7 @@ class PacBayesSigma(PerturbationMeasure):
     """The largest noise scale σ that raises the mean loss (or lowers the accuracy) by at most `target`.
 
     `samples` noise vectors (in pairs ±z) at every σ, `tol` the relative width of the bracket. The error bar is that of the mean
-    over pairs, divided by its slope in σ.
+    over pairs, widened where there are few of them (Student), and divided by its slope in σ.
 
     >>> probe = Probe(torch.nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), "mse")
     >>> estimate = PacBayesSigma(target=0.01, samples=400)(probe)      # rise = σ²

@@ -21,14 +21,17 @@ from landscope.core.errors import LandscopeError
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.probe import Probe
 from landscope.measures.shared import once_per_probe
-from landscope.measures.sharpness.layer_sites import layer_sites, replaced_output, used_once, weight_name
+from landscope.measures.sharpness.layer_sites import layer_sites, replaced_output, used_once, visits_all, weight_name
 
 __all__ = ["linear_layers", "squared_gradient_norms"]
 
 
 @once_per_probe
 def linear_layers(probe: Probe) -> tuple[str, ...]:
-    """Layers whose per-sample gradient norms follow from inputs and slopes: linear, by sample, weight used once and measured."""
+    """Layers whose per-sample gradient norms follow from inputs and slopes: linear, by sample, weight used once and measured.
+
+    As far as two samples tell; a batch that goes through one of them in another way takes its gradients instead.
+    """
     return tuple(
         site.name
         for site in layer_sites(probe).values()
@@ -56,39 +59,41 @@ def squared_gradient_norms(probe: Probe, batch: Batch) -> Tensor:
     >>> bool(torch.allclose(norms, ((2 * z) ** 2 * 2).double().flatten()))      # inputs of norm 1, and a bias
     True
     """
-    ghosts = {name: probe.modules[name] for name in linear_layers(probe)}
-    seen = {f"{name}.{key}".lstrip(".") for name, module in ghosts.items() for key, _ in module.named_parameters()}
+    tapped = _slopes(probe, {name: probe.modules[name] for name in linear_layers(probe)}, batch)
+    seen = {f"{name}.{key}".lstrip(".") for name in tapped for key, _ in probe.modules[name].named_parameters()}
     first = {id(p): name for name, p in probe.modules[""].named_parameters()}
     covered = {first[id(probe.modules[""].get_parameter(name))] for name in seen}
     rest = {name: p for name, p in probe.params.items() if name not in covered}
     total = torch.zeros(batch.size, dtype=torch.float64, device=probe.device)
-    if ghosts:
-        total += _from_slopes(probe, ghosts, batch)
+    for name, (x, slope) in tapped.items():
+        total += _linear_norms(x, slope, probe.modules[name]._parameters.get("bias") is not None)
     if rest:
         total += _from_gradients(probe, rest, batch)
     return total
 
 
-def _from_slopes(probe: Probe, layers: Mapping[str, nn.Module], batch: Batch) -> Tensor:
-    inputs: dict[str, Tensor] = {}
-    outputs: dict[str, Tensor] = {}
+def _slopes(probe: Probe, layers: Mapping[str, nn.Module], batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    """Inputs of the layers and slopes at their outputs, of those that the whole batch goes through, one row per sample."""
+    if not layers:
+        return {}
+    inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
+    shifts: dict[str, list[Tensor]] = {name: [] for name in layers}
     with ExitStack() as stack:
         for name, module in layers.items():
 
             def tap(x: Tensor, out: Tensor, name: str = name) -> Tensor:
-                inputs[name], outputs[name] = x.detach().clone(), torch.zeros_like(out).requires_grad_()
-                return out + outputs[name]
+                inputs[name].append(x.detach().clone())
+                shifts[name].append(torch.zeros_like(out).requires_grad_())
+                return out + shifts[name][-1]
 
             stack.enter_context(replaced_output(module, tap))
         loss = probe.loss_sum(probe.params, batch)
-    slopes = torch.autograd.grad(loss, list(outputs.values()), allow_unused=True, materialize_grads=True)
-    return sum(
-        (
-            _linear_norms(inputs[name], slope, layers[name]._parameters.get("bias") is not None)
-            for name, slope in zip(outputs, slopes, strict=True)
-        ),
-        torch.zeros(batch.size, dtype=torch.float64, device=probe.device),
-    )
+    fitting = [name for name in layers if visits_all(inputs[name], shifts[name], batch)]
+    if not fitting:
+        return {}
+    at = [shifts[name][0] for name in fitting]
+    slopes = torch.autograd.grad(loss, at, allow_unused=True, materialize_grads=True)
+    return {name: (inputs[name][0], slope) for name, slope in zip(fitting, slopes, strict=True)}
 
 
 def _linear_norms(x: Tensor, slope: Tensor, bias: bool) -> Tensor:

@@ -29,6 +29,7 @@ from landscope.core.estimate import Estimate, Plain, Status
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.measures.base import Measure, register
+from landscope.measures.shared import once_per_probe
 from landscope.measures.sharpness.behind_layer import share_behind
 from landscope.measures.sharpness.conv_layer import ConvGeometry
 from landscope.measures.sharpness.feature_scale import feature_scale
@@ -50,6 +51,7 @@ from landscope.measures.sharpness.layer_sites import (
 )
 from landscope.measures.sharpness.linear_layer import LinearGeometry
 from landscope.measures.sharpness.per_sample import mean_and_error
+from landscope.measures.sharpness.sample_coupling import samples_stay_apart
 from landscope.measures.sharpness.softmax_head import is_softmax_head, softmax_head
 
 __all__ = ["RelativeFlatness", "RelativeFlatnessLayerwise", "relative_flatness_by_layer"]
@@ -81,22 +83,27 @@ class _LayerMeasure(Measure):
         scale, constant = feature_scale(probe, name, _geometry(layer, None)) if self._normalises else (None, 0)
         geometry = _geometry(layer, scale)
         factor = self._factor(geometry.matrix())
-        form, _ = self._form(probe, name)
-        details: dict[str, Plain] = {"layer": name, "form": form}
+        details: dict[str, Plain] = {"layer": name}
         if self._normalises:
             details["constant_features"] = constant
-        if form == "layer Hessian":
-            return self._by_hessian(probe, name, geometry, factor, details)
-        try:
-            return self._by_samples(probe, name, geometry, factor, details)
-        except DifferentiationError:  # the Hessian has more ways to differentiate
-            return self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
+        while (form := self._form(probe, name)[0]) != "layer Hessian":
+            try:
+                found = self._by_samples(probe, name, geometry, factor, {**details, "form": form})
+            except DifferentiationError:  # the Hessian has more ways to differentiate
+                break
+            if found is not None:
+                return found
+            _refuted(probe, name).add(form)
+        return self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
 
     def _by_samples(
         self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
-    ) -> Estimate:
+    ) -> Estimate | None:
+        """`None` where the form does not hold for all samples."""
         if details["form"] == "random forms":
             found = random_forms(probe, name, geometry, factor, self.tol, self.max_probes, self.seed)
+            if found is None:
+                return None
             reached = found.stderr <= self.tol * abs(found.value)
             return Estimate(
                 found.value,
@@ -107,12 +114,14 @@ class _LayerMeasure(Measure):
             )
         if details["form"] == "softmax head":
             assert isinstance(geometry, LinearGeometry)
-            total, squares = softmax_head(probe, geometry, factor)
+            exact = softmax_head(probe, geometry, factor)
         else:
             positions = layer_sites(probe)[name].positions
-            total, squares = exact_forms(probe, name, geometry, factor, positions)
+            exact = exact_forms(probe, name, geometry, factor, positions)
             details["directions"] = directions(geometry, factor, positions)
-        mean, error = mean_and_error(total, squares, probe.n_samples)
+        if exact is None:
+            return None
+        mean, error = mean_and_error(*exact, probe.n_samples)
         return Estimate(mean, data_stderr=error, details=details)
 
     def _by_hessian(
@@ -130,12 +139,13 @@ class _LayerMeasure(Measure):
         return replace(found, details={**details, "products": found.details["matvecs"]})
 
     def _form(self, probe: Probe, name: str) -> tuple[Form, int]:
-        """The cheapest form that holds, and how many directions or probes it may take."""
-        site = layer_sites(probe)[name]
+        """The cheapest form that holds as far as is known, and how many directions or probes it may take."""
+        site, refuted = layer_sites(probe)[name], _refuted(probe, name)
         plain = site.faithful and used_once(probe, name)
-        if plain and is_softmax_head(probe, site):
+        if plain and "softmax head" not in refuted and is_softmax_head(probe, site):
             return "softmax head", 0
-        if not plain or not site.by_sample or site.coupled_behind:
+        by_sample = plain and site.by_sample and not refuted & {"layer forms", "random forms"}
+        if not by_sample or not samples_stay_apart(probe, name):
             return "layer Hessian", self.max_probes
         geometry = _geometry(_chosen(probe, name)[1], None)
         count = directions(geometry, self._factor(geometry.matrix()), site.positions)
@@ -224,6 +234,12 @@ def relative_flatness_by_layer(probe: Probe, *, layerwise: bool = False, **setti
     """
     kind = RelativeFlatnessLayerwise if layerwise else RelativeFlatness
     return {name: kind(layer=name, **settings)(probe) for name in layer_sites(probe)}  # type: ignore[arg-type]
+
+
+@once_per_probe
+def _refuted(_: Probe, __: str) -> set[Form]:
+    """Forms that two samples allowed, and that turned out not to hold for all."""
+    return set()
 
 
 def _chosen(probe: Probe, layer: str | None) -> tuple[str, Layer]:

@@ -28,8 +28,8 @@ LARGEST = 1024
 @once_per_probe
 def outputs_per_sample(probe: Probe) -> int:
     """C, from one sample; 1 where the model returns something else than a tensor."""
-    z = _first_outputs(probe)
-    return z[0].numel() if isinstance(z, Tensor) else 1
+    z, size = _first_outputs(probe), next(next(probe.batches()).pieces(1)).size
+    return max(1, z.numel() // size) if isinstance(z, Tensor) else 1
 
 
 def _first_outputs(probe: Probe) -> object:

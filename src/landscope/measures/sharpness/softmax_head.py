@@ -12,14 +12,16 @@ One forward pass, O(n·C²) time beside it, O(C²) memory.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from landscope.core.batches import Batch
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
-from landscope.measures.sharpness.layer_sites import Site, replaced_output, some_samples
+from landscope.measures.sharpness.layer_sites import Site, is_over, replaced_output, visits_all
 from landscope.measures.sharpness.linear_layer import LinearGeometry
 from landscope.measures.sharpness.per_sample import FORWARD_LOAD, sums
+from landscope.measures.sharpness.soft_targets import targets_add_up_to_one
 
 __all__ = ["head_curvature", "is_softmax_head", "softmax_head"]
 
@@ -55,41 +57,42 @@ def head_curvature(features: Tensor, logits: Tensor, weight: Tensor, distances: 
 
 
 def is_softmax_head(probe: Probe, site: Site) -> bool:
-    """Whether the closed form holds: the layer gives the logits of one softmax per sample, and targets add up to one."""
+    """Whether the closed form may hold: the layer gives the logits of one softmax per sample, and targets add up to one."""
     if (
         not site.gives_logits
         or probe.loss.likelihood != "categorical"
         or not isinstance(probe.module(site.name), nn.Linear)
     ):
         return False
-    if len(site.shape) != 2 or site.shape[0] != site.samples:
-        return False
-    targets = probe.targets(some_samples(probe, 32))
-    if not isinstance(targets, Tensor) or not targets.is_floating_point():
-        return isinstance(targets, Tensor)
-    return bool((targets.double().sum(1) - 1).abs().max() < 1e-4)
+    return len(site.shape) == 2 and site.shape[0] == site.samples and targets_add_up_to_one(probe)
 
 
-def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_i κ_i and Σ_i κ_i² over all samples, in one forward pass.
+def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Σ_i κ_i and Σ_i κ_i² over all samples, in one forward pass; `None` where the layer does not give all their logits.
 
     `factor` (C, r) stands for the class weights: κ needs F Fᵀ = W Wᵀ only, and F = ‖W‖ I gives the layerwise measure.
     """
     rows = factor / probe.temperature
     distances = class_distances(rows) if len(rows) <= MANY_CLASSES else None
-    held: list[Tensor] = []
+    nothing = torch.zeros(1, dtype=torch.float64, device=probe.device)
+    inputs: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def keep(x: Tensor, out: Tensor) -> Tensor:
-        held.append(x)
+        inputs.append(x)
+        outputs.append(out.clone())  # what follows may work in place
         return out
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
-        held.clear()
+        inputs.clear()
+        outputs.clear()
         logits = probe.outputs(probe.params, batch)
         assert isinstance(logits, Tensor), "checked by is_softmax_head"
-        features = held.pop() if geometry.scale is None else held.pop() / geometry.scale
-        return sums(head_curvature(features, logits, rows, distances))
+        if not (visits_all(inputs, outputs, batch) and is_over(outputs[0], probe.temperature, logits)):
+            return (*sums(nothing), nothing.new_ones(()))
+        features = inputs[0] if geometry.scale is None else inputs[0] / geometry.scale
+        return (*sums(head_curvature(features, logits, rows, distances)), nothing.sum())
 
     with replaced_output(geometry.layer, keep):
-        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
-    return total, squares
+        total, squares, misfits = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
+    return None if misfits > 0 else (total, squares)

@@ -1,0 +1,190 @@
+"""A folder belongs to one spec, one model and one set of rows, and holds nothing of a run before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training.loop_runs import BASE, interrupted, merged, same
+
+from landscope.core.errors import SpecError
+from landscope.training.checkpoint import STATE, read_tensors, write_tensors
+from landscope.training.loop import train
+from landscope.training.pool import train_pool
+from landscope.training.pool_result import Pool
+
+Data = dict[str, tuple[Tensor, Tensor]]
+SPEC = {"epochs": 2, "batch_size": 8}
+POOL = {"model": {"name": "mlp", "widths": [4]}, "epochs": 3, "batch_size": 8}
+
+
+def rows(**changes: Callable[[Tensor], Tensor]) -> Data:
+    """Three splits, with other labels in some of them."""
+    x = torch.randn(36, 3, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    data = {"train": (x[:20], y[:20]), "validation": (x[20:28], y[20:28]), "test": (x[28:], y[28:])}
+    return {name: (x, changes.get(name, Tensor.clone)(y)) for name, (x, y) in data.items()}
+
+
+def flipped(y: Tensor) -> Tensor:
+    return 1 - y
+
+
+def net(activation: nn.Module, *, frozen: bool = False) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(3, 4), activation, nn.Linear(4, 2))
+    model[0].requires_grad_(not frozen)
+    return model
+
+
+class Named(nn.Module):
+    """Holds a function, whose text has its address in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.scale = nn.Linear(3, 2), lambda z: 2 * z
+        with torch.no_grad():
+            self.fc.weight.fill_(0.1)
+            self.fc.bias.zero_()
+
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale(self.fc(x))
+
+
+def stopped_after(steps: int) -> Callable[[], bool]:
+    left = iter(range(steps))
+    return lambda: next(left, steps) >= steps - 1
+
+
+OTHERS = {
+    "activation": (net(nn.Tanh()), rows()),
+    "setting": (net(nn.LeakyReLU(0.2)), rows()),
+    "frozen": (net(nn.LeakyReLU(0.1), frozen=True), rows()),
+    "shape": (nn.Sequential(nn.Linear(3, 5), nn.LeakyReLU(0.1), nn.Linear(5, 2)), rows()),
+    "train": (net(nn.LeakyReLU(0.1)), rows(train=flipped)),
+    "validation": (net(nn.LeakyReLU(0.1)), rows(validation=flipped)),
+    "test": (net(nn.LeakyReLU(0.1)), rows(test=flipped)),
+    "no test": (net(nn.LeakyReLU(0.1)), {**rows(), "test": None}),
+}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_model_or_other_rows_are_refused(other: str, finished: bool, tmp_path: Path) -> None:
+    model, data = OTHERS[other]
+    mine = net(nn.LeakyReLU(0.1))
+    train(SPEC, model=mine, data=rows(), folder=tmp_path, should_stop=None if finished else stopped_after(2))
+    with pytest.raises(SpecError, match="another model or other data. Choose another folder"):
+        train(SPEC, model=model, data=data, folder=tmp_path)
+    assert same(train(SPEC, model=mine, data=rows(), folder=tmp_path), train(SPEC, model=mine, data=rows()))
+
+
+def test_an_address_in_memory_is_no_difference(tmp_path: Path) -> None:
+    first = train(SPEC, model=Named(), data=rows(), folder=tmp_path)
+    kept = Named()
+    assert repr(kept) != repr(first.model)
+    assert same(train(SPEC, model=kept, data=rows(), folder=tmp_path), first)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_folders_of_older_versions_are_taken_up_where_they_agree(finished: bool, tmp_path: Path) -> None:
+    mine = net(nn.ReLU())
+    train(SPEC, model=mine, data=rows(), folder=tmp_path, should_stop=None if finished else stopped_after(2))
+    if finished:
+        path = tmp_path / "history.json"
+        content = json.loads(path.read_text())
+        content["given"] = {key: content["given"][key] for key in ("model", "data")}
+        path.write_text(json.dumps(content))
+    else:
+        tensors, plain = read_tensors(tmp_path / STATE)
+        plain["given"] = {key: plain["given"][key] for key in ("model", "data")}
+        write_tensors(tmp_path / STATE, tensors, plain)
+    with pytest.raises(SpecError, match="another model or other data"):
+        train(SPEC, model=mine, data=rows(train=flipped), folder=tmp_path)
+    with pytest.raises(SpecError, match="another model or other data"):
+        train(SPEC, data=rows(), folder=tmp_path, model=nn.Sequential(nn.Linear(3, 2)))
+    assert same(train(SPEC, model=mine, data=rows(), folder=tmp_path), train(SPEC, model=mine, data=rows()))
+
+
+def test_beginning_anew_leaves_nothing_of_the_run_before(tmp_path: Path) -> None:
+    more = {"averaging": "swa", "early_stopping": {}, "snapshots": [1, 2]}
+    train(merged(BASE, more), folder=tmp_path)
+    first = train(BASE, folder=tmp_path, resume=False)
+    assert {path.name for path in tmp_path.rglob("*.*")} == {"spec.json", "history.json", "final.safetensors"}
+    assert same(train(BASE, folder=tmp_path), first)
+
+
+@pytest.mark.parametrize("name", ["average", "best"])
+def test_weights_that_the_spec_does_not_ask_for_are_not_read(name: str, tmp_path: Path) -> None:
+    first = train(BASE, folder=tmp_path)
+    (tmp_path / f"{name}.safetensors").write_bytes((tmp_path / "final.safetensors").read_bytes())
+    assert same(train(BASE, folder=tmp_path), first)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_snapshot_that_is_gone_is_warned_of(finished: bool, tmp_path: Path) -> None:
+    spec = merged(BASE, {"snapshots": [0, 2, 5]})
+    train(spec, folder=tmp_path, should_stop=None if finished else stopped_after(5))
+    gone = tmp_path / "snapshots" / "step-2.safetensors"
+    gone.unlink()
+    with pytest.warns(UserWarning, match="step-2.safetensors: gone"):
+        assert sorted(train(spec, folder=tmp_path).snapshots) == [0, 5]
+
+
+def test_a_snapshot_of_the_checkpoint_itself_is_made_again(tmp_path: Path) -> None:
+    spec = merged(BASE, {"snapshots": [5]})
+    train(spec, folder=tmp_path, should_stop=stopped_after(5))
+    (tmp_path / "snapshots" / "step-5.safetensors").unlink()
+    assert same(train(spec, folder=tmp_path), train(spec))
+    assert same(interrupted(spec, tmp_path / "other", 5), train(spec))
+
+
+def pool_of(seeds: int = 4, data: Data | None = None, **options: object) -> Pool:
+    settings = {"data": data or rows(), "way": "together", "device": "cpu", **options}
+    return train_pool(POOL, seeds, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_an_interrupted_pool_does_not_go_on_with_other_rows(split: str, tmp_path: Path) -> None:
+    pool_of(folder=tmp_path, should_stop=stopped_after(4))
+    with pytest.raises(SpecError, match="chunk-000 holds a run that began from another model or other data"):
+        pool_of(folder=tmp_path, data=rows(**{split: flipped}))
+    assert pool_of(folder=tmp_path).losses().tolist() == pool_of().losses().tolist()
+
+
+def test_a_chunk_of_an_older_version_goes_on_with_a_warning(tmp_path: Path) -> None:
+    pool_of(folder=tmp_path, should_stop=stopped_after(4))
+    path = tmp_path / "chunk-000" / STATE
+    tensors, plain = read_tensors(path)
+    del plain["given"]
+    write_tensors(path, tensors, plain)
+    with pytest.warns(UserWarning, match="did not note its data"):
+        assert pool_of(folder=tmp_path).losses().tolist() == pool_of().losses().tolist()
+
+
+@pytest.mark.parametrize("at_once", [None, 2, 3])
+def test_a_pool_with_fewer_members_goes_on_with_its_own(at_once: int | None, tmp_path: Path) -> None:
+    pool_of(folder=tmp_path, at_once=at_once, should_stop=stopped_after(4))
+    fewer = pool_of(2, folder=tmp_path)
+    assert fewer.finished
+    assert fewer.losses().tolist() == pytest.approx(pool_of(2).losses().tolist(), rel=1e-5)
+    assert pool_of(folder=tmp_path).losses().tolist() == pytest.approx(pool_of().losses().tolist(), rel=1e-5)
+
+
+def test_a_member_that_failed_has_no_snapshots_after_that(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    spec = {**POOL, "precision": "float64", "snapshots": [1, 2, 5]}
+    rates = {"optimizer.lr": [0.05, 1e200]}
+    options = {"data": rows(), "way": "together", "device": "cpu", "overrides": rates, "folder": tmp_path}
+    train_pool(spec, 2, **options, should_stop=stopped_after(2))
+    pool = train_pool(spec, 2, **options)
+    assert list(pool.failed) == [1]
+    assert [sorted(member.snapshots) for member in pool.members] == [[1, 2, 5], [1]]
+    assert not recwarn.list
