@@ -7,13 +7,14 @@ So many processes train the same network on the same random images, each with al
 `-e per_gpu=N -e mps=true` gives), an even part of them, or twice that. All begin to count at the same moment and stop some
 seconds later. A row has the time of a step of all of them together (the sum of their rates, inverted), the median over rounds
 and their range, and by how much the losses of the first steps are off from those of one process with the whole card, at most:
-parts have been found to compute wrong numbers (`landscope.studies.executors.card_sharing`). NVIDIA's multi-process service is
-begun and ended here, unless the environment names one.
+parts have been found to compute wrong numbers (`landscope.studies.executors.card_sharing`), so wrong that a training comes to
+NaN at once: then both are `inf`. NVIDIA's multi-process service is begun and ended here, unless the environment names one.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import statistics
@@ -21,10 +22,12 @@ import time
 from contextlib import nullcontext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
+from threading import BrokenBarrierError
 
 import torch
 from torch import Tensor
 
+from landscope.core.errors import NonFiniteTrainingError
 from landscope.core.seeding import generator
 from landscope.studies.executors.card_sharing import PERCENTAGE, multi_process_service
 from landscope.training.callbacks import Callback
@@ -82,7 +85,10 @@ def work(begin: Barrier, found: Queue[Found], network: str, batch: int, seconds:
             ended.append(time.monotonic())
         return bool(ended) and time.monotonic() - ended[0] > slack
 
-    train(spec, data=data, device=device, progress=False, callbacks=[counter], should_stop=enough)
+    try:
+        train(spec, data=data, device=device, progress=False, callbacks=[counter], should_stop=enough)
+    except (NonFiniteTrainingError, BrokenBarrierError):
+        begin.abort()  # nobody waits for this one
     found.put((counter.rate, counter.losses))
 
 
@@ -98,12 +104,14 @@ def together(workers: int, part: int, chosen: argparse.Namespace) -> tuple[float
     rates, losses = zip(*(found.get() for _ in processes), strict=True)
     for process in processes:
         process.join()
-    return 1000 / sum(rates), list(losses)
+    return 1000 / sum(rates) if all(rates) else math.inf, list(losses)
 
 
 def off(losses: list[list[float]], truth: list[float]) -> float:
-    """The largest relative difference from the true losses."""
-    return max(abs(loss / true - 1) for each in losses for loss, true in zip(each, truth, strict=True))
+    """The largest relative difference from the true losses; infinite where there are fewer, or one is NaN."""
+    pairs = [(loss, true) for each in losses for loss, true in zip(each, truth, strict=False)]
+    whole = all(len(each) == len(truth) for each in losses) and all(math.isfinite(loss) for loss, _ in pairs)
+    return max(abs(loss / true - 1) for loss, true in pairs) if whole else math.inf
 
 
 def main() -> None:

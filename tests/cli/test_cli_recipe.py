@@ -162,16 +162,38 @@ def test_records_of_what_there_is_not_are_refused_by_file(
     assert not (tmp_path / "RESULTS.md").exists()
 
 
+@pytest.mark.parametrize("file", ["rates-tiny/first", "rates/first-tiny"])
+def test_two_sizes_of_a_part_are_both_shown(call: Call, bundle: Bundle, tmp_path: Path, file: str) -> None:
+    folder, page = tmp_path / "recipes", tmp_path / "RESULTS.md"
+    save_bundle(replace(bundle, size="small"), folder / "rates" / "first.json.gz")
+    tiny = save_bundle(bundle, folder / f"{file}.json.gz")
+    code, _, err = call("recipe", "results", folder, "--page", page, "--reports", "light")
+    assert code == 0, err
+    text = page.read_text()
+    large, small = text[text.index("### first\n") :].split("### first-tiny\n")
+    assert "Size `small`" in large
+    assert "[first.json.gz](recipes/rates/first.json.gz), report: [first.html](recipes/rates/first.html)" in large
+    assert "Size `tiny`" in small
+    assert (
+        f"({file_of(tiny, tmp_path)}), report: [{tiny.name.replace('.json.gz', '.html')}](recipes/{file}.html)" in small
+    )
+    assert (folder / "rates" / "first.html").exists()
+    assert (folder / f"{file}.html").exists()
+    code, _, err = call(*run_of(tmp_path / "new", "--part", "first", "--from", folder))
+    assert code == 0, err
+    assert f"{tiny}: 2 of 2 runs taken over\n" in err
+
+
+def file_of(path: Path, home: Path) -> str:
+    return path.relative_to(home).as_posix()
+
+
 def test_two_files_of_one_part_are_refused(call: Call, bundle: Bundle, tmp_path: Path) -> None:
-    small = save_bundle(replace(bundle, size="small"), tmp_path / "recipes" / "rates-small" / "first.json.gz")
+    again = save_bundle(bundle, tmp_path / "recipes" / "again" / "first.json.gz")
     tiny = save_bundle(bundle, tmp_path / "recipes" / "rates-tiny" / "first.json.gz")
     code, _, err = call("recipe", "results", tmp_path / "recipes", "--page", tmp_path / "RESULTS.md")
     assert code == 2
-    assert f"{small} (size small) and {tiny} (size tiny) are records of the same part" in err
-    code, _, err = call(*run_of(tmp_path / "new", "--part", "first", "--from", tmp_path / "recipes"))
-    assert code == 0, err
-    assert f"{tiny}: 2 of 2 runs taken over\n" in err
-    save_bundle(bundle, tmp_path / "recipes" / "again" / "first.json.gz")
+    assert f"{again} (size tiny) and {tiny} (size tiny) are records of the same part" in err
     code, _, err = call(*run_of(tmp_path / "new", "--part", "first", "--from", tmp_path / "recipes"))
     assert code == 2
     assert "name the folder of one of them" in err

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["add_gram", "add_position_pairs", "add_sample_gradients", "add_shared_weight"]
+__all__ = ["add_gram", "add_position_pairs", "add_sample_gradients", "add_shared_weight", "multiplications"]
 
 BLOCKS = {"cpu": 256, "cuda": 2048}
 """Rows of Θ per product, by device: large enough for full speed, small enough to leave out the lower triangle."""
@@ -39,12 +39,20 @@ def add_gram(theta: Tensor, rows: Tensor) -> None:
         theta[start : start + block, start:].addmm_(rows[start : start + block], rows[start:].T)
 
 
+def multiplications(n: int, q: int, groups: int, positions: int, out: int, width: int) -> tuple[int, int]:
+    """What position pairs and sample gradients cost for n samples with q outputs, in multiplications.
+
+    >>> multiplications(2, 3, 1, 1, 10, 100)
+    (1336, 42000)
+    """
+    pairs = groups * ((n * positions) ** 2 * width + (n * q * positions) ** 2 * (out + ELEMENTWISE))
+    return pairs, groups * out * width * (n * q * positions + (n * q) ** 2)
+
+
 def add_shared_weight(theta: Tensor, patches: Tensor, deltas: Tensor, room: int) -> None:
     """Θ += the part of a shared weight, the way that takes fewer operations within about `room` bytes."""
     n, q, groups, positions, out = deltas.shape
-    width = patches.shape[3]
-    pairs = groups * ((n * positions) ** 2 * width + (n * q * positions) ** 2 * (out + ELEMENTWISE))
-    gradients = groups * out * width * (n * q * positions + (n * q) ** 2)
+    pairs, gradients = multiplications(n, q, groups, positions, out, patches.shape[3])
     affordable = 16 * max(n * positions, q * positions) ** 2 <= room
     if pairs < gradients and (affordable or positions == 1):
         add_position_pairs(theta, patches, deltas, room)

@@ -1,7 +1,8 @@
 """Which files of a folder hold the records of which part.
 
 Records are kept as RECIPE/PART.json.gz, and left by `landscope recipe run` as recipes/NAME-SIZE/PART.json.gz: both are found,
-from the folder above or from the one that the files lie in. Whose records they are is read from the file itself.
+from the folder above or from the one that the files lie in. Where two sizes of a part are kept side by side, the smaller one is
+PART-SIZE.json.gz. Whose records they are is read from the file itself.
 """
 
 from __future__ import annotations
@@ -33,18 +34,26 @@ class Kept:
     @property
     def report(self) -> Path:
         """Where the report of these records goes."""
-        return self.path.with_name(f"{self.bundle.part}.html")
+        return self.path.with_name(f"{self.path.name.removesuffix(ENDING)}.html")
 
 
 def kept_parts(folder: Path) -> dict[str, dict[str, Kept]]:
-    """Recipe → part → its records, from a folder that has some, and none twice."""
-    found: dict[str, dict[str, Kept]] = defaultdict(dict)
+    """Recipe → name → records, from a folder that has some; none twice.
+
+    The name is that of the part; where a part is there in several sizes, of the largest, and the others are PART-SIZE.
+    """
+    sizes: dict[tuple[str, str], dict[str, Kept]] = defaultdict(dict)
     for kept in _loaded(folder, "*"):
         _check(kept)
-        parts, part = found[kept.bundle.recipe], kept.bundle.part
-        if part in parts:
-            raise SpecError(_twice([parts[part], kept], "name the folder of one of them, or move the other away"))
-        parts[part] = kept
+        bundle = kept.bundle
+        same = sizes[bundle.recipe, bundle.part]
+        if bundle.size in same:
+            raise SpecError(_twice([same[bundle.size], kept], "name the folder of one of them, or move the other away"))
+        same[bundle.size] = kept
+    found: dict[str, dict[str, Kept]] = defaultdict(dict)
+    for (recipe, part), same in sizes.items():
+        first, *others = sorted(same, key=get_args(Size).index, reverse=True)
+        found[recipe] |= {part: same[first], **{f"{part}-{size}": same[size] for size in others}}
     if not found:
         raise SpecError(
             f"{folder} has no records; they were expected there as {LAYOUT}, as `landscope recipe run` leaves them"
@@ -57,7 +66,8 @@ def kept_records(folder: Path, recipe: str, parts: Iterable[str], size: Size) ->
     found: dict[str, Kept] = {}
     wanted = list(parts)
     for part in wanted:
-        some = [kept for kept in _loaded(folder, part) if (kept.bundle.recipe, kept.bundle.part) == (recipe, part)]
+        loaded = [*_loaded(folder, part), *_loaded(folder, f"{part}-{size}")]
+        some = [kept for kept in loaded if (kept.bundle.recipe, kept.bundle.part) == (recipe, part)]
         same = [kept for kept in some if kept.bundle.size == size] or some
         if len(same) > 1:
             raise SpecError(_twice(same, "name the folder of one of them"))

@@ -31,7 +31,7 @@ def finish_part(
     """After the runs of a part, or those that were done before it was stopped: its records in one file, and its report."""
     bundle = Bundle(recipe.name, part, size, study.spec, tuple(study.records()), tuple(study.failures()))
     kept = save_bundle(bundle, folder / f"{part}.json.gz")
-    return [kept, _report(bundle, _claims(recipe, [bundle]), folder / f"{part}.html", light=light)]
+    return [kept, _report(bundle, _claims(recipe, {part: bundle}), folder / f"{part}.html", light=light)]
 
 
 def write_results(folder: Path, page: Path, *, reports: Reports = "none") -> list[Path]:
@@ -43,7 +43,9 @@ def write_results(folder: Path, page: Path, *, reports: Reports = "none") -> lis
     if reports != "none":
         for recipe, parts in found.items():
             light = reports == "light"
-            made += [_report(kept.bundle, claims[recipe], kept.report, light=light) for kept in parts.values()]
+            for name, kept in parts.items():
+                own = [claim for claim in claims[recipe] if claim.part in ("", name)]
+                made.append(_report(kept.bundle, own, kept.report, light=light))
     return made
 
 
@@ -54,34 +56,41 @@ def results_page(folder: Path) -> str:
 
 
 def _all_claims(found: Mapping[str, Mapping[str, Kept]]) -> dict[str, Sequence[Claim]]:
-    return {name: _claims(RECIPES[name], [kept.bundle for kept in parts.values()]) for name, parts in found.items()}
+    return {
+        recipe: _claims(RECIPES[recipe], {name: kept.bundle for name, kept in parts.items()})
+        for recipe, parts in found.items()
+    }
 
 
-def _claims(recipe: Recipe, bundles: Sequence[Bundle]) -> Sequence[Claim]:
-    """What the recipe says of these parts, size by size: a part is never set against one of another size."""
+def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
+    """What the recipe says of these records by their names, size by size: a part is never set against one of another size."""
     sizes: dict[str, dict[str, pd.DataFrame]] = defaultdict(dict)
-    for bundle in bundles:
+    names: dict[tuple[str, str], str] = {}
+    for name, bundle in bundles.items():
         table = wide_table(bundle.records)
         table.attrs[FAILED] = Counter(failure.condition for failure in bundle.failed)
         sizes[bundle.size][bundle.part] = table
-    reduced = {bundle.part: bundle.size for bundle in bundles if not is_whole(bundle)}
-    return [
-        replace(claim, text=f"{claim.text} (size {reduced[claim.part]})") if claim.part in reduced else claim
-        for tables in sizes.values()
-        for claim in recipe.claims(tables)
-        if claim.part in ("", *tables)
-    ]
+        names[bundle.part, bundle.size] = name
+    said: list[Claim] = []
+    for size, tables in sizes.items():
+        for claim in recipe.claims(tables):
+            if claim.part in tables:
+                name = names[claim.part, size]
+                reduced = "" if is_whole(bundles[name]) else f" (size {size})"
+                said.append(replace(claim, text=f"{claim.text}{reduced}", part=name))
+            elif not claim.part:
+                said.append(claim)
+    return said
 
 
 def _report(bundle: Bundle, claims: Sequence[Claim], path: Path, *, light: bool = False) -> Path:
-    """The report of a part, with those of the claims that are of it or of all parts."""
-    own = [claim for claim in claims if claim.part in ("", bundle.part)]
+    """The report of a part, with the claims that are of it or of all parts."""
     return write_records_report(
         bundle.spec,
         bundle.records,
         path,
         compared=compare(RECIPES[bundle.recipe], part_of(bundle), bundle.records),
-        claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in own],
+        claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in claims],
         failed=bundle.failed,
         light=light,
     )

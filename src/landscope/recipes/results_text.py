@@ -55,9 +55,7 @@ def results_text(found: Found, claims: Judged, folder: Path, home: Path) -> str:
     ]
     for name in RECIPES:
         if name in found:
-            bundles = {part: kept.bundle for part, kept in found[name].items()}
-            files = {part: _from(kept.path, home) for part, kept in found[name].items()}
-            lines += ["", *_recipe_lines(RECIPES[name], claims[name], bundles, files)]
+            lines += ["", *_recipe_lines(RECIPES[name], claims[name], found[name], home)]
     missing = [name for name in RECIPES if name not in found]
     if missing:
         lines += [
@@ -110,9 +108,7 @@ def _from(path: Path, home: Path) -> PurePosixPath:
     return PurePosixPath(Path(os.path.relpath(path, home)).as_posix())
 
 
-def _recipe_lines(
-    recipe: Recipe, claims: Sequence[Claim], bundles: Mapping[str, Bundle], files: Mapping[str, PurePosixPath]
-) -> list[str]:
+def _recipe_lines(recipe: Recipe, claims: Sequence[Claim], parts: Mapping[str, Kept], home: Path) -> list[str]:
     lines = [f"## {recipe.title}", "", f"`{recipe.name}` · {recipe.paper}", ""]
     for heading, texts in (
         (
@@ -125,10 +121,11 @@ def _recipe_lines(
             lines += [heading, "", *(f"- {text}" for text in texts), ""]
     if claims:
         lines += ["### Claims", "", "| claim | verdict | why | records |", "|---|---|---|---|"]
+        files = {name: _from(kept.path, home) for name, kept in parts.items()}
         lines += [f"| {_cell(c.text)} | **{c.verdict}** | {_cell(c.why)} | {_records_of(c, files)} |" for c in claims]
-    for part, bundle in bundles.items():
-        lines += ["", *_part_lines(recipe, part, bundle, files[part])]
-    absent = [part for part in recipe.parts("paper") if part not in bundles]
+    for name, kept in parts.items():
+        lines += ["", *_part_lines(recipe, name, kept, home)]
+    absent = [part for part in recipe.parts("paper") if part not in parts]
     if absent:
         lines += [
             "",
@@ -141,18 +138,18 @@ def _records_of(claim: Claim, files: Mapping[str, PurePosixPath]) -> str:
     return f"[{claim.part}]({files[claim.part]}), {counted(len(claim.records), 'run')}" if claim.part in files else ""
 
 
-def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) -> list[str]:
-    entry = part_of(bundle)
-    records = bundle.records
+def _part_lines(recipe: Recipe, name: str, kept: Kept, home: Path) -> list[str]:
+    bundle, file, report = kept.bundle, _from(kept.path, home), _from(kept.report, home)
+    entry, records = part_of(bundle), bundle.records
     where = sorted({f"{r.environment.get('device')} ({r.environment.get('processor')})" for r in records})
     seconds = sum(record.seconds for record in records)
     lines = [
-        f"### {part}",
+        f"### {name}",
         "",
         f"Size {_size(bundle)}, {_runs(bundle)}, {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
         f"{'; '.join(where)}, "
         f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
-        f"[{part}.json.gz]({file}), report: [{part}.html]({file.with_name(f'{part}.html')}). {entry.note}".rstrip(),
+        f"[{file.name}]({file}), report: [{report.name}]({report}). {entry.note}".rstrip(),
     ]
     if without := _without_value(records):
         lines += ["", without]
@@ -161,7 +158,9 @@ def _part_lines(recipe: Recipe, part: str, bundle: Bundle, file: PurePosixPath) 
         reasons = [shorten(failure.reason, REASON, placeholder=" …") for failure in bundle.failed]
         lines += [f"- {f.condition}, seed {f.seed}: {why}" for f, why in zip(bundle.failed, reasons, strict=True)]
     if len(records) + len(bundle.failed) < len(runs_of(bundle.spec)):
-        command = f"landscope recipe run {recipe.name} --size {bundle.size} --part {part} --from {file.parent.parent}"
+        command = (
+            f"landscope recipe run {recipe.name} --size {bundle.size} --part {bundle.part} --from {file.parent.parent}"
+        )
         lines += ["", f"`{command}` makes the others."]
     numbers = compare(recipe, entry, records)
     if numbers:

@@ -7,6 +7,8 @@ matrix where it is the same, cost one Gram matrix (`landscope.curvature.gram`) i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,6 +18,7 @@ from landscope.core.distributed import sum_over_processes
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.curvature.gram import gram
+from landscope.curvature.gram_assembly import gram_multiplications
 from landscope.measures.minibatches import m_batches
 from landscope.measures.shared import once_per_probe
 
@@ -50,13 +53,23 @@ def forward_operations(probe: Probe) -> float:
 def gram_passes(probe: Probe, samples: int) -> float:
     """Passes over all data that the Gram matrix of so many samples takes.
 
-    C + 4 forward or backward passes over the samples, and the products of the Gram matrix.
+    C + 4 forward or backward passes over the samples, and the products: two operations each and in float64, which takes twice
+    the time, but above the diagonal only.
     """
-    outputs, forward = outputs_per_sample(probe), forward_operations(probe)
-    # a matrix goes by Gram matrices of its inputs and slopes, anything else by its gradients
-    widths = sum(min(p.numel(), sum(p.shape)) if p.dim() == 2 else p.numel() for p in probe.params.values())
-    products = 2 * (samples * outputs) ** 2 * widths
-    return (samples * (outputs + 4) + products / forward) * FORWARD / probe.n_samples
+    products = 2 * _multiplications(probe, samples) / forward_operations(probe)
+    return (samples * (outputs_per_sample(probe) + 4) + products) * FORWARD / probe.n_samples
+
+
+@once_per_probe
+def _multiplications(probe: Probe, samples: int) -> int:
+    def outputs(params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        z = probe.outputs(params, batch)
+        return z if isinstance(z, Tensor) else torch.zeros(batch.size)
+
+    sample = next(next(probe.batches()).pieces(1))
+    with probe.measuring():
+        ready = Batch(probe.ready(sample.raw), sample.size, sample.divisible)
+        return gram_multiplications(probe, ready, outputs, samples, outputs_per_sample(probe))
 
 
 @once_per_probe

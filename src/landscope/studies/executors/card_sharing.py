@@ -1,16 +1,17 @@
 """Several workers on one graphics card: what each may use of it, and NVIDIA's multi-process service.
 
 The service runs the kernels of several processes side by side; without it they take turns, and what a small network leaves idle
-stays idle. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement of 4 or 5 s each:
+stays idle. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement of 3 to 5 s each (`benchmarks/card_sharing.py`):
 
     workers                                  1      5      5      8
     part of the card that one may use      all    all    2/5    1/4
-    ms for a step, all workers together   2.17   1.30   1.04   0.99
+    ms for a step, all workers together   2.22   1.31   1.04   0.99
 
-(`benchmarks/card_sharing.py`; five on the whole card by a forerunner of it.) Every worker has the whole card here, though parts
-are faster: they can be wrong. With 2/5 of that card's multiprocessors the first loss of a VGG-19 (batch 256, bfloat16, torch
-2.11) was 4.712 instead of 4.730, and 21 of 22 trainings came to NaN, most of them within eight steps; with 1/4 (n = 2), 3/5 (2)
-and all of them (4), in float32 (1) and without the service (6) none did. Some kernel is wrong there, and nothing says so.
+Every worker has the whole card here, though parts are faster: they can be wrong. With 2/5 of that card's multiprocessors the
+first loss of a VGG-19 (batch 256, bfloat16, torch 2.11) was 4.712 instead of 4.730, its first update 4,000 times too large, and
+26 of 27 trainings came to NaN, most of them within eight steps; with 1/4 (n = 2), 3/5 (2) and all of them (20), in float32 (1)
+and without the service (6) none did. ResNet-18 is right with 2/5: the same first loss, and a first update within 2·10⁻⁴. Some
+kernel is wrong there, and nothing says so.
 """
 
 from __future__ import annotations
