@@ -19,6 +19,7 @@ from landscope.curvature.gram import gram
 from landscope.measures.base import MEASURES
 from landscope.measures.measuring import measure
 from landscope.measures.minibatches import m_batches
+from landscope.measures.sharpness import igs
 from landscope.measures.sharpness.igs import InformationGeometricSharpness, igs_curve, saturated_igs
 
 CLASSES = 3
@@ -251,9 +252,10 @@ def test_cost_and_budget() -> None:
     predicted = measure.passes(probe)
     estimate = measure(probe)
     assert estimate.cost.passes == pytest.approx(predicted)
-    assert measure.within(predicted * 0.5, probe).batches == 2
-    assert measure.within(predicted * 2, probe) is measure
+    assert measure.passes(probe) == measure.least(probe) == 0  # it is known
     fresh = wide_probe(30)
+    assert measure.within(predicted * 0.5, fresh).batches == 2
+    assert measure.within(predicted * 2, fresh) is measure
     with fresh.ledger.limited(passes=predicted * 0.5):
         cut = measure(fresh)
     assert cut.status is Status.BUDGET_SPENT
@@ -273,6 +275,40 @@ def test_another_rank_costs_nothing() -> None:
     assert shared.details == alone.details
     other = InformationGeometricSharpness(rank=2, batch_size=10)(probe)
     assert other.cost.passes > 0  # other batches are another measure
+
+
+@pytest.mark.parametrize("mode", ["eval", "batch_statistics"])
+def test_other_temperatures_come_from_the_same_gram_matrices(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, CLASSES)).double()
+    with torch.no_grad():
+        net[3].weight.mul_(5)
+    batches = [(torch.randn(8, 4), torch.arange(8) % CLASSES) for _ in range(3)]
+    probe = Probe(net, batches, mode=mode, temperature=0.7)  # type: ignore[arg-type]
+    warm, hot = probe.at_temperature(2.0), probe.at_temperature(5.0)
+    calls: list[Probe] = []
+    monkeypatch.setattr(igs, "gram", lambda *given: calls.append(given[0]) or gram(*given))
+    measured = InformationGeometricSharpness(rank=4, batch_size=8)
+    first = measured(warm)
+    assert calls == [warm] * 3
+    found = [measured(each) for each in (probe, hot)]
+    assert calls == [warm] * 3
+    assert [each.cost.passes for each in found] == [0, 0]
+    for temperature, each in [(0.7, found[0]), (2.0, first), (5.0, found[1])]:
+        alone = measured(Probe(net, batches, mode=mode, temperature=temperature))  # type: ignore[arg-type]
+        assert each.value == pytest.approx(alone.value, rel=1e-9)
+        assert each.details["curve"] == pytest.approx(alone.details["curve"], rel=1e-6)
+    assert first.value != pytest.approx(found[1].value, rel=0.01)
+
+
+def test_probes_of_other_parameters_or_weights_share_nothing() -> None:
+    probe = wide_probe(12)
+    measured = InformationGeometricSharpness(rank=2, batch_size=6)
+    others = [probe.restrict("0"), probe.with_model(lambda net: net[0].weight.mul_(2))]
+    measured(probe)
+    for other in others:
+        assert list(other.alike) == [other]
+        assert measured(other).cost.passes > 0
 
 
 def test_the_model_is_untouched() -> None:

@@ -15,10 +15,11 @@ from landscope.core.errors import RunStoppedError, SpecError
 from landscope.data import load
 from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.models import build
-from landscope.studies import stopping
+from landscope.studies import running, stopping
 from landscope.studies.record import Record, Subject
 from landscope.studies.running import work
 from landscope.studies.study import Study
+from landscope.studies.subjects import Point, measure_subject
 
 SPEC: dict[str, object] = {
     "name": "circles",
@@ -72,6 +73,27 @@ def test_the_numbers_are_those_of_the_weights(study: Study) -> None:
     for name, estimate in truth.items():
         assert found[name].value == pytest.approx(estimate.value, rel=1e-6)
     assert found["loss"].value == pytest.approx(record.history[-1]["train_loss"], rel=0.5)  # type: ignore[arg-type]
+
+
+def test_the_same_weights_under_two_names_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def noted(point: Point, checkpoint: str, *given: object, **rest: object) -> Subject:
+        measured.append(checkpoint)
+        return measure_subject(point, checkpoint, *given, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(running, "measure_subject", noted)
+    training = {**SPEC["training"], "epochs": 1, "snapshots": [2]}  # type: ignore[dict-item]
+    measuring = {**SPEC["measuring"], "checkpoints": ["final", "step 2", "best"]}  # type: ignore[dict-item]
+    study = do_here(Study.of({**SPEC, "training": training, "measuring": measuring, "seeds": 1, "axes": {}}, tmp_path))
+    (record,) = study.records()
+    assert measured == ["final", "final", "step 2", "step 2"]
+    final, best = record.subjects[:2], record.subjects[4:]
+    assert [subject.checkpoint for subject in best] == ["best", "best"]
+    assert [s.reports["train"] for s in final] == [s.reports["train"] for s in best]
+    assert [s.temperature for s in final] == [s.temperature for s in best]
+    assert set(final[0].extras) == {"reliability", "layers", "landscape"}
+    assert set(best[0].extras) == {"reliability"}
 
 
 def test_only_what_is_asked_for_is_measured_again_at_a_temperature(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +88,8 @@ class Probe:
         self.ledger = Ledger()
         self.results: dict[Hashable, object] = {}
         """What was computed at this point already; it stays true, and lives as long as the probe."""
+        self.alike = WeakSet((self,))
+        """The probes that differ from this one in temperature at most, itself among them."""
         error: Exception | None = None
         try:
             self._model = frozen_copy(inner, mode, dtype, self.device)
@@ -195,10 +198,15 @@ class Probe:
         return self.space.flatten(self._params)
 
     def at_temperature(self, temperature: float) -> Probe:
-        """The same point with another temperature; the data is not read again."""
+        """The same point with another temperature; the data is not read again.
+
+        Whatever takes the same work at all temperatures (the Gram matrix of IGS) is done once for those that there are.
+        """
         checks.check_options(self._model, self.mode, temperature, None)
         twin = self._twin()
         twin.temperature = float(temperature)
+        twin.alike = self.alike
+        self.alike.add(twin)
         return twin
 
     def restrict(self, params: Selection) -> Probe:
@@ -217,6 +225,7 @@ class Probe:
         twin = object.__new__(Probe)
         twin.__dict__.update(self.__dict__)
         twin.results = {}
+        twin.alike = WeakSet((twin,))
         return twin
 
     def with_loss(self, loss: Loss) -> Probe:

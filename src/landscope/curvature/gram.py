@@ -24,7 +24,7 @@ from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.probe import Probe
 from landscope.curvature.gram_assembly import jacobian_gram
 
-__all__ = ["GramMatrix", "gram"]
+__all__ = ["GramMatrix", "gram", "gram_alike"]
 
 ROUNDING_UNITS = 32
 """Relative rounding error of a Jacobian in units of the machine epsilon, as of the curvature products."""
@@ -88,8 +88,7 @@ def gram(probe: Probe, batch: Batch, *, room: int | None = None) -> GramMatrix:
             f"the Gram matrix of the Fisher matrix needs class probabilities (cross_entropy or binary_cross_entropy); the "
             f"loss here is {probe.loss.name!r}"
         )
-    if probe.mode == "batch_statistics":
-        batch = Batch(batch.raw, batch.size, False)
+    batch = _as_one(probe, batch)
     if room is None:
         room = available_bytes(probe.device) // (4 if probe.device.type == "cpu" else 2)
     while True:
@@ -106,6 +105,26 @@ def gram(probe: Probe, batch: Batch, *, room: int | None = None) -> GramMatrix:
             torch.cuda.empty_cache()
 
 
+def gram_alike(matrix: GramMatrix, probe: Probe, twin: Probe, batch: Batch) -> GramMatrix:
+    """The Gram matrix at a probe that differs in temperature only, from that of `probe`: J, and so Θ, is only scaled.
+
+    >>> probe = Probe(torch.nn.Linear(2, 3), (torch.eye(2), torch.tensor([0, 2])))
+    >>> twin, batch = probe.at_temperature(2.0), next(probe.batches())
+    >>> scaled = gram_alike(gram(probe, batch), probe, twin, batch)
+    >>> torch.allclose(scaled.matrix(), gram(twin, batch).matrix())
+    True
+    """
+    with twin.measuring():
+        roots, residuals, scores = _at_outputs(twin, _as_one(twin, batch))
+    theta = matrix.jacobian_gram * (probe.temperature / twin.temperature) ** 2
+    return GramMatrix(theta, roots, residuals, scores, matrix.rounding)
+
+
+def _as_one(probe: Probe, batch: Batch) -> Batch:
+    """A batch that is not to be cut, where its samples depend on each other."""
+    return Batch(batch.raw, batch.size, False) if probe.mode == "batch_statistics" else batch
+
+
 def _attempt(probe: Probe, batch: Batch, room: int) -> GramMatrix | None:
     """The matrix, or `None` where memory ran out; the failed frames are released before it returns."""
 
@@ -114,9 +133,7 @@ def _attempt(probe: Probe, batch: Batch, room: int) -> GramMatrix | None:
 
     try:
         with probe.measuring():
-            with torch.no_grad():
-                z = torch.cat([outputs(probe.params, piece) for piece in batch.pieces(32)])
-            roots, residuals, scores = _at_outputs(probe, batch, z)
+            roots, residuals, scores = _at_outputs(probe, batch)
             theta = jacobian_gram(probe, batch, outputs, residuals.shape[1], room)
             return GramMatrix(theta, roots, residuals, scores, ROUNDING_UNITS * torch.finfo(probe.dtype).eps)
     except Exception as error:
@@ -136,9 +153,11 @@ def _class_outputs(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> 
     return z
 
 
-def _at_outputs(probe: Probe, batch: Batch, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _at_outputs(probe: Probe, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """S_i, r_i and w_i."""
-    z = z.detach().double().requires_grad_()
+    with torch.no_grad():
+        z = torch.cat([_class_outputs(probe, probe.params, piece) for piece in batch.pieces(32)])
+    z = z.double().requires_grad_()
     (slope,) = torch.autograd.grad(probe.loss_of(z, batch), z)
     r, free = slope.reshape(len(z), -1), z.detach().reshape(len(z), -1)
     if probe.loss.likelihood == "categorical":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -27,7 +28,7 @@ from landscope.studies.pooling import POOL, train_together
 from landscope.studies.record import Record, Subject
 from landscope.studies.run_folder import RunFolder
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
-from landscope.studies.subjects import Gauge, fitted_temperature, measure_subject, published_temperature
+from landscope.studies.subjects import FIGURES, Gauge, Point, fitted_temperature, measure_subject, published_temperature
 from landscope.training.loop import train
 from landscope.training.result import Trained
 from landscope.training.sources import Task, make_task
@@ -104,26 +105,53 @@ def _taken(taken: CheckpointsSpec) -> tuple[Task, dict[str, Weights]]:
 
 
 def _subjects(run: RunFolder, gauge: Gauge, models: Mapping[str, Weights], figures: bool) -> Iterator[Subject]:
-    """Every model at every temperature; those that were measured before are read."""
+    """Every model at every temperature; those that were measured before, under this name or another, are read."""
     spec = gauge.spec
-    for checkpoint, weights in models.items():
-        fitted: Estimate | None = None
-        if spec.temperature != "none":
-            fitted = fitted_temperature(gauge, gauge.model(weights))
+    for number, (checkpoint, weights) in enumerate(models.items()):
         if spec.consistency and len(gauge.rows("test").y):
             with run.writing(outputs_file(checkpoint)) as path:
                 save_file({"test": gauge.outputs(gauge.model(weights), "test").contiguous()}, path)
-        temperatures: list[Estimate | None] = [fitted] if spec.temperature == "fitted" else [None, fitted]
-        if spec.temperature == "published":
-            temperatures.append(published_temperature(gauge, gauge.model(weights)))
-        for number, temperature in enumerate(temperatures[: spec.temperatures]):
-            name = f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json"
-            if not run.path(name).exists():
-                shown = figures and checkpoint == next(iter(models)) and number == 0
-                subject = measure_subject(gauge, weights, checkpoint, temperature, figures=shown, note=print)
-                run.write_json(name, subject.to_dict())
-                stopping.check()
-            yield Subject.from_dict(json.loads(run.path(name).read_text()))
+        same = next((name for name in list(models)[:number] if _are_same(models[name], weights)), None)
+        if same is None:
+            _measure_all(run, gauge, checkpoint, weights, figures=figures and number == 0)
+        for file in _files(spec, same or checkpoint):
+            subject = Subject.from_dict(json.loads(run.path(file).read_text()))
+            yield subject if same is None else _renamed(subject, checkpoint)
+
+
+def _measure_all(run: RunFolder, gauge: Gauge, checkpoint: str, weights: Weights, *, figures: bool) -> None:
+    """Measure a model at those temperatures for which it was not measured before."""
+    spec = gauge.spec
+    if all(run.path(file).exists() for file in _files(spec, checkpoint)):
+        return
+    temperatures: list[Estimate | None] = [None] if spec.temperature != "fitted" else []
+    if spec.temperature != "none":
+        temperatures.append(fitted_temperature(gauge, gauge.model(weights)))
+    if spec.temperature == "published":
+        temperatures.append(published_temperature(gauge, gauge.model(weights)))
+    files = dict(zip(_files(spec, checkpoint), temperatures, strict=True))
+    waiting = {file: temperature for file, temperature in files.items() if not run.path(file).exists()}
+    point = Point(gauge, weights, list(waiting.values()))
+    for file, temperature in waiting.items():
+        shown = figures and file == next(iter(files))
+        run.write_json(file, measure_subject(point, checkpoint, temperature, figures=shown, note=print).to_dict())
+        stopping.check()
+
+
+def _files(spec: MeasuringSpec, checkpoint: str) -> list[str]:
+    """Where what was measured of a model is kept, one file for each temperature."""
+    return [f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json" for number in range(spec.temperatures)]
+
+
+def _are_same(one: Weights, other: Weights) -> bool:
+    """Whether two models are one: the best is often the last."""
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def _renamed(subject: Subject, checkpoint: str) -> Subject:
+    """What was measured of the same weights under another name, without what is shown for one model only."""
+    extras = {name: extra for name, extra in subject.extras.items() if name not in FIGURES}
+    return replace(subject, checkpoint=checkpoint, extras=extras)
 
 
 def _note_seconds(run: RunFolder, seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,9 +29,19 @@ from landscope.training.sources import Forward, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Gauge", "fitted_temperature", "measure_subject", "published_temperature"]
+__all__ = [
+    "FIGURES",
+    "Gauge",
+    "Point",
+    "fitted_temperature",
+    "measure_subject",
+    "published_temperature",
+    "temperature_of",
+]
 
 EVALUATION_ROWS = 512
+FIGURES = ("layers", "invariance", "landscape")
+"""Extras that are made for one model of each condition."""
 FILLED = 0.5
 """Occupancy from which a voxel counts as filled."""
 
@@ -108,6 +118,38 @@ class Gauge:
             return torch.cat([model(part.to(self.device)).float().cpu() for part in x.split(EVALUATION_ROWS)])
 
 
+class Point:
+    """One set of weights, to be measured at some temperatures one after the other; they share the work that they can.
+
+    Args:
+        gauge: how models are measured.
+        weights: the model.
+        temperatures: in the order in which they will be measured; `None`, or one that was not found, for 1.
+    """
+
+    def __init__(self, gauge: Gauge, weights: Mapping[str, Tensor], temperatures: Sequence[Estimate | None]) -> None:
+        self.gauge, self.weights = gauge, weights
+        self._temperatures = [temperature_of(each) for each in temperatures]
+        self._waiting: dict[str, list[Probe]] = {}
+
+    def next_probe(self, split: str, samples: int | None) -> Probe:
+        """The point at which a split is measured, at the next of the temperatures."""
+        if split not in self._waiting:
+            first, *others = self._temperatures
+            probe = self.gauge.probe(self.gauge.model(self.weights), split, samples, first)
+            self._waiting[split] = [probe, *(probe.at_temperature(other) for other in others)]
+        return self._waiting[split].pop(0)
+
+
+def temperature_of(fitted: Estimate | None) -> float:
+    """The temperature of a model, 1 where none was asked for or found.
+
+    >>> temperature_of(None), temperature_of(Estimate(2.5)), temperature_of(Estimate.not_applicable("no classes"))
+    (1.0, 2.5, 1.0)
+    """
+    return 1.0 if fitted is None or not fitted.status.has_value else fitted.value
+
+
 def _accepts(model: nn.Module, x: Tensor) -> bool:
     try:
         model.eval()(x)
@@ -139,26 +181,25 @@ def _temperature(gauge: Gauge, model: nn.Module, fit: Callable[[Tensor, Tensor],
 
 
 def measure_subject(
-    gauge: Gauge,
-    weights: Mapping[str, Tensor],
+    point: Point,
     checkpoint: str,
     temperature: Estimate | None = None,
     *,
     figures: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Subject:
-    """Everything that the spec asks for, at one set of weights and at temperature 1 or a fitted one.
+    """Everything that the spec asks for, at the next temperature of a point, which is 1 or a fitted one.
 
     `figures` adds what is shown for one model of each condition only: layers, invariances, a landscape.
     """
-    spec, model = gauge.spec, gauge.model(weights)
-    T = 1.0 if temperature is None or not temperature.status.has_value else temperature.value
+    gauge, T = point.gauge, temperature_of(temperature)
+    spec, model = gauge.spec, gauge.model(point.weights)
     reports: dict[str, Report] = {}
     extras: dict[str, Plain] = {}
     for split, wanted in spec.splits.items():
         if len(gauge.rows(split).y):
             note(f"{checkpoint}: {split}")
-            reports[split] = _split_report(gauge, model, split, wanted, temperature, T)
+            reports[split] = _split_report(point, split, wanted, temperature)
     if temperature is not None:
         reports["calibration"] = Report({"temperature": temperature})
     if gauge.task.classes and spec.reliability and len(gauge.rows("test").y) and not _is_published(temperature):
@@ -178,11 +219,10 @@ def _is_published(temperature: Estimate | None) -> bool:
     return temperature is not None and bool(temperature.details.get("as_published"))
 
 
-def _split_report(
-    gauge: Gauge, model: nn.Module, split: str, wanted: SplitSpec, temperature: Estimate | None, T: float
-) -> Report:
-    chosen: dict[str, Measure] = wanted.chosen(gauge.spec.seed)
-    if gauge.spec.temperatures > 1 and temperature is not None and wanted.tempered is not None:
+def _split_report(point: Point, split: str, wanted: SplitSpec, temperature: Estimate | None) -> Report:
+    spec = point.gauge.spec
+    chosen: dict[str, Measure] = wanted.chosen(spec.seed)
+    if spec.temperatures > 1 and temperature is not None and wanted.tempered is not None:
         chosen = {name: chosen[name] for name in wanted.tempered}
     if wanted.as_published is not None:
         preset = AS_PUBLISHED[wanted.as_published]
@@ -190,8 +230,8 @@ def _split_report(
             chosen[f"published.{name}"] = preset.measures[name]
             if not _is_published(temperature):
                 chosen[f"corrected.{name}"] = preset.corrected[name]
-    probe = gauge.probe(model, split, wanted.samples, T)
-    report = measure(probe, measures=chosen, seconds=gauge.spec.seconds, progress=False)
+    probe = point.next_probe(split, wanted.samples)
+    report = measure(probe, measures=chosen, seconds=spec.seconds, progress=False)
     return Report(report.estimates, {**report.about, "split": split})
 
 

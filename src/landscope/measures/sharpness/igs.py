@@ -12,13 +12,14 @@ Only the full rank is invariant to reparametrisation; the choice of the largest 
 nothing at any rank, nor does a shift of all logits (Sᵀ1 = 0 and rᵀ1 = 0).
 
 Cost per batch: C + 4 forward or backward passes (a third of a gradient each) and an eigendecomposition of order nC, for all
-ranks at once: another rank at the same probe costs nothing.
+ranks at once: another rank at the same probe costs nothing. Another temperature costs the eigendecomposition alone, where the
+probes are made by `Probe.at_temperature` before one of them is measured: ∂(z/T) = ∂z/T.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
@@ -30,7 +31,7 @@ from landscope.core.distributed import sum_over_processes
 from landscope.core.errors import BudgetSpentError, OperandError
 from landscope.core.estimate import Estimate, Plain, Status
 from landscope.core.probe import Probe
-from landscope.curvature.gram import GramMatrix, gram
+from landscope.curvature.gram import GramMatrix, gram, gram_alike
 from landscope.measures.base import Measure, register
 from landscope.measures.minibatches import gather_values, m_batches
 from landscope.measures.sharpness.small_fisher import gram_passes, outputs_per_sample
@@ -81,28 +82,42 @@ class _BatchCurve:
 def _batch_curves(
     probe: Probe, batch_size: int, batches: int | None, seed: int, passes: float
 ) -> tuple[Sequence[_BatchCurve], str]:
-    """The curves of this process's batches, each `passes` passes, once per probe; and why some are missing, if so."""
-    key = (_batch_curves, batch_size, batches, seed)
+    """The curves of this process's batches, each `passes` passes, once per probe; and why some are missing, if so.
+
+    Those at other temperatures (`Probe.at_temperature`) come from the same Gram matrices.
+    """
+    key = _key(batch_size, batches, seed)
     if key in probe.results:
         return cast(Sequence[_BatchCurve], probe.results[key]), ""
-    found: list[_BatchCurve] = []
+    found: dict[Probe, list[_BatchCurve]] = {probe: []}
+    found |= {twin: [] for twin in probe.alike if key not in twin.results}
     spent = ""
     for batch in m_batches(probe, batch_size, batches, seed):
         try:
             probe.ledger.check()
         except BudgetSpentError as error:
-            if not found:
+            if not found[probe]:
                 raise
             spent = str(error)
             continue  # other processes may still wait for the samples of later batches
         with probe.ledger.timed(probe.device):
             matrix = gram(probe, batch)
-            curve = igs_curve(matrix).double()
-            found.append(_BatchCurve(torch.cat([curve.new_zeros(1), curve]), float(saturated_igs(matrix))))
+            for point, curves in found.items():
+                curves.append(_curve(matrix if point is probe else gram_alike(matrix, probe, point, batch)))
         probe.ledger.add(passes)
     if not spent:
-        probe.results[key] = found
-    return found, spent
+        for point, curves in found.items():
+            point.results[key] = curves
+    return found[probe], spent
+
+
+def _key(batch_size: int, batches: int | None, seed: int) -> Hashable:
+    return _batch_curves, batch_size, batches, seed
+
+
+def _curve(matrix: GramMatrix) -> _BatchCurve:
+    curve = igs_curve(matrix).double()
+    return _BatchCurve(torch.cat([curve.new_zeros(1), curve]), float(saturated_igs(matrix)))
 
 
 @register("igs")
@@ -133,20 +148,24 @@ class InformationGeometricSharpness(Measure):
                 raise OperandError(f"igs: {name} must be a whole number of at least 1, got {value!r}")
 
     def passes(self, probe: Probe) -> float:
-        """C + 4 forward or backward passes over the samples of the batches, and the products of the Gram matrix."""
-        return self._count(probe) * self._batch_passes(probe)
+        """C + 4 forward or backward passes over the samples of the batches, and the products of the Gram matrix.
+
+        None where the curves are known: at another rank, or from another temperature.
+        """
+        known = _key(self.batch_size, self.batches, self.seed) in probe.results
+        return 0.0 if known else self._count(probe) * self._batch_passes(probe)
 
     def least(self, probe: Probe) -> float:
         """One batch."""
-        return self._batch_passes(probe)
+        return min(self.passes(probe), self._batch_passes(probe))
 
     def _batch_passes(self, probe: Probe) -> float:
         return gram_passes(probe, min(self.batch_size, probe.n_samples))
 
     def within(self, passes: float, probe: Probe) -> InformationGeometricSharpness:
         """Fewer batches."""
-        count = self._count(probe)
-        affordable = int(count * passes / self.passes(probe))
+        count, like = self._count(probe), self.passes(probe)
+        affordable = count if like <= passes else int(count * passes / like)
         return self if affordable >= count else replace(self, batches=max(1, affordable))
 
     def _count(self, probe: Probe) -> int:
