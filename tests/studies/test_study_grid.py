@@ -129,6 +129,15 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
             {"analysis": {"baseline": "non · optimizer.lr=0.1"}},
             "analysis.baseline: unknown condition .* did you mean 'none",
         ),
+        (
+            {"analysis": {"outcomes": ["test.error", "test.eror"]}},
+            r"analysis.outcomes\[1\]: unknown column of the split test 'test.eror'; did you mean 'test.error'",
+        ),
+        (
+            {"analysis": {"measures": ["train.published.igs"]}},
+            r"analysis.measures\[0\]: unknown column of the split train",
+        ),
+        ({"analysis": {"given": "validation.loss"}}, "'validation.loss' is of a split that is not measured"),
         ({"name": "../elsewhere"}, "has no slash"),
         ({"name": ""}, "a folder is called by it"),
         ({"name": "x" * 300}, "it is short"),

@@ -43,6 +43,7 @@ def study_of(
     if plain is not None:
         train = {"measures": dict.fromkeys((*PREDICTIONS, "l2_norm")) | plain}
     prefix = "train.corrected" if plain is None else "train"
+    curvature = [measure for measure in CURVATURE if plain is None or measure in plain]
     return build(
         StudySpec,
         {
@@ -63,7 +64,7 @@ def study_of(
             },
             "analysis": {
                 "outcomes": ["validation.error", "test.error", "gap.error", "test.ece"],
-                "measures": [*(f"{prefix}.{measure}" for measure in CURVATURE), "train.l2_norm"],
+                "measures": [*(f"{prefix}.{measure}" for measure in curvature), "train.l2_norm"],
                 "baseline": next(iter(next(iter(axes.values())))),
             },
         },

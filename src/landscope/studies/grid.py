@@ -15,7 +15,7 @@ from landscope.core.importing import import_function, is_import
 from landscope.core.schema import MismatchError, Path, Plain, conform, located, to_plain
 from landscope.models import MODELS
 from landscope.models.options import check
-from landscope.studies.spec import StudySpec
+from landscope.studies.spec import SPLITS, AnalysisSpec, StudySpec
 from landscope.training.spec import ModelSpec, TrainingSpec
 
 __all__ = ["Level", "RunSpec", "levels", "runs_of"]
@@ -97,14 +97,16 @@ def runs_of(
     `versions` (of the code and of the data) become part of every run's key.
     """
     common: dict[str, Plain] = {"measuring": to_plain(study.measuring), "versions": dict(versions or {})}
+    problems = {located(path, text, place): None for path, text in _unmeasured(study)}
     if study.checkpoints is not None:
+        if problems:
+            raise SpecError("\n".join(problems))
         return list(_checkpoint_runs(study, common))
     try:
         axes = {axis: levels(axis, written) for axis, written in study.axes.items()}
     except MismatchError as error:
         raise SpecError("\n".join(located(path, text, place) for path, text in error.problems)) from None
     runs: list[RunSpec] = []
-    problems: dict[str, None] = {}
     seen: dict[str, str] = {}
     for chosen in itertools.product(*axes.values()):
         for seed in study.seed_numbers:
@@ -131,6 +133,28 @@ def runs_of(
     if problems:
         raise SpecError("\n".join(problems))
     return runs
+
+
+def _unmeasured(study: StudySpec) -> Iterator[tuple[Path, str]]:
+    """The columns that the analysis names and no run will have, of those that a split would have."""
+    measured = {
+        split: [f"{split}.{name}" for name in wanted.names()] for split, wanted in study.measuring.splits.items()
+    }
+    analysis, usual = study.analysis, AnalysisSpec()
+    named: dict[Path, str] = {
+        ("analysis", kind, number): column
+        for kind, columns in (("outcomes", analysis.outcomes), ("measures", analysis.measures))
+        if columns is not None and columns != getattr(usual, kind)
+        for number, column in enumerate(columns)
+    }
+    if analysis.given is not None and analysis.given != usual.given:
+        named["analysis", "given"] = analysis.given
+    for path, column in named.items():
+        split = column.partition(".")[0]
+        if split in SPLITS and split not in measured:
+            yield path, f"{column!r} is of a split that is not measured; measuring.splits has {', '.join(measured)}"
+        elif split in SPLITS and column not in measured[split]:
+            yield path, str(UnknownNameError.among(f"column of the split {split}", column, measured[split]))
 
 
 def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, common: Mapping[str, Plain]) -> RunSpec:

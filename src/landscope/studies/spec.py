@@ -37,6 +37,7 @@ from landscope.measures.measuring import resolve_measures
 from landscope.training.spec import DataSpec, ModelSpec
 
 __all__ = [
+    "SPLITS",
     "AnalysisSpec",
     "CheckpointsSpec",
     "CorruptionsSpec",
@@ -45,6 +46,8 @@ __all__ = [
     "SplitSpec",
     "StudySpec",
 ]
+
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,15 @@ class SplitSpec:
             key = str(settings.pop("measure", name))
             found[name] = resolve_measures({key: settings}, seed)[key]
         return found
+
+    def names(self) -> list[str]:
+        """Under which names it reports, those of `as_published` among them.
+
+        >>> SplitSpec(measures=("loss",), as_published="explicit-regularisation", only=("log_igs",)).names()
+        ['loss', 'published.log_igs', 'corrected.log_igs']
+        """
+        paper = () if self.as_published is None else self.only or tuple(AS_PUBLISHED[self.as_published].measures)
+        return [*self.chosen(), *(f"{kind}.{name}" for name in paper for kind in ("published", "corrected"))]
 
 
 def _default_splits() -> dict[str, SplitSpec]:
@@ -160,7 +172,7 @@ class MeasuringSpec:
 
     def __post_init__(self) -> None:
         for split in self.splits:
-            if split not in ("train", "validation", "test"):
+            if split not in SPLITS:
                 raise SpecError(f"splits are train, validation and test; {split!r} came")
         for checkpoint in self.checkpoints:
             if checkpoint not in ("final", "best", "average") and not re.fullmatch(r"step \d+", checkpoint):
