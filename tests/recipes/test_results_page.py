@@ -143,7 +143,7 @@ def test_claims_of_smaller_networks_say_so(tmp_path: Path) -> None:
 def test_measures_that_failed_are_named(tmp_path: Path) -> None:
     bundle = load_bundle(ROOT / "results" / "adaptive-sharpness" / "lenet5.json.gz")
     save_bundle(bundle, tmp_path / "adaptive-sharpness" / "lenet5.json.gz")
-    line = "Measures that failed in some of the 50 models (the records say why): train gradient_norm (1)."
+    line = "Measures that failed in some of the 50 models (the records say more): train gradient_norm (1): CUDA error."
     assert line in results_page(tmp_path).splitlines()
 
 

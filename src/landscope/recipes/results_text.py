@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from textwrap import shorten
@@ -169,19 +169,31 @@ def _part_lines(recipe: Recipe, name: str, kept: Kept, home: Path) -> list[str]:
 
 
 def _without_value(records: Sequence[Record]) -> str:
-    """Which measures failed, and of how many models; what does not apply to a model has not failed."""
+    """Which measures failed, of how many models, and why in short; what does not apply to a model has not failed."""
     models = [subject for record in records for subject in record.subjects]
-    failed = Counter(
-        f"{split} {name}"
-        for subject in models
-        for split, report in subject.reports.items()
-        for name, estimate in report.estimates.items()
-        if estimate.status is Status.FAILED
+    failed: dict[str, Counter[str]] = defaultdict(Counter)
+    for subject in models:
+        for split, report in subject.reports.items():
+            for name, estimate in report.estimates.items():
+                if estimate.status is Status.FAILED:
+                    failed[_in_short(estimate.reason)][f"{split} {name}"] += 1
+    if not failed:
+        return ""
+    listed = (
+        f"{', '.join(f'{name} ({count})' for name, count in some.items())}: {why}" for why, some in failed.items()
     )
-    listed = ", ".join(f"{name} ({count})" for name, count in failed.items())
-    return (
-        f"Measures that failed in some of the {len(models)} models (the records say why): {listed}." if failed else ""
-    )
+    return f"Measures that failed in some of the {len(models)} models (the records say more): {'; '.join(listed)}."
+
+
+def _in_short(reason: str) -> str:
+    """What a reason begins with, the name of an error left out.
+
+    >>> _in_short("the budget is spent: 12 passes are left; it takes about 20")
+    'the budget is spent'
+    >>> _in_short("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling …")
+    'CUDA error'
+    """
+    return re.split(r"[:;]", re.sub(r"^\w+Error: ", "", reason))[0]
 
 
 def part_of(bundle: Bundle, size: str = "") -> Part:
