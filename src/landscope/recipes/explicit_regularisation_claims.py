@@ -143,7 +143,8 @@ def _correlated(models: _Models, x: str, y: str, scaled: bool = False) -> tuple[
     means = _means(every, ("final",) if x.endswith("igs") else ("final", "best"))
     paper = correlation(means[x], means[name if (name := PAPERS.get(y, y)) in means else y], "spearman", resamples=0)
     own = " and at its temperature" if coded else ""
-    return found, f"{found} final models; over {paper.n} means of conditions, as the paper has it{own}: {paper}"
+    finals = f"over the final models {found}" if found.value is None else f"{found} final models"
+    return found, f"{finals}; over {paper.n} means of conditions, as the paper has it{own}: {paper}"
 
 
 def _means(rows: pd.DataFrame, checkpoints: Sequence[str]) -> pd.DataFrame:
