@@ -161,7 +161,7 @@ class _Grid:
         trainings = 3 * 3 * 2 * 2 * 3 * self.seeds
         times = "" if self.seeds == 1 else f" × {self.seeds} seeds"
         return (
-            f"{trainings} trainings (3 architectures × 3 regularisers × 2 batch sizes × 2 rates × 3 optimizers{times}), each "
+            f"{trainings} trainings (3 architectures × 3 regularisers × 2 batch sizes × 2 rates × 3 optimisers{times}), each "
             f"measured at its last weights and at their average: {2 * trainings} models. {self.about}"
         )
 
