@@ -198,10 +198,7 @@ class Probe:
         return self.space.flatten(self._params)
 
     def at_temperature(self, temperature: float) -> Probe:
-        """The same point with another temperature; the data is not read again.
-
-        Whatever takes the same work at all temperatures (the Gram matrix of IGS) is done once for those that there are.
-        """
+        """The same point at another temperature; the data is not read again, and work that is the same (IGS's) done once."""
         checks.check_options(self._model, self.mode, temperature, None)
         twin = self._twin()
         twin.temperature = float(temperature)

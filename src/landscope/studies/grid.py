@@ -138,7 +138,8 @@ def runs_of(
 def _unmeasured(study: StudySpec) -> Iterator[tuple[Path, str]]:
     """The columns that the analysis names and no run will have, of those that a split would have."""
     measured = {
-        split: [f"{split}.{name}" for name in wanted.names()] for split, wanted in study.measuring.splits.items()
+        split: [f"{split}.{name}" for name in (*wanted.chosen(), *wanted.of_paper())]
+        for split, wanted in study.measuring.splits.items()
     }
     analysis, usual = study.analysis, AnalysisSpec()
     named: dict[Path, str] = {

@@ -98,14 +98,20 @@ class SplitSpec:
             found[name] = resolve_measures({key: settings}, seed)[key]
         return found
 
-    def names(self) -> list[str]:
-        """Under which names it reports, those of `as_published` among them.
+    def of_paper(self) -> dict[str, Measure]:
+        """The measures of `as_published` by the name under which they are reported.
 
-        >>> SplitSpec(measures=("loss",), as_published="explicit-regularisation", only=("log_igs",)).names()
-        ['loss', 'published.log_igs', 'corrected.log_igs']
+        >>> list(SplitSpec(as_published="explicit-regularisation", only=("log_igs",)).of_paper())
+        ['published.log_igs', 'corrected.log_igs']
         """
-        paper = () if self.as_published is None else self.only or tuple(AS_PUBLISHED[self.as_published].measures)
-        return [*self.chosen(), *(f"{kind}.{name}" for name in paper for kind in ("published", "corrected"))]
+        if self.as_published is None:
+            return {}
+        preset = AS_PUBLISHED[self.as_published]
+        return {
+            f"{kind}.{name}": measures[name]
+            for name in self.only or preset.measures
+            for kind, measures in (("published", preset.measures), ("corrected", preset.corrected))
+        }
 
 
 def _default_splits() -> dict[str, SplitSpec]:

@@ -16,7 +16,7 @@ from landscope.core.probe import Probe
 from landscope.core.schema import Plain
 from landscope.data import Split, corrupt, scaled
 from landscope.data.splits import draw
-from landscope.measures import AS_PUBLISHED, Report, by_layer, invariance, measure
+from landscope.measures import Report, by_layer, invariance, measure
 from landscope.measures.base import Measure
 from landscope.measures.calibration import fit_temperature, reliability
 from landscope.measures.robustness import corruption_accuracy
@@ -224,12 +224,8 @@ def _split_report(point: Point, split: str, wanted: SplitSpec, temperature: Esti
     chosen: dict[str, Measure] = wanted.chosen(spec.seed)
     if spec.temperatures > 1 and temperature is not None and wanted.tempered is not None:
         chosen = {name: chosen[name] for name in wanted.tempered}
-    if wanted.as_published is not None:
-        preset = AS_PUBLISHED[wanted.as_published]
-        for name in wanted.only or preset.measures:
-            chosen[f"published.{name}"] = preset.measures[name]
-            if not _is_published(temperature):
-                chosen[f"corrected.{name}"] = preset.corrected[name]
+    kept = ("published.",) if _is_published(temperature) else ("published.", "corrected.")
+    chosen |= {name: one for name, one in wanted.of_paper().items() if name.startswith(kept)}
     probe = point.next_probe(split, wanted.samples)
     report = measure(probe, measures=chosen, seconds=spec.seconds, progress=False)
     return Report(report.estimates, {**report.about, "split": split})
