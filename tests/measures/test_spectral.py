@@ -60,8 +60,8 @@ def test_the_trace_of_the_fisher_matrix_of_other_likelihoods(loss: str) -> None:
     assert fisher_trace(probe)[0] == pytest.approx(float(dense.ggn(probe).trace()), rel=1e-9)
 
 
-def test_label_smoothing_keeps_fisher_and_gauss_newton_apart() -> None:
-    """With smoothed labels the loss is no likelihood of its own labels; the matrices are computed each for itself."""
+def test_fisher_and_gauss_newton_with_label_smoothing() -> None:
+    """Smoothing changes the labels, which the second derivative at the outputs does not hold: both are one matrix."""
     net = BY_NAME["gelu_mlp"]
     probe = Probe(net.model(), net.data(20), nn.CrossEntropyLoss(label_smoothing=0.2))
     report = measure(probe, measures=["ggn_trace", "fisher_trace"])
@@ -154,7 +154,7 @@ def test_targets_that_do_not_add_up_to_one_keep_fisher_and_gauss_newton_apart() 
     net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     soft = torch.rand(60, 3, dtype=torch.float64)
     soft[:40] /= soft[:40].sum(1, keepdim=True)
-    probe = Probe(net, (torch.randn(60, 4, dtype=torch.float64), soft))
+    probe = Probe(net, (torch.randn(60, 4, dtype=torch.float64), soft), nn.CrossEntropyLoss())
     values = torch.linalg.eigvalsh(dense.ggn(probe))
     keys = {"trace": values.sum(), "top_eigenvalue": values[-1], "frobenius": values.norm(), "spectrum": values[-1]}
     report = measure(probe, measures=[f"ggn_{key}" for key in keys])

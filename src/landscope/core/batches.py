@@ -1,6 +1,6 @@
 """Batches: what goes into the model, what the outputs are compared with, and how a batch is cut into pieces.
 
-A batch is a tuple (inputs …, targets), a dict with a target under one of the usual keys, a bare tensor (for losses
+A batch is a tuple (inputs …, targets …), a dict with a target under one of the usual keys, a bare tensor (for losses
 that take the whole batch), or an object with the attribute `y` (a graph). The layout is worked out once, from the first
 batch and the signature of the model's `forward`.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -88,6 +89,8 @@ class Layout:
     input_keys: tuple[str, ...] | None
     by_position: bool
     unpack: bool
+    inputs: int = 1
+    """How many of a tuple's first parts go into the model; the rest are targets."""
 
     @classmethod
     def of(cls, model: nn.Module, raw: object) -> Layout:
@@ -97,9 +100,9 @@ class Layout:
         if isinstance(raw, tuple):
             if not raw:
                 raise DataError("a batch is an empty tuple; expected (inputs, targets)")
-            inputs = raw[:-1] if len(raw) > 1 else raw
-            nested = len(inputs) == 1 and isinstance(inputs[0], tuple)
-            return cls(None, None, True, nested and _takes(model, len(inputs[0])))
+            count = int(max(1, min(len(raw) - 1, _positional(model))))
+            nested = count == 1 and isinstance(raw[0], tuple)
+            return cls(None, None, True, nested and _positional(model) >= len(raw[0]), count)
         if not isinstance(raw, Tensor) and not tensors_in(raw):
             raise DataError(
                 f"a batch is a {type(raw).__name__} without tensors; expected (inputs, targets) tuples or dicts of tensors"
@@ -128,8 +131,7 @@ class Layout:
             values = {key: raw[key] for key in self.input_keys}
             return (tuple(values.values()), {}) if self.by_position else ((), values)
         if isinstance(raw, tuple):
-            inputs = raw[:-1] if len(raw) > 1 else raw
-            return (inputs[0] if self.unpack else inputs), {}
+            return (raw[0] if self.unpack else raw[: self.inputs]), {}
         return (raw,), {}
 
     def targets(self, raw: object) -> object:
@@ -137,7 +139,8 @@ class Layout:
         if isinstance(raw, dict):
             return raw.get(self.target_key) if self.target_key else None
         if isinstance(raw, tuple):
-            return raw[-1] if len(raw) > 1 else None
+            targets = raw[self.inputs :]
+            return targets[0] if len(targets) == 1 else targets or None
         return None if isinstance(raw, Tensor) else getattr(raw, "y", None)
 
     def batch(self, raw: object) -> Batch:
@@ -161,13 +164,12 @@ class Layout:
         return Batch(raw, size, divisible)
 
 
-def _takes(model: nn.Module, count: int) -> bool:
-    """Whether the model's forward takes at least `count` positional arguments."""
+def _positional(model: nn.Module) -> float:
+    """How many positional arguments the model's forward takes."""
     kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
-        return True
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(kind in positional for kind in kinds) >= count
+        return math.inf
+    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
 
 
 def _keywords(model: nn.Module) -> tuple[set[str], bool]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +15,13 @@ from landscope.core.errors import (
     ChangingDataError,
     DataError,
     LossError,
-    LossReductionError,
     MissingTargetsError,
     ModelError,
     NonFiniteLossError,
     StochasticModelError,
 )
 from landscope.core.frozen import dropouts_left_on
-from landscope.core.losses import Loss, Reduction
+from landscope.core.losses import Loss
 from landscope.core.reading import FixedData
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "check_samples_are_independent",
     "check_targets",
     "tensor_output",
-    "with_reduction",
 ]
 
 
@@ -146,98 +144,6 @@ def _relative_change(a: Tensor, b: Tensor) -> float:
     a, b = a.detach().double(), b.detach().double()
     scale = float(a.abs().max())
     return float((a - b).abs().max()) / scale if scale > 0 else float((a - b).abs().max())
-
-
-SINGLE_SAMPLES = 8
-"""Samples that are evaluated one by one to find out what a loss does with a batch."""
-
-
-def with_reduction(
-    loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, others: Iterable[Batch]
-) -> Loss:
-    """The loss with its reduction found or confirmed: parts of a batch tell a mean from a sum.
-
-    A loss of one number per batch is looked at on the first of the `others` too, and on more while it is 0, where a mean and
-    a sum are the same.
-    """
-    whole = evaluate(loss, batch)
-    if not isinstance(whole, Tensor):
-        raise LossError(f"the loss {loss.name!r} returned a {type(whole).__name__}; expected a tensor")
-    if loss.reduction in ("per_sample", "unknown") and whole.shape == (batch.size,) and whole.dim() == 1:
-        return loss if loss.reduction == "per_sample" else replace(loss, reduction="per_sample")
-    if loss.reduction == "per_sample" and whole.dim() > 1 and whole.shape[0] == batch.size:
-        function = loss.function
-        return replace(loss, function=lambda z, t: function(z, t).flatten(1).mean(1))
-    if whole.numel() != 1 or loss.reduction == "per_sample":
-        raise LossReductionError(
-            f"the loss {loss.name!r} returned shape {tuple(whole.shape)} for a batch of {batch.size} samples; expected "
-            f"({batch.size},), one loss per sample, or a single number"
-        )
-    if not batch.divisible or batch.size < 2:
-        if loss.reduction == "unknown":
-            raise LossReductionError(
-                f"the loss {loss.name!r} returns one number per batch, and these batches cannot be cut to find out whether it "
-                f"is a mean or a sum over samples. Say which: landscope.Loss(function, reduction='mean')."
-            )
-        return loss
-    fits = _fitting(loss, evaluate, batch, ("mean", "sum"))
-    for other in others:
-        if float(evaluate(loss, other)) != 0:
-            fits = _fitting(loss, evaluate, other, fits)
-        if len(fits) == 1 or loss.reduction != "unknown":
-            break
-    if loss.reduction != "unknown":
-        return loss
-    if len(fits) > 1:
-        raise LossReductionError(
-            f"the loss {loss.name!r} returns one number per batch, and that is 0 throughout the data: whether it is a mean or "
-            f"a sum over samples cannot be told. Say which: landscope.Loss(function, reduction='mean')."
-        )
-    return replace(loss, reduction=fits[0])
-
-
-def _fitting(
-    loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, candidates: tuple[Reduction, ...]
-) -> tuple[Reduction, ...]:
-    """Those of the candidates that the loss may be. A mean or a sum is one however the batch is cut.
-
-    It is cut into thirds, and into single samples for the first few: thirds alone may agree by chance where they hold about
-    as many samples of each class.
-    """
-    whole = float(evaluate(loss, batch))
-    if not math.isfinite(whole):
-        raise NonFiniteLossError(f"the loss {loss.name!r} is not finite: {whole}")
-    few = next(batch.pieces(SINGLE_SAMPLES))
-    as_mean, as_sum, fits = _in_parts(loss, evaluate, batch, max(1, batch.size // 3), whole)
-    fits &= _in_parts(loss, evaluate, few, 1, float(evaluate(loss, few)))[2]
-    found = tuple(name for name in candidates if name in fits)
-    if found if loss.reduction == "unknown" else loss.reduction in found:
-        return found
-    what = (
-        "is neither a mean nor a sum over samples"
-        if loss.reduction == "unknown"
-        else f"was declared a {loss.reduction} over samples and is not"
-    )
-    raise LossReductionError(
-        f"the loss {loss.name!r} {what}: a batch of {batch.size} gives {whole:.6g}, its parts give {as_mean:.6g} as a mean and "
-        f"{as_sum:.6g} as a sum. A class-weighted mean or a contrast within the batch depends on the batch size. Return one "
-        f"loss per sample: landscope.Loss(function, reduction='per_sample')."
-    )
-
-
-def _in_parts(
-    loss: Loss, evaluate: Callable[[Loss, Batch], Tensor], batch: Batch, size: int, whole: float
-) -> tuple[float, float, set[str]]:
-    """The loss of a batch from parts of it, were it a mean or a sum; and which of the two it is."""
-    raw_parts = list(batch.pieces(size))
-    parts = [float(evaluate(loss, part)) for part in raw_parts]
-    as_mean = sum(part.size * value for part, value in zip(raw_parts, parts, strict=True)) / batch.size
-    as_sum = sum(parts)
-    if not all(map(math.isfinite, [whole, *parts])):  # a mean over what is not ignored, where everything is
-        return as_mean, as_sum, set()
-    tolerance = 1e-3 * max(abs(whole), *map(abs, parts), 1e-12)
-    candidates = {"mean": as_mean, "sum": as_sum}
-    return as_mean, as_sum, {name for name, value in candidates.items() if abs(value - whole) <= tolerance}
 
 
 def check_finite_loss(mean: Tensor | float, where: str = "over the data") -> float:

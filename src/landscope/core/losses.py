@@ -2,8 +2,11 @@
 
 Every number of Landscope is a mean over samples, so it must know what a loss function returns. Named losses are per
 sample; a `torch.nn` criterion is read by its `reduction`; any other function returns one number per sample, or one
-number for the batch, in which case halves of a batch tell whether it is a mean or a sum over samples. A loss that is
-neither (class-weighted means, batch-wise contrasts) is refused: its value would depend on the batch size.
+number for the batch, in which case parts of a batch tell whether it is a mean or a sum over samples, or a mean over labels that
+are not ignored. A loss that is none of these (a contrast within the batch) is refused: its value would depend on the batch size.
+
+Where samples hold different numbers of labels (padded sequences) or classes have weights, torch's mean is one mean over all
+labels, not a mean of the samples' means. The probe weighs the samples so that their mean is that: see `Loss.pooled`.
 """
 
 from __future__ import annotations
@@ -11,18 +14,22 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from landscope.core.errors import LabelRangeError, LossError
+from landscope.core.errors import LossError
 from landscope.core.registry import Registry
+from landscope.core.targets import IGNORED, class_dimension, kept_labels, require_labels
 
 __all__ = ["LOSSES", "Likelihood", "Loss", "resolve_loss"]
 
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
-Reduction = Literal["per_sample", "mean", "sum", "unknown"]
+Reduction = Literal["per_sample", "mean", "sum", "label_mean", "unknown"]
+REDUCTIONS = ("per_sample", "mean", "sum", "label_mean", "unknown")
 
 LOSSES = Registry["Loss"]("loss")
 
@@ -32,8 +39,9 @@ class Loss:
     """A loss function with its reduction made explicit.
 
     `function(outputs, targets)`, or `function(outputs, batch)` with `takes="batch"`, returns one loss per sample
-    (`reduction="per_sample"`), or their mean or sum over the batch. `likelihood` names the distribution whose negative
-    log density the loss is (up to constants, averaged over the predictions of a sample): the Fisher matrix needs it.
+    (`reduction="per_sample"`), their mean or sum over the batch, or their mean over labels that are not −100
+    (`"label_mean"`). `likelihood` names the distribution whose negative log density the loss is (up to constants, averaged over
+    the predictions of a sample): the Fisher matrix needs it, and the probe checks it.
 
     >>> Loss(lambda z, y: (z - y).abs().mean(), reduction="mean")
     Loss('<lambda>', reduction='mean')
@@ -46,14 +54,26 @@ class Loss:
     name: str = ""
     structured: bool = False
     """Whether the function wants what the model returned (a tuple, a dict), not only its tensor of outputs."""
-    summed: bool = False
-    """Whether the predictions of a sample are added up; the likelihoods average them, and hold for one prediction only."""
+    known: Literal["", "name", "criterion"] = ""
+    """Whether the loss is one of ours: asked for by name, or a criterion of torch, which means what torch computes."""
+    mass: Callable[[object], Tensor | None] | None = None
+    """What the targets of each sample count for in one mean over all labels (n,): see `pooled`."""
+    weigh: Callable[[Tensor, object], Tensor] | None = None
+    """By what the mean over a sample's predictions is multiplied (n,), given outputs and targets."""
+    classes_last: bool = False
+    """Whether the last dimension of the outputs holds the classes."""
+    ignored: int = IGNORED
+    """The label that counts for nothing; the probe turns it into −100."""
+    scale: float = 1.0
+    """Of a `label_mean`: samples over labels, so that the sum over all samples divided by their number is a mean over labels."""
 
     def __post_init__(self) -> None:
-        if self.reduction not in ("per_sample", "mean", "sum", "unknown"):
-            raise LossError(f"reduction must be 'per_sample', 'mean' or 'sum', got {self.reduction!r}")
+        if self.reduction not in REDUCTIONS:
+            raise LossError(f"reduction must be 'per_sample', 'mean', 'sum' or 'label_mean', got {self.reduction!r}")
         if self.takes not in ("targets", "batch"):
             raise LossError(f"takes must be 'targets' or 'batch', got {self.takes!r}")
+        if self.reduction == "label_mean" and self.takes != "targets":
+            raise LossError("reduction='label_mean' counts the labels of the targets: it needs takes='targets'")
         if not self.name:
             object.__setattr__(self, "name", getattr(self.function, "__name__", type(self.function).__name__))
 
@@ -65,7 +85,61 @@ class Loss:
         value = self.function(outputs, second)
         if self.reduction == "per_sample":
             return value.sum()
+        if self.reduction == "label_mean":
+            kept = kept_labels(second)
+            size = 1 if kept is None else kept.sum().to(value)  # type: ignore[assignment]
+            return value * size * self.scale
         return value * size if self.reduction == "mean" else value
+
+    @property
+    def of_classes(self) -> bool:
+        """Whether the targets are labels of classes, or probabilities of them."""
+        return self.mass is not None or self.likelihood == "categorical"
+
+    @property
+    def ignores(self) -> bool:
+        """Whether labels of −100 count for nothing."""
+        return self.of_classes or self.reduction == "label_mean"
+
+    @property
+    def pools(self) -> bool:
+        """Whether the loss is one mean over the labels of all samples."""
+        return self.reduction == "label_mean" or (self.mass is not None and self.weigh is None)
+
+    def with_classes_last(self) -> Loss:
+        """The same loss of classes for outputs whose last dimension holds them, whatever their shape."""
+        function = (
+            partial(self.function, last=True) if self.known else self.function
+        )  # the user's own knows where they lie
+        return replace(self, function=function, classes_last=True)
+
+    def sample_weights(self, outputs: Tensor, targets: object) -> Tensor | None:
+        """By what the mean over each sample's predictions is multiplied (n,); `None` for 1."""
+        return None if self.weigh is None else self.weigh(outputs, targets)
+
+    def pooled(self, samples: int, mass: float) -> Loss:
+        """The loss with samples weighed by what their targets count for: Σ m_i ℓ_i / Σ m_i, as a mean over samples.
+
+        >>> two = LOSSES["cross_entropy"].pooled(samples=2, mass=3.0)
+        >>> z, y = torch.zeros(2, 4, 2), torch.tensor([[0, -100], [1, 2]])
+        >>> bool(torch.isclose(two.function(z, y).mean(), F.cross_entropy(z, y)))
+        True
+        """
+        if self.reduction == "label_mean":
+            return replace(self, scale=samples / mass)
+        assert self.mass is not None, "losses that count labels have a mass"
+        inner, count, each = self.function, self.mass, samples / mass
+
+        def weigh(_: object, targets: object) -> Tensor:
+            held = count(targets)
+            assert held is not None, "all targets are of one kind"
+            return held * each
+
+        def function(outputs: Tensor, targets: object) -> Tensor:
+            values = inner(outputs, targets)
+            return values * weigh(outputs, targets).to(values)
+
+        return replace(self, function=function, weigh=weigh)
 
 
 def _aligned(outputs: Tensor, targets: object, loss: str) -> Tensor:
@@ -85,74 +159,16 @@ def _aligned(outputs: Tensor, targets: object, loss: str) -> Tensor:
     return targets.to(outputs.dtype)
 
 
-def class_dimension(outputs: Tensor, targets: Tensor) -> int:
-    """Which dimension of the outputs holds the classes: 1 as in torch, or the last one as in language models.
-
-    >>> import torch
-    >>> class_dimension(torch.zeros(2, 5, 7), torch.zeros(2, 7)), class_dimension(torch.zeros(2, 7, 5), torch.zeros(2, 7))
-    (1, 2)
-    """
-    if outputs.dim() >= 2 and outputs.shape[:1] + outputs.shape[2:] == targets.shape:
-        return 1
-    if outputs.dim() >= 2 and outputs.shape[:-1] == targets.shape:
-        return outputs.dim() - 1
-    if outputs.shape == targets.shape and targets.is_floating_point():
-        return 1
-    raise LossError(
-        f"cross_entropy needs outputs (n, C) with labels (n,), or (n, C, …) with (n, …); got outputs "
-        f"{tuple(outputs.shape)} and targets {tuple(targets.shape)}"
-    )
-
-
-def _require_labels(targets: object) -> Tensor:
-    if not isinstance(targets, Tensor):
-        raise LossError(f"cross_entropy needs a tensor of targets, got {type(targets).__name__}")
-    return targets
-
-
-def label_classes(outputs: Tensor, targets: object) -> int | None:
-    """C, the number of classes that labels may name; `None` where the targets are probabilities."""
-    targets = _require_labels(targets)
-    classes = outputs.shape[class_dimension(outputs, targets)]
-    if not targets.is_floating_point():
-        return int(classes)
-    if targets.shape == outputs.shape:
-        return None
-    raise LabelRangeError(
-        f"class labels must be integers, got {targets.dtype} of shape {tuple(targets.shape)}. Convert them with "
-        f"targets.long(), or use loss='mse' for regression."
-    )
-
-
-def check_label_range(classes: int, targets: object) -> None:
-    """Refuse class labels outside 0 … C−1; −100 marks a position to ignore, as in torch."""
-    labels = _require_labels(targets)
-    present = labels[labels != -100] if labels.dim() > 1 else labels
-    if not present.numel():
-        return
-    low, high = int(present.min()), int(present.max())
-    if low < 0 or high >= classes:
-        remedy = (
-            "With one output per sample use loss='binary_cross_entropy'."
-            if classes == 1
-            else "Map the labels to 0 … C−1, or give the model more outputs."
-        )
-        raise LabelRangeError(
-            f"labels run from {low} to {high}, but the model has {classes} outputs (classes 0 … {classes - 1}). {remedy}"
-        )
-
-
-def cross_entropy(outputs: Tensor, targets: object) -> Tensor:
+def cross_entropy(outputs: Tensor, targets: object, last: bool = False) -> Tensor:
     """−log softmax(z)_y per sample, averaged over the positions of a sample if it has several.
 
     Labels are class indices, or probabilities of the outputs' shape. Positions labelled −100 are ignored.
 
-    >>> import torch
     >>> cross_entropy(torch.zeros(1, 2), torch.tensor([1]))
     tensor([0.6931])
     """
-    targets = _require_labels(targets)
-    dim = class_dimension(outputs, targets)
+    targets = require_labels(targets)
+    dim = class_dimension(outputs, targets, last)
     log_p = outputs.log_softmax(dim)
     if targets.is_floating_point():
         return _mean_per_sample(-(log_p * targets.to(log_p.dtype)).sum(dim))
@@ -165,17 +181,17 @@ def _mean_per_sample(values: Tensor) -> Tensor:
 
 
 def _mean_over_kept(values: Tensor, labels: Tensor) -> Tensor:
-    """The mean over those positions of a sample that are not labelled −100."""
+    """The mean over those positions of a sample that are not labelled −100; 0 where there are none."""
+    kept = labels != IGNORED
     if values.dim() == 1:
-        return values
-    kept = (labels != -100).to(values.dtype).flatten(1)
-    return (values.flatten(1) * kept).sum(1) / kept.sum(1).clamp(min=1)
+        return torch.where(kept, values, 0.0)
+    share = kept.to(values.dtype).flatten(1)
+    return (values.flatten(1) * share).sum(1) / share.sum(1).clamp(min=1)
 
 
 def mse(outputs: Tensor, targets: object) -> Tensor:
     """(z − y)², averaged over the outputs of a sample.
 
-    >>> import torch
     >>> mse(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
     tensor([0., 4.])
     """
@@ -185,7 +201,6 @@ def mse(outputs: Tensor, targets: object) -> Tensor:
 def binary_cross_entropy(outputs: Tensor, targets: object) -> Tensor:
     """Log-loss of independent yes/no outputs given as logits, averaged over the outputs of a sample.
 
-    >>> import torch
     >>> binary_cross_entropy(torch.zeros(1, 1), torch.tensor([1]))
     tensor([0.6931])
     """
@@ -196,7 +211,6 @@ def binary_cross_entropy(outputs: Tensor, targets: object) -> Tensor:
 def exponential(outputs: Tensor, targets: object) -> Tensor:
     """exp(−y z) with y = ±1, averaged over the outputs of a sample (the loss of Granziol 2020's deep linear example).
 
-    >>> import torch
     >>> exponential(torch.zeros(1, 1), torch.tensor([1.0]))
     tensor([1.])
     """
@@ -208,7 +222,6 @@ def dice(outputs: Tensor, targets: object) -> Tensor:
 
     Two empty shapes agree: their loss is 0.
 
-    >>> import torch
     >>> dice(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
     tensor([0.0000, 0.3333])
     """
@@ -218,33 +231,35 @@ def dice(outputs: Tensor, targets: object) -> Tensor:
     return 1 - (2 * (p * y).sum(1) + tiny) / (p.sum(1) + y.sum(1) + tiny)
 
 
-for _function, _likelihood in (
-    (cross_entropy, "categorical"),
-    (binary_cross_entropy, "bernoulli"),
-    (mse, "gaussian"),
-    (exponential, None),
-    (dice, None),
+for _function, _likelihood, _mass in (
+    (cross_entropy, "categorical", kept_labels),
+    (binary_cross_entropy, "bernoulli", None),
+    (mse, "gaussian", None),
+    (exponential, None, None),
+    (dice, None, None),
 ):
-    LOSSES.register(_function.__name__)(Loss(_function, "per_sample", likelihood=_likelihood))  # type: ignore[arg-type]
+    LOSSES.register(_function.__name__)(
+        Loss(_function, "per_sample", likelihood=_likelihood, known="name", mass=_mass)  # type: ignore[arg-type]
+    )
 
 
 def resolve_loss(loss: str | Loss | nn.Module | Callable[..., Tensor]) -> Loss:
     """The `Loss` behind a name, a `Loss`, a `torch.nn` criterion or a function of (outputs, targets or batch).
 
-    >>> import torch
-    >>> resolve_loss(torch.nn.MSELoss()).name, resolve_loss("cross_entropy").likelihood
-    ('mse', 'categorical')
+    >>> resolve_loss(torch.nn.MSELoss()).name, resolve_loss("cross_entropy").likelihood, resolve_loss(F.mse_loss).name
+    ('mse', 'categorical', 'mse')
     """
     if isinstance(loss, str):
         return LOSSES[loss]
     if isinstance(loss, Loss):
         return loss
-    known = _of_criterion(loss)
+    known = _of_criterion(_criterion_of(loss))
     if known is not None:
-        return _added_up(known) if getattr(loss, "reduction", None) == "sum" else known
+        return known
     if not callable(loss):
         raise LossError(f"loss must be a name ({', '.join(LOSSES)}), a Loss or a function, got {type(loss).__name__}")
-    resolved = Loss(loss, takes=_second_argument(loss), structured=not isinstance(loss, nn.Module))
+    of_torch = isinstance(loss, nn.Module) and type(loss).__module__.startswith("torch.nn.")
+    resolved = Loss(loss, takes=_second_argument(loss), structured=not of_torch)
     reduction = getattr(loss, "reduction", None)
     declared = (
         {"none": "per_sample", "mean": "mean", "sum": "sum"}.get(reduction) if isinstance(reduction, str) else None
@@ -252,60 +267,130 @@ def resolve_loss(loss: str | Loss | nn.Module | Callable[..., Tensor]) -> Loss:
     return replace(resolved, reduction=declared) if declared else resolved  # type: ignore[arg-type]
 
 
+_CRITERIA: dict[object, type[nn.Module]] = {
+    F.cross_entropy: nn.CrossEntropyLoss,
+    F.mse_loss: nn.MSELoss,
+    F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+}
+
+
+def _criterion_of(loss: object) -> object:
+    """The criterion that a function of torch is, `functools.partial` with keywords included; anything else as it is.
+
+    >>> _criterion_of(partial(F.cross_entropy, label_smoothing=0.1))
+    CrossEntropyLoss()
+    """
+    settings: dict[str, object] = {}
+    function = loss
+    if isinstance(loss, partial) and not loss.args:
+        function, settings = loss.func, loss.keywords
+    kind = _CRITERIA.get(function) if inspect.isfunction(function) else None
+    if kind is None:
+        return loss
+    try:
+        return kind(**settings)
+    except TypeError:  # a keyword that only the function has
+        return loss
+
+
 def _of_criterion(loss: object) -> Loss | None:
-    """The loss per sample of a `torch.nn` criterion that is known by name; `None` for others and for weighted ones."""
+    """The loss per sample of a `torch.nn` criterion that is known; `None` for others."""
     if type(loss) is nn.MSELoss:
-        return LOSSES["mse"]
-    if type(loss) is nn.BCEWithLogitsLoss and loss.weight is None and loss.pos_weight is None:
-        return LOSSES["binary_cross_entropy"]
-    if type(loss) is nn.CrossEntropyLoss and loss.weight is None and loss.ignore_index == -100:
-        if loss.label_smoothing == 0:
-            return LOSSES["cross_entropy"]
-        smoothing = loss.label_smoothing
-
-        def smoothed(outputs: Tensor, targets: object) -> Tensor:
-            return (1 - smoothing) * cross_entropy(outputs, targets) + smoothing * _uniform_cross_entropy(
-                outputs, targets
-            )
-
-        return Loss(smoothed, "per_sample", likelihood="categorical", name=f"cross_entropy(smoothing={smoothing})")
-    return None
+        known = LOSSES["mse"]
+    elif type(loss) is nn.BCEWithLogitsLoss and loss.weight is None and loss.pos_weight is None:
+        known = LOSSES["binary_cross_entropy"]
+    elif type(loss) is nn.CrossEntropyLoss:
+        known = _of_cross_entropy(loss)
+    else:
+        return None
+    known = replace(known, known="criterion")
+    return _added_up(known) if loss.reduction == "sum" else known
 
 
-def _uniform_cross_entropy(outputs: Tensor, targets: object) -> Tensor:
-    labels = _require_labels(targets)
-    dim = class_dimension(outputs, labels)
-    return _mean_over_kept(-outputs.log_softmax(dim).mean(dim), labels)
+def _of_cross_entropy(loss: nn.CrossEntropyLoss) -> Loss:
+    """Cross-entropy with smoothed labels and class weights, as torch defines them."""
+    known = replace(LOSSES["cross_entropy"], ignored=int(loss.ignore_index))
+    smoothing, weight = float(loss.label_smoothing), loss.weight
+    if weight is not None:
+        name = "cross_entropy(weighted)" if not smoothing else f"cross_entropy(weighted, smoothing={smoothing})"
+        function = partial(_weighted_cross_entropy, weight=weight.detach(), smoothing=smoothing)
+        return replace(
+            known, function=function, mass=partial(_label_weights, weight=weight.detach()), likelihood=None, name=name
+        )
+    if not smoothing:
+        return known
+
+    def smoothed(outputs: Tensor, targets: object, last: bool = False) -> Tensor:
+        return (1 - smoothing) * cross_entropy(outputs, targets, last) + smoothing * _uniform_cross_entropy(
+            outputs, targets, last
+        )
+
+    return replace(known, function=smoothed, name=f"cross_entropy(smoothing={smoothing})")
+
+
+def _uniform_cross_entropy(outputs: Tensor, targets: object, last: bool) -> Tensor:
+    labels = require_labels(targets)
+    dim = class_dimension(outputs, labels, last)
+    costs = -outputs.log_softmax(dim).mean(dim)
+    return _mean_per_sample(costs) if labels.is_floating_point() else _mean_over_kept(costs, labels)
+
+
+def _weighted_cross_entropy(
+    outputs: Tensor, targets: object, last: bool = False, *, weight: Tensor, smoothing: float
+) -> Tensor:
+    """Σ_t [(1 − s) w_y (−log p_y) + (s/C) Σ_c w_c (−log p_c)] / Σ_t w_y over the positions t of a sample that count.
+
+    Where targets are probabilities, torch divides by the number of positions instead.
+    """
+    targets = require_labels(targets)
+    dim = class_dimension(outputs, targets, last)
+    costs = -outputs.log_softmax(dim) * weight.to(outputs).view(-1, *[1] * (outputs.dim() - dim - 1))
+    uniform = smoothing * costs.mean(dim)
+    if targets.is_floating_point():
+        return _mean_per_sample((1 - smoothing) * (costs * targets.to(costs.dtype)).sum(dim) + uniform)
+    labels = targets.long()
+    at_label = costs.gather(dim, labels.clamp(min=0).unsqueeze(dim)).squeeze(dim)
+    values = torch.where(labels != IGNORED, (1 - smoothing) * at_label + uniform, 0.0)
+    held = _label_weights(labels, weight=weight)
+    assert held is not None, "labels are integers here"
+    return values.reshape(len(labels), -1).sum(1) / torch.where(held > 0, held, 1.0).to(values)
+
+
+def _label_weights(targets: object, *, weight: Tensor) -> Tensor | None:
+    """The weights of each sample's labels, added up (n,); `None` where the targets are not labels."""
+    if kept_labels(targets) is None:
+        return None
+    assert isinstance(targets, Tensor)
+    labels = targets.long()
+    each = torch.where(labels == IGNORED, 0.0, weight.to(labels.device, torch.float64)[labels.clamp(min=0)])
+    return each.reshape(len(labels), -1).sum(1)
 
 
 def _added_up(loss: Loss) -> Loss:
     """The loss with the predictions of a sample added up, as criteria with `reduction="sum"` do."""
 
-    def function(outputs: Tensor, targets: object) -> Tensor:
-        count: Tensor | int = _predictions(loss, outputs, targets)
-        if loss.likelihood == "categorical" and isinstance(targets, Tensor) and targets.dim() > 1:
-            count = count if targets.is_floating_point() else (targets != -100).flatten(1).sum(1)
-        return loss.function(outputs, targets) * count
+    def weigh(outputs: Tensor, targets: object) -> Tensor:
+        held = None if loss.mass is None else loss.mass(targets)
+        return outputs.new_full((len(outputs),), predictions(loss, outputs, targets)) if held is None else held
 
-    return replace(loss, function=function, name=f"{loss.name}(sum)", summed=True)
+    def function(outputs: Tensor, targets: object, **last: bool) -> Tensor:
+        values = loss.function(outputs, targets, **last)
+        return values * weigh(outputs, targets).to(values)
+
+    return replace(loss, function=function, name=f"{loss.name}(sum)", weigh=weigh)
 
 
-def several_predictions(loss: Loss, outputs: Tensor, targets: object) -> bool:
-    """Whether a sample has more than one prediction, so that their mean and their sum differ.
+def predictions(loss: Loss, outputs: Tensor, targets: object) -> int:
+    """How many predictions a sample has: numbers, or positions with one distribution over classes each.
 
-    >>> import torch
-    >>> several_predictions(LOSSES["mse"], torch.zeros(2, 5), torch.zeros(2, 5))
-    True
-    >>> several_predictions(LOSSES["cross_entropy"], torch.zeros(2, 5), torch.tensor([0, 4]))
-    False
+    >>> predictions(LOSSES["mse"], torch.zeros(2, 5), torch.zeros(2, 5))
+    5
+    >>> predictions(LOSSES["cross_entropy"], torch.zeros(2, 5), torch.tensor([0, 4]))
+    1
     """
-    return _predictions(loss, outputs, targets) > 1
-
-
-def _predictions(loss: Loss, outputs: Tensor, targets: object) -> int:
     classes = 1
-    if loss.likelihood == "categorical":
-        classes = outputs.shape[class_dimension(outputs, _require_labels(targets))]
+    if loss.likelihood == "categorical" or loss.mass is not None:
+        classes = outputs.shape[class_dimension(outputs, require_labels(targets), loss.classes_last)]
     return outputs.numel() // (outputs.shape[0] * classes)
 
 

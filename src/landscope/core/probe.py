@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from itertools import chain
 from types import MappingProxyType
 from weakref import WeakSet
@@ -22,11 +21,12 @@ from landscope.core.errors import LossError, NotApplicableError, UnknownNameErro
 from landscope.core.evaluation import Precision, measuring
 from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap
 from landscope.core.ledger import FORWARD, Ledger
-from landscope.core.losses import Loss, check_label_range, label_classes, resolve_loss, several_predictions
+from landscope.core.losses import Loss, resolve_loss
 from landscope.core.memory import available_bytes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.core.reading import DataLike, FixedData, read
-from landscope.core.spread import spread
+from landscope.core.settling import leave_out_ignored, settled
+from landscope.core.targets import IGNORED, kept_labels
 
 __all__ = ["Probe"]
 
@@ -86,6 +86,7 @@ class Probe:
         self.temperature = float(temperature)
         self.seed = int(seed)
         self.ledger = Ledger()
+        self.loss: Loss
         self.results: dict[Hashable, object] = {}
         """What was computed at this point already; it stays true, and lives as long as the probe."""
         self.alike = WeakSet((self,))
@@ -96,12 +97,15 @@ class Probe:
             self._recurrent = is_recurrent(inner)
             self._measure(select_parameters(inner, params))
             self._read(read(data, batch_size), batch_size)
-            self._settle_loss(resolve_loss(loss))
+            self._settle_loss(resolve_loss(loss), {id(t) for t in chain(inner.parameters(), inner.buffers())})
+            counted = self._count()
         except Exception as caught:
             error = caught
         raise_together(error, self.device)
-        counted = torch.tensor(float(self._local_samples), dtype=torch.float64, device=self.device)
-        self.n_samples = int(sum_over_processes(counted).item())
+        samples, labels, squares = sum_over_processes(counted).tolist()
+        self.n_samples = int(samples)
+        if samples * squares - labels**2 > 1e-12 * labels**2:  # samples hold different numbers of labels
+            self.loss = self.loss.pooled(self.n_samples, labels)
 
     def _measure(self, names: tuple[str, ...]) -> None:
         held = dict(self._model.named_parameters())
@@ -114,13 +118,11 @@ class Probe:
         if self.mode == "batch_statistics":
             checks.check_batches_are_fixed(data, batch_size)
         self._data = data
-        self._layout = Layout.of(self._model, next(iter(data)))
+        self.layout = Layout.of(self._model, next(iter(data)))
         self._held: tuple[Batch, ...] | None = None
         if data.kept is None:
-            self._local_samples = sum(self._layout.batch(raw).size for raw in data)
             return
-        batches = [self._layout.batch(raw) for raw in data.kept]
-        self._local_samples = sum(batch.size for batch in batches)
+        batches = [self.layout.batch(raw) for raw in data.kept]
         if self.mode == "batch_statistics":
             batches = [Batch(batch.raw, batch.size, False) for batch in batches]
         whole = join(batches)
@@ -130,7 +132,7 @@ class Probe:
             batches = [Batch(self.ready(batch.raw), batch.size, batch.divisible) for batch in batches]
         self._held = tuple(batches)
 
-    def _settle_loss(self, loss: Loss) -> None:
+    def _settle_loss(self, loss: Loss, users: set[int]) -> None:
         """Refuse what cannot be measured, and find out how the loss is reduced."""
         self.loss = loss
         with self.measuring(), torch.no_grad():
@@ -141,26 +143,30 @@ class Probe:
             checks.check_deterministic(self._model, lambda: self._call(self._params, sample))
             if sample.divisible and sample.size > 1:
                 checks.check_samples_are_independent(lambda batch: self._call(self._params, batch), sample)
-            outputs = self.outputs(self._params, sample)
-            if loss.likelihood == "categorical":
-                classes = label_classes(checks.tensor_output(outputs), self.targets(sample))
-                if classes is not None:
-                    for batch in self.batches():
-                        check_label_range(classes, self.targets(batch))
-            evaluate = lambda loss, batch: loss.function(self.outputs(self._params, batch), self._second(loss, batch))  # noqa: E731
-            if loss.summed and several_predictions(loss, checks.tensor_output(outputs), self.targets(sample)):
-                loss = replace(loss, likelihood=None)
-            self.loss = checks.with_reduction(loss, evaluate, sample, self._further())
+            self.loss = settled(self, loss, sample, CHECKED_SAMPLES, users)
             checks.check_finite_loss(self.loss_sum(self._params, sample), "of the first batch")
             for batch in self._suspicious():
                 checks.check_finite_loss(self.loss_sum(self._params, batch), "of samples with non-finite inputs")
+        if self._held is not None:
+            self._held = tuple(self._without_ignored(self._held))
 
-    def _further(self) -> Iterator[Batch]:
-        """Samples beyond the first ones: some from all over the data, then everything."""
-        mixed = spread(self.batches(), self.targets, CHECKED_SAMPLES)
-        pieces = (piece for batch in self.batches() for piece in batch.pieces(CHECKED_SAMPLES))
-        for batch in chain([] if mixed is None else [mixed], pieces):
-            yield Batch(self.ready(batch.raw), batch.size, batch.divisible)
+    def _without_ignored(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches without samples all of whose labels are ignored."""
+        for batch in batches:
+            kept = leave_out_ignored(batch, self.targets(batch)) if self.loss.ignores else batch
+            if kept is not None:
+                yield kept
+
+    def _count(self) -> Tensor:
+        """Samples of this process, and what their labels count for in the loss: the sum and the sum of squares."""
+        counted = torch.zeros(3, dtype=torch.float64)
+        for batch in self.batches():
+            held = (self.loss.mass or kept_labels)(self.targets(batch)) if self.loss.pools else None
+            counted[0] += batch.size
+            if held is not None:
+                counted[1:] += torch.stack([held.sum(), held.square().sum()]).cpu()
+        self._local_samples = int(counted[0])
+        return counted.to(self.device)
 
     def _suspicious(self) -> Iterator[Batch]:
         """Samples whose inputs hold NaN or infinity: their loss is looked at before anything else."""
@@ -271,7 +277,7 @@ class Probe:
     # The function
 
     def _call(self, params: Params, batch: Batch) -> object:
-        args, kwargs = self._layout.arguments(batch.raw)
+        args, kwargs = self.layout.arguments(batch.raw)
         return functional_call(self._model, dict(params), args, kwargs)
 
     def outputs(self, params: Params, batch: Batch) -> object:
@@ -285,8 +291,12 @@ class Probe:
         return tensor if self.temperature == 1.0 else tensor / self.temperature
 
     def targets(self, batch: Batch) -> object:
-        """What the outputs for a batch are compared with."""
-        return self._layout.targets(batch.raw)
+        """What the outputs for a batch are compared with; a label to ignore is −100, whatever the loss calls it."""
+        targets = self.layout.targets(batch.raw)
+        if self.loss.ignored == IGNORED or kept_labels(targets) is None:
+            return targets
+        assert isinstance(targets, Tensor), "labels are a tensor"
+        return targets.masked_fill(targets == self.loss.ignored, IGNORED)
 
     def _second(self, loss: Loss, batch: Batch) -> object:
         return batch.raw if loss.takes == "batch" else self.targets(batch)
@@ -340,9 +350,10 @@ class Probe:
         if self._held is not None:
             yield from self._held
             return
-        for raw in self._data:
-            batch = self._layout.batch(raw)
-            yield batch if self.mode == "eval" else Batch(batch.raw, batch.size, False)
+        whole = (self.layout.batch(raw) for raw in self._data)
+        yield from self._without_ignored(
+            batch if self.mode == "eval" else Batch(batch.raw, batch.size, False) for batch in whole
+        )
 
     def ready(self, raw: object) -> object:
         """A batch as the data gave it, on the device and in the probe's precision."""

@@ -168,4 +168,7 @@ def _at_outputs(probe: Probe, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         p = free.sigmoid()
         root = (p * (1 - p) / p.shape[1]).sqrt()
         roots = torch.diag_embed(root)
+    weights = probe.loss.sample_weights(z.detach(), probe.targets(batch))
+    if weights is not None:
+        root, roots = root * weights.to(root).sqrt()[:, None], roots * weights.to(root).sqrt()[:, None, None]
     return roots, r, r / root.clamp(min=torch.finfo(r.dtype).tiny)

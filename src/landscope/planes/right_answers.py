@@ -8,8 +8,8 @@ from torch import Tensor
 from landscope.core.batches import Batch
 from landscope.core.checks import tensor_output
 from landscope.core.errors import LossError, NotApplicableError
-from landscope.core.losses import class_dimension
 from landscope.core.probe import Probe
+from landscope.core.targets import class_dimension
 
 __all__ = ["right_answers", "why_no_accuracy"]
 
@@ -34,7 +34,7 @@ def right_answers(probe: Probe, outputs: object, batch: Batch) -> Tensor:
         if y.is_floating_point():
             raise NotApplicableError(f"accuracy needs class labels; the targets are {y.dtype} numbers")
         try:
-            dim = class_dimension(z, y)
+            dim = class_dimension(z, y, probe.loss.classes_last)
         except LossError as error:
             raise NotApplicableError(f"accuracy needs a label for every prediction: {error}") from error
         counted = y != -100

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import LabelRangeError, LandscopeError, SpecError
-from landscope.core.losses import check_label_range, label_classes
 from landscope.core.seeding import preserved_rng
+from landscope.core.targets import check_label_range, label_classes
 from landscope.training.rows import SPLITS
 
 if TYPE_CHECKING:

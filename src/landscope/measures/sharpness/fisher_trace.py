@@ -48,11 +48,14 @@ def fisher_trace(probe: Probe, affordable: float = float("inf")) -> tuple[float,
     if classes * norms > affordable:
         return None
 
-    def seeded(outputs: Tensor, column: int) -> Tensor:
-        return (_column(outputs.detach(), column, probe.loss.likelihood) * outputs).sum(1)
+    def seeded(outputs: Tensor, targets: object, column: int) -> Tensor:
+        along = (_column(outputs.detach(), column, probe.loss.likelihood) * outputs).sum(1)
+        weights = probe.loss.sample_weights(outputs, targets)
+        return along if weights is None else along * weights.to(along).sqrt()
 
     twins = [
-        probe.with_loss(Loss(lambda z, _, c=c: seeded(z, c), "per_sample", name=f"column {c}")) for c in range(classes)
+        probe.with_loss(Loss(lambda z, y, c=c: seeded(z, y, c), "per_sample", name=f"column {c}"))
+        for c in range(classes)
     ]
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from landscope.core.errors import NotApplicableError
-from landscope.core.losses import LOSSES
 from landscope.core.probe import Probe
 from landscope.curvature import GGN, Fisher, Hessian
 from landscope.curvature.operator import CurvatureOperator
@@ -38,8 +37,7 @@ def is_fisher(probe: Probe, name: str) -> bool:
         return False
     if name == "fisher":
         return True
-    named = any(probe.loss is LOSSES[known] for known in LOSSES)
-    return named and (probe.loss.likelihood != "categorical" or targets_add_up_to_one(probe))
+    return bool(probe.loss.known) and (probe.loss.likelihood != "categorical" or targets_add_up_to_one(probe))
 
 
 def _canonical(probe: Probe, name: str) -> str:

@@ -22,8 +22,8 @@ from landscope.core.batches import Batch
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.ledger import FORWARD
-from landscope.core.losses import class_dimension
 from landscope.core.probe import Probe
+from landscope.core.targets import class_dimension
 from landscope.measures.base import register
 from landscope.measures.sharpness.perturbation import (
     Shifts,
@@ -101,7 +101,7 @@ def sample_errors(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> T
     if not isinstance(outputs, Tensor) or not isinstance(labels, Tensor) or labels.is_floating_point():
         raise NotApplicableError("accuracy needs one tensor of outputs and integer class labels; use metric='loss'")
     if probe.loss.likelihood == "categorical":
-        wrong = outputs.argmax(class_dimension(outputs, labels)) != labels
+        wrong = outputs.argmax(class_dimension(outputs, labels, probe.loss.classes_last)) != labels
         counted = labels != -100
     elif probe.loss.likelihood == "bernoulli":
         wrong = (outputs > 0) != labels.reshape(outputs.shape).bool()

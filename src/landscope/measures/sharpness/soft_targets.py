@@ -24,7 +24,8 @@ def targets_add_up_to_one(probe: Probe) -> bool:
     """Whether all targets are class labels, or weights on the classes (dimension 1) that add up to one.
 
     >>> soft = torch.tensor([[0.5, 0.5], [1.0, 1.0]])
-    >>> [targets_add_up_to_one(Probe(torch.nn.Linear(2, 2), (torch.eye(2), y))) for y in (soft, soft[:1].repeat(2, 1))]
+    >>> net, loss = torch.nn.Linear(2, 2), torch.nn.CrossEntropyLoss()
+    >>> [targets_add_up_to_one(Probe(net, (torch.eye(2), y), loss)) for y in (soft, soft[:1].repeat(2, 1))]
     [False, True]
     """
     first = probe.targets(next(probe.batches()))

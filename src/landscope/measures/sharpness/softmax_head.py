@@ -61,6 +61,7 @@ def is_softmax_head(probe: Probe, site: Site) -> bool:
     if (
         not site.gives_logits
         or probe.loss.likelihood != "categorical"
+        or probe.loss.weigh is not None
         or not isinstance(probe.module(site.name), nn.Linear)
     ):
         return False

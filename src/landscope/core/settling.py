@@ -1,0 +1,243 @@
+"""What a probe finds out about its loss from a few samples, and what it refuses.
+
+Which part of the model's outputs the loss takes, along which dimension the classes lie, whether labels are in range, how the
+loss is reduced, whether it is the likelihood that it was declared, and whether a model that computes a loss of its own agrees.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from landscope.core.batches import TARGET_KEYS, Batch, map_tensors
+from landscope.core.checks import tensor_output
+from landscope.core.errors import LabelRangeError, LossError
+from landscope.core.likelihoods import check_likelihood
+from landscope.core.losses import LOSSES, Loss, predictions
+from landscope.core.reductions import with_reduction
+from landscope.core.spread import spread
+from landscope.core.targets import (
+    IGNORED,
+    check_label_range,
+    check_probabilities,
+    class_dimensions,
+    kept_labels,
+    label_classes,
+    require_labels,
+)
+
+if TYPE_CHECKING:
+    from landscope.core.probe import Probe
+
+__all__ = ["leave_out_ignored", "settled"]
+
+AGREE = 1e-3
+"""Relative difference between our loss and the model's own that is not yet a different loss."""
+
+
+def settled(probe: Probe, loss: Loss, sample: Batch, samples: int, users: set[int]) -> Loss:
+    """The loss as the probe will use it.
+
+    `sample` is ready, `samples` how many are looked at in other places at once, `users` the ids of the user's own tensors.
+    """
+    loss = _with_own_tensors(probe, loss, users)
+    raw = _call(probe, sample)
+    loss = _taking(probe, loss, raw, sample)
+    if loss.of_classes:
+        loss = _with_classes(probe, loss, raw, sample)
+    elif loss.known and loss.weigh and predictions(loss, tensor_output(raw), probe.targets(sample)) == 1:
+        loss = replace(LOSSES[loss.name.removesuffix("(sum)")], known="criterion")  # a sum of one is a mean
+    loss = with_reduction(
+        loss, _evaluation(probe), probe.with_loss(loss).targets, sample, _further(probe, loss, samples)
+    )
+    at = probe.with_loss(loss)
+    if loss.known:
+        _check_own_loss(at, sample)
+    elif loss.likelihood is not None:
+        z = tensor_output(at.outputs(at.params, sample))
+        raw = map_tensors(lambda t: t.double() if t.is_floating_point() else t, sample.raw)
+        exact = Batch(raw, sample.size, sample.divisible)
+        check_likelihood(loss, lambda outputs: at.loss_of(outputs, exact), z, at.targets(exact))
+    return loss
+
+
+def _call(probe: Probe, batch: Batch) -> object:
+    args, kwargs = probe.layout.arguments(batch.raw)
+    return functional_call(probe.modules[""], dict(probe.params), args, kwargs)
+
+
+def _evaluation(probe: Probe) -> Callable[[Loss, Batch], Tensor]:
+    def evaluate(loss: Loss, batch: Batch) -> Tensor:
+        at = probe.with_loss(loss)
+        second = batch.raw if loss.takes == "batch" else at.targets(batch)
+        try:
+            return loss.function(at.outputs(at.params, batch), second)
+        except RuntimeError as error:
+            if "scalar type" not in str(error) and "dtype" not in str(error) and "same device" not in str(error):
+                raise
+            raise LossError(
+                f"the loss {loss.name!r} cannot take outputs in {probe.dtype} on {probe.device}: {error}. Tensors inside the "
+                f"loss must follow its outputs: weight.to(outputs), or a criterion from torch.nn, which is moved by itself."
+            ) from error
+
+    return evaluate
+
+
+def _with_own_tensors(probe: Probe, loss: Loss, users: set[int]) -> Loss:
+    """A criterion that holds tensors (class weights) in a copy on the probe's device and in its precision.
+
+    One that holds the model's own parameters stays as it is, for the probe to refuse: a copy would be about other weights.
+    """
+    criterion = loss.function
+    if not isinstance(criterion, nn.Module):
+        return loss
+    held = [*criterion.parameters(), *criterion.buffers()]
+    strange = any(t.device != probe.device or (t.is_floating_point() and t.dtype != probe.dtype) for t in held)
+    if not strange or any(id(t) in users for t in held):
+        return loss
+    return replace(loss, function=copy.deepcopy(criterion).to(probe.device, probe.dtype))
+
+
+def _taking(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
+    """The loss with all that the model returned, or with its tensor of outputs where it takes only that."""
+    if not loss.structured or isinstance(raw, Tensor):
+        return loss
+    evaluate = _evaluation(probe)
+    try:
+        evaluate(loss, sample)
+        return loss
+    except Exception as error:
+        alone = replace(loss, structured=False)
+        try:
+            evaluate(alone, sample)
+        except Exception:
+            raise error from None
+        return alone
+
+
+def _with_classes(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
+    """Labels in range, probabilities that are some, and the dimension of the classes the same for all batches."""
+    at = probe.with_loss(loss)
+    z, targets = tensor_output(raw), at.targets(sample)
+    classes = label_classes(z, targets)
+    if classes is None:
+        if loss.known == "name":
+            for batch in probe.batches():
+                check_probabilities(require_labels(at.targets(batch)))
+        return loss
+    assert isinstance(targets, Tensor), "checked by label_classes"
+    found = class_dimensions(z, targets)
+    if len(found) > 1 and (loss.known == "name" or (loss.known and not isinstance(raw, Tensor))):
+        raise LossError(
+            f"outputs {tuple(z.shape)} fit labels {tuple(targets.shape)} in two ways: with the classes along dimension 1, as "
+            f"torch has it, or along the last, as language models do. Pass torch.nn.CrossEntropyLoss() for dimension 1; "
+            f"otherwise let the model return logits.transpose(1, 2) and pass that criterion."
+        )
+    if found[0] > 1:
+        loss = loss.with_classes_last()
+        classes = z.shape[-1]
+    kept = 0
+    for batch in probe.batches():
+        labels = require_labels(at.targets(batch))
+        check_label_range(classes, labels)
+        kept += int((labels != IGNORED).sum())
+    if not kept:
+        raise LabelRangeError("every label is -100, which marks a position to ignore: nothing is left to measure")
+    return loss
+
+
+def _further(probe: Probe, loss: Loss, count: int) -> Iterator[Batch]:
+    """Samples beyond the first ones: with ignored labels and without, from all over the data, then everything."""
+    at = probe.with_loss(loss)
+    uneven = _uneven(at, count) if loss.takes == "targets" else None
+    mixed = spread(probe.batches(), at.targets, count)
+    pieces = (piece for batch in probe.batches() for piece in batch.pieces(count))
+    for batch in chain([found for found in (uneven, mixed) if found is not None], pieces):
+        yield Batch(probe.ready(batch.raw), batch.size, batch.divisible)
+
+
+def _uneven(probe: Probe, count: int) -> Batch | None:
+    """Samples of one batch of which some have ignored labels, those with the most first; `None` where none has."""
+    for batch in probe.batches():
+        targets = probe.targets(batch)
+        kept = kept_labels(targets)
+        if not batch.divisible or kept is None or not bool((kept != kept[0]).any()):
+            continue
+        order = kept.argsort(descending=True)
+        rows = torch.cat([order[: count // 2], order[-(count // 2) :]]).unique()
+        return Batch(map_tensors(lambda t, rows=rows: t[rows.to(t.device)], batch.raw), len(rows), True)  # type: ignore[misc]
+    return None
+
+
+def _check_own_loss(probe: Probe, sample: Batch) -> None:
+    """Refuse where a model that computes a loss from the labels computes another one than ours."""
+    own = _own_loss(probe, sample)
+    if own is None:
+        return
+    targets = probe.targets(sample)
+    losses = probe.losses(probe.params, sample).double()
+    mass = None if probe.loss.mass is None or probe.loss.weigh is not None else probe.loss.mass(targets)
+    ours = float(losses.mean() if mass is None else (losses * mass).sum() / mass.sum())
+    if abs(ours - own) <= AGREE * max(abs(ours), abs(own), 1e-6):
+        return
+    shifted = (
+        " A language model shifts the labels itself; shift them in the data, under a name that it does not take: "
+        + ("{'input_ids': ids, 'targets': torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)}.")
+    )
+    tokens = isinstance(targets, Tensor) and targets.dim() == 2 and not targets.is_floating_point()
+    raise LossError(
+        f"the model computes a loss of its own from these labels: {own:.6g} on {sample.size} samples, where {probe.loss.name} "
+        f"of its outputs gives {ours:.6g}. The numbers would be about another loss than the model's.{shifted * tokens} "
+        f"Otherwise pass the loss that it was trained with: loss=lambda outputs, targets: …, one number per sample."
+    )
+
+
+def _own_loss(probe: Probe, sample: Batch) -> float | None:
+    """What the model returns as its loss when it is given the labels; `None` where it takes none or returns none."""
+    model = probe.modules[""]
+    accepted = inspect.signature(model.forward).parameters
+    key = next((key for key in (probe.layout.target_key, *TARGET_KEYS) if key in accepted), None)
+    if key is None or (probe.layout.target_key is not None and key != probe.layout.target_key):
+        return None
+    args, kwargs = probe.layout.arguments(sample.raw)
+    taken = list(accepted)[: len(args)]
+    if key in kwargs or key in taken:
+        return None
+    try:
+        outputs = functional_call(model, dict(probe.params), args, {**kwargs, key: probe.targets(sample)})
+    except Exception:
+        return None  # the labels are for something else
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if found is None and isinstance(outputs, tuple):
+        scalars = [part for part in outputs if isinstance(part, Tensor) and part.dim() == 0]
+        found = scalars[0] if len(scalars) == 1 else None
+    if not isinstance(found, Tensor) or found.numel() != 1 or not bool(found.isfinite()):
+        return None
+    return float(found)
+
+
+def leave_out_ignored(batch: Batch, targets: object) -> Batch | None:
+    """The batch without samples all of whose labels are ignored; `None` where nothing is left."""
+    kept = kept_labels(targets)
+    if kept is None or bool((kept > 0).all()):
+        return batch
+    if not batch.divisible:
+        assert isinstance(targets, Tensor), "labels are a tensor"
+        if targets.dim() > 1:
+            return batch  # their mean over labels has weight 0
+        raise LabelRangeError(
+            f"{int((kept == 0).sum())} labels are -100, which marks a sample to ignore, and these batches cannot be cut. "
+            f"Leave those samples out of the data."
+        )
+    if not bool((kept > 0).any()):
+        return None
+    rows = kept.nonzero()[:, 0]
+    return Batch(map_tensors(lambda t: t[rows.to(t.device)], batch.raw), len(rows), True)
