@@ -362,3 +362,14 @@ def test_fisher_matrices_of_criteria_and_of_their_functions(criterion: type, red
         report = ls.measure(probe, measures=["fisher_trace", "fisher_top_eigenvalue"])
         assert report["fisher_trace"].value == pytest.approx(float(truth.trace()), rel=1e-6)
         assert report["fisher_top_eigenvalue"].value == pytest.approx(float(torch.linalg.eigvalsh(truth)[-1]), rel=1e-3)
+
+
+def test_a_model_that_needs_its_targets_to_run() -> None:
+    class Decoder(nn.Linear):
+        def forward(self, x: Tensor, decoder_inputs: Tensor | None = None) -> Tensor:
+            if decoder_inputs is None:
+                raise ValueError("You must specify decoder_inputs")
+            return super().forward(x)
+
+    with pytest.raises(errors.ModelError, match=r"Decoder could not be called with x \(6, 4\): You must specify"):
+        Probe(Decoder(4, 3), {"x": torch.randn(6, 4), "labels": torch.arange(6) % 3})

@@ -134,6 +134,13 @@ class Layout:
             return (raw[0] if self.unpack else raw[: self.inputs]), {}
         return (raw,), {}
 
+    def described(self, raw: object) -> str:
+        """The arguments of the model in words, for messages."""
+        args, kwargs = self.arguments(raw)
+        named = {**{f"argument {i}": value for i, value in enumerate(args, 1)}, **kwargs}
+        shapes = {key: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for key, v in named.items()}
+        return ", ".join(f"{key} {shape}" for key, shape in shapes.items())
+
     def targets(self, raw: object) -> object:
         """What the outputs are compared with; `None` where the batch holds nothing for that."""
         if isinstance(raw, dict):

@@ -26,6 +26,7 @@ from landscope.core.reading import FixedData
 
 __all__ = [
     "check_batches_are_fixed",
+    "check_call",
     "check_deterministic",
     "check_finite_loss",
     "check_options",
@@ -72,6 +73,17 @@ def check_targets(loss: Loss, targets: object) -> None:
             f"or dicts with one of the keys 'labels', 'label', 'targets', 'target', 'y'; or pass a loss that takes the whole "
             f"batch: landscope.Loss(function, takes='batch')."
         )
+
+
+def check_call(model: nn.Module, forward: Callable[[], object], given: str) -> None:
+    """A model that cannot be called with the inputs of a batch."""
+    try:
+        forward()
+    except (TypeError, ValueError) as error:
+        raise ModelError(
+            f"{type(model).__name__} could not be called with {given}: {error}. The targets do not go into the model: where it "
+            f"needs them (a decoder's inputs), put what it takes into the batch under the names of its arguments, or wrap it."
+        ) from error
 
 
 def tensor_output(outputs: object) -> Tensor:

@@ -140,6 +140,7 @@ class Probe:
             checks.check_targets(loss, self.targets(first))
             sample = next(first.pieces(CHECKED_SAMPLES))
             sample = Batch(self.ready(sample.raw), sample.size, sample.divisible)
+            checks.check_call(self._model, lambda: self._call(self._params, sample), self.layout.described(sample.raw))
             checks.check_deterministic(self._model, lambda: self._call(self._params, sample))
             if sample.divisible and sample.size > 1:
                 checks.check_samples_are_independent(lambda batch: self._call(self._params, batch), sample)
