@@ -6,21 +6,22 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+
 from golden import where
 from golden.keys import run_keys
 from golden.numbers import measured
 from golden.parts import PARTS, compare
-from golden.stored import FILES, read
+from golden.stored import FILES, differences, read
 
 SOME = ["fisher_rao", "hessian_top_eigenvalue", "hessian_trace", "l2_norm", "relative_flatness", "sam_sharpness"]
 
 
 def agree(name: str, found: dict[str, object] | None = None) -> None:
-    differences = compare(name, found)
-    if differences is None:
+    lines = compare(name, found)
+    if lines is None:
         pytest.skip(f"{name}: made with another version of torch, or where numbers are rounded differently")
     remedy = f"if that is meant: python -m tests.golden make --only {name}"
-    assert not differences, "\n".join([*differences[:20], remedy])
+    assert not lines, "\n".join([*lines[:20], remedy])
 
 
 def needs_plotly(name: str) -> None:
@@ -59,12 +60,20 @@ def test_there_are_as_many_keys_as_runs() -> None:
 
 
 def test_a_difference_is_seen_and_named() -> None:
+    kept = {"a": 1.0, "b": [2, {"x": "old"}], "c": 0, "d": 1}
+    found = {"a": 1.125, "b": [2, {"x": "new"}], "d": 1.0, "e": (3,)}
+    lines = ["a: 1.0 → 1.125 (by 0.12 of it)", 'b[1].x: "old" → "new"', "c: 0 is gone", "d: 1 → 1.0", "e: [3] is new"]
+    assert differences(kept, found) == lines
+    assert differences(kept, kept) == []
+    assert differences({"a": 1.0}, {"a": 1.0 + 1e-9}) != []
+    assert differences({"a": 1.0}, {"a": 1.0 + 1e-9}, rounding=1e-6) == []
+
+
+def test_only_what_was_found_is_compared_where_it_is_some_of_a_part() -> None:
     _, kept = read("registered")
-    changed = {**kept, "loss": [*kept["loss"], "made_up"]}  # type: ignore[misc]
-    differences = compare("registered", changed)
-    assert differences is not None
-    assert [line.partition(":")[0] for line in differences] == ["loss"]
-    assert "made_up" in differences[0]
+    assert compare("registered", {"loss": kept["loss"]}) == []
+    assert compare("registered", {"loss": ["made_up"]}) != []
+    assert compare("registered", {"made_up": []}) == ["made_up: [] is new"]
 
 
 def test_only_one_module_imports_the_package() -> None:
