@@ -15,30 +15,32 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from networks import NETS
+from networks import NETS, Net
 from report.report_records import make_records
 
 from golden import where
 from golden.stored import Values, digest
 
-__all__ = ["demo_table", "measured", "report_data", "results"]
+__all__ = ["STEADY", "demo_table", "measured", "report_data", "results"]
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = 24
+STEADY = ("fisher_rao", "ggn_trace", "hessian_trace", "l2_norm", "relative_flatness", "sam_sharpness")
+"""Measures without differences of nearly equal numbers and without searches: other machines give them to rounding."""
 LONG = 20
 """Entries of a list of numbers or words beyond which a digest stands for it."""
 LINE = 400
 """Letters of a value in a golden file."""
 
 
-def measured(names: Iterable[str] | None = None) -> Values:
+def measured(names: Iterable[str] | None = None, nets: Iterable[Net] = NETS) -> Values:
     """Network and measure → value, error of the estimator, error over the data, status; names of details on the first network.
 
     In float64, with default settings. The measures of presets are taken on the first network as well.
     """
     found: Values = {}
     wanted = None if names is None else list(names)
-    for net in NETS:
+    for net in nets:
         for name, estimate in where.measure(net.model(), net.data(ROWS), wanted).items():
             found[f"{net.name} {name}"] = _estimate(estimate)
             if net is NETS[0]:

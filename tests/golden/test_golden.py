@@ -6,14 +6,13 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from networks import NETS, Net
 
 from golden import where
 from golden.keys import run_keys
-from golden.numbers import measured
+from golden.numbers import STEADY, measured
 from golden.parts import PARTS, compare
 from golden.stored import FILES, differences, read
-
-SOME = ["fisher_rao", "hessian_top_eigenvalue", "hessian_trace", "l2_norm", "relative_flatness", "sam_sharpness"]
 
 
 def agree(name: str, found: dict[str, object] | None = None) -> None:
@@ -38,8 +37,9 @@ def test_keys_of_small_studies() -> None:
     agree("keys", run_keys(["tiny"]))
 
 
-def test_some_measures_on_every_network() -> None:
-    agree("measures", measured(SOME))
+@pytest.mark.parametrize("net", NETS, ids=str)
+def test_some_measures_on_every_network(net: Net) -> None:
+    agree("measures", measured(STEADY, [net]))
 
 
 @pytest.mark.slow
