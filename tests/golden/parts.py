@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from golden.drawn import drawn
 from golden.keys import kept_bundles, old_study, run_keys
 from golden.names import command_options, public_names, registered_names, spec_keys
 from golden.numbers import STEADY, demo_table, measured, report_data, results
@@ -40,6 +41,7 @@ PARTS = {
     "results": Part(results),
     "report": Part(report_data, portable=False),
     "measures": Part(measured, portable=False, steady=tuple(f" {name}" for name in STEADY)),
+    "drawn": Part(drawn, portable=False),
     "trainings": Part(training_weights, portable=False),
     "pools": Part(pool_weights, portable=False),
     "demo": Part(demo_table, portable=False),

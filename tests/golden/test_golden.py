@@ -43,7 +43,9 @@ def test_some_measures_on_every_network(net: Net) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["keys", "bundles", "results", "report", "measures", "trainings", "pools", "demo"])
+@pytest.mark.parametrize(
+    "name", ["keys", "bundles", "results", "report", "measures", "drawn", "trainings", "pools", "demo"]
+)
 def test_everything_else(name: str) -> None:
     needs_plotly(name)
     agree(name)

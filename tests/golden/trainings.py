@@ -96,6 +96,7 @@ POOLS: dict[str, dict[str, Any]] = {
         "seeds": [5, 1, 8],
         "at_once": 2,
     },
+    "images, augmented": {"spec": {**IMAGES, "augmentation": {"crop": 1, "flip": True, "cutout": 3}}, "seeds": 2},
     "one by one": {"spec": {**BASE, "fam": 0.1}, "seeds": 2, "way": "one by one"},
 }
 

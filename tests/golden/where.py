@@ -8,7 +8,7 @@ from landscope.analysis.coefficients import COEFFICIENTS
 from landscope.cli import app
 from landscope.core.losses import LOSSES
 from landscope.core.schema import to_plain
-from landscope.data import CORRUPTIONS
+from landscope.data import CORRUPTIONS, corrupt, load
 from landscope.data.dataset import DATASETS
 from landscope.data.sets.functions import TEST_FUNCTIONS
 from landscope.measures.invariance import TRANSFORMATIONS
@@ -36,7 +36,9 @@ __all__ = [
     "StudySpec",
     "TrainingSpec",
     "app",
+    "corrupt",
     "landscope",
+    "load",
     "load_bundle",
     "measure",
     "part_of",
