@@ -1,0 +1,74 @@
+"""How runs are recognised: keys of the recipes' runs, kept bundles that a study takes over, the store of an old version."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from golden import where
+from golden.stored import Values, digest
+
+__all__ = ["SIZES", "kept_bundles", "old_study", "run_keys"]
+
+ROOT = Path(__file__).parent.parent.parent
+OLD_STUDY = Path(__file__).parent / "old_study.json"
+"""The text files of a study's folder, as version 0.1.0 left it: what users have on their disks, so never make it anew."""
+SIZES = ("tiny", "small", "paper")
+VERSIONS = {"landscope": "0.1.0", "data": "some version"}
+
+
+def run_keys(sizes: Iterable[str] = SIZES) -> Values:
+    """Recipe, size, part, condition → keys of its runs in the order of seeds, for data of a made-up version."""
+    found: dict[str, list[str]] = {}
+    for name in where.RECIPES:
+        for size in sizes:
+            for part, of in where.RECIPES[name].parts(size).items():
+                for run in where.runs_of(of.study, versions=VERSIONS):
+                    place = f"{name} {size} {part} | {run.condition}"
+                    found.setdefault(place, []).append(where.run_key(run.plain))
+    return dict(found)
+
+
+def kept_bundles() -> Values:
+    """Bundle → its runs, their keys, and how many of them the recipe's study of today takes for its own."""
+    found: Values = {}
+    for path in sorted((ROOT / "results").glob("*/*.json.gz")):
+        bundle = where.load_bundle(path)
+        with tempfile.TemporaryDirectory() as root:
+            study = where.study_as_kept(where.part_of(bundle).study, Path(root), bundle)
+            taken = where.take_over(study, bundle)
+        found[f"{path.parent.name}/{path.name}"] = {
+            "size": bundle.size,
+            "records": len(bundle.records),
+            "failed": len(bundle.failed),
+            "keys": digest([record.run for record in bundle.records]),
+            "keys made again": sum(where.run_key(record.spec) == record.run for record in bundle.records),
+            "runs today": len(study.runs),
+            "taken over": [taken.done, taken.failed],
+        }
+    return found
+
+
+def old_study() -> Values:
+    """What a study of an old version shows when it is opened, and when its own spec is asked for again."""
+    content = json.loads(OLD_STUDY.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as root:
+        for name, text in content.items():
+            path = Path(root) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        opened = where.Study.open(root)
+        again = where.Study.of(json.loads(content["study.json"])["spec"], root)
+        found: Values = {
+            "opened": {"done": opened.progress().done, "of": len(opened.runs)},
+            "asked for again": {"done": again.progress().done, "of": len(again.runs)},
+        }
+        for row in opened.table().to_dict("records"):
+            found[f"{row['condition']} · seed {row['seed']}"] = {name: _plain(value) for name, value in row.items()}
+    return found
+
+
+def _plain(value: object) -> object:
+    return None if value != value else getattr(value, "item", lambda: value)()
