@@ -8,8 +8,10 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from landscope.core.estimate import Estimate
+from landscope.core.ledger import checked_limit
 from landscope.core.probe import Probe
 from landscope.measures.base import MEASURES
+from landscope.measures.budget import NOTHING_LEFT
 from landscope.measures.measuring import measure
 
 if TYPE_CHECKING:
@@ -81,12 +83,13 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
     """
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in measures}
     layers = probe.layers()
-    end = None if seconds is None else time.monotonic() + seconds
+    allowed = checked_limit("seconds", seconds)
+    end = None if allowed is None else time.monotonic() + allowed
     for at, (layer, names) in enumerate(layers.items()):
         block = probe.restrict(names)
         for before, name in enumerate(measures):
             left = len(measures) * (len(layers) - at) - before
-            share = None if end is None else max(0.0, end - time.monotonic()) / left
+            share = None if end is None else max(NOTHING_LEFT, (end - time.monotonic()) / left)
             takes_layer = any(f.name == "layer" for f in fields(MEASURES[name]))
             settings = {name: {"layer": layer} if takes_layer else {}}
             place = probe if takes_layer else block
