@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -33,14 +34,15 @@ class LayerReport:
         return self.estimates[name]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per layer, two columns (value, stderr) per measure; missing where a measure does not apply."""
+        """One row per layer, two columns (value, stderr) per measure; missing where there is none."""
         import pandas as pd
 
         columns = {}
         for name, layers in self.estimates.items():
             columns[name] = {layer: e.value for layer, e in layers.items()}
             columns[f"{name}_stderr"] = {
-                layer: e.stderr if e.status.has_value else float("nan") for layer, e in layers.items()
+                layer: math.nan if e.stderr is None or not e.status.has_value else e.stderr
+                for layer, e in layers.items()
             }
         return pd.DataFrame(columns).rename_axis("layer")
 
@@ -58,7 +60,7 @@ class LayerReport:
             axis.barh(
                 [row for row, _ in shown],
                 [e.value for _, e in shown],
-                xerr=[2 * e.stderr for _, e in shown],
+                xerr=[2 * (e.stderr or 0.0) for _, e in shown],
                 color="#1f5fa8",
                 error_kw={"lw": 1},
             )

@@ -177,7 +177,7 @@ class FAMLayerwise(_FAMMeasure):
         spread = torch.tensor(draws, dtype=torch.float64)
         return Estimate(
             norm * mean,
-            stderr=norm * float(spread.std()) / math.sqrt(len(draws)) if len(draws) > 1 else 0.0,
+            stderr=norm * float(spread.std()) / math.sqrt(len(draws)) if len(draws) > 1 else None,
             status=Status.CONVERGED,
             reason="the running mean stood still for one draw" if still else "all draws were taken",
             details={"layer": layer, "norm": norm, "trace": mean, "draws": len(draws)},
@@ -189,7 +189,7 @@ def _times(factor: float, estimate: Estimate) -> Estimate:
     return replace(
         estimate,
         value=factor * estimate.value,
-        stderr=factor * estimate.stderr,
+        stderr=None if estimate.stderr is None else factor * estimate.stderr,
         data_stderr=None if error is None else factor * error,
     )
 

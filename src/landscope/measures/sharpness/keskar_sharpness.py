@@ -28,7 +28,7 @@ __all__ = ["KeskarSharpness"]
 @register("keskar_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class KeskarSharpness(PerturbationMeasure):
-    """100 · (largest loss found in the box − L) / (1 + L).
+    """100 · (largest loss found in the box − L) / (1 + L): a lower bound of φ, and its status says so.
 
     >>> import torch
     >>> net = torch.nn.Linear(1, 1, bias=False)
