@@ -14,6 +14,7 @@ from landscope.core.probe import Probe
 from landscope.measures.base import MEASURES
 from landscope.measures.budget import NOTHING_LEFT
 from landscope.measures.measuring import measure
+from landscope.measures.tied import saying_ties
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +76,8 @@ class LayerReport:
 def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds: float | None = None) -> LayerReport:
     """Each measure of each layer with parameters: the Hessian's diagonal block, the layer's norm, its relative flatness.
 
-    `seconds` is a budget for all of them together; what one layer leaves goes to those after it.
+    `seconds` is a budget for all of them together; what one layer leaves goes to those after it. A tied weight counts once,
+    in the first layer that holds it, and in all its uses: its estimates say so.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -95,5 +97,6 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
             takes_layer = any(f.name == "layer" for f in fields(MEASURES[name]))
             settings = {name: {"layer": layer} if takes_layer else {}}
             place = probe if takes_layer else block
-            estimates[name][layer] = measure(place, measures=settings, seconds=share, progress=False)[name]
+            found = measure(place, measures=settings, seconds=share, progress=False)[name]
+            estimates[name][layer] = found if takes_layer else saying_ties(found, probe, names)
     return LayerReport(estimates)

@@ -28,7 +28,9 @@ __all__ = ["KeskarSharpness"]
 @register("keskar_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class KeskarSharpness(PerturbationMeasure):
-    """100 · (largest loss found in the box − L) / (1 + L): a lower bound of φ, and its status says so.
+    """100 · (largest loss found in the box − L) / (1 + L).
+
+    A lower bound of φ, and its status says so: restarts find more, and how much is left is not known.
 
     >>> import torch
     >>> net = torch.nn.Linear(1, 1, bias=False)
