@@ -165,3 +165,21 @@ def test_all_nineteen_in_one_command(call: Call, sample_mnist: Path, tmp_path: P
     scores = [float(row[2]) for row in rows if row and row[0] in CORRUPTIONS]
     mean = next(float(row[2]) for row in rows if row and row[0] == "mean")
     assert mean == pytest.approx(np.mean(scores), abs=0.06)
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--passes"])
+@pytest.mark.parametrize("limit", ["-1", "0", "nan", "-inf"])
+def test_a_budget_that_means_nothing_is_refused_before_anything_is_read(call: Call, option: str, limit: str) -> None:
+    code, out, err = call("measure", "no-such-file.pt", *NET, f"{option}={limit}")
+    assert (code, out) == (2, "")
+    assert f"{option} must be a positive number, got {float(limit)!r}" in err
+
+
+@pytest.mark.parametrize("limit", ["-1", "0", "nan", "abc"])
+def test_a_study_of_checkpoints_refuses_such_a_budget_too(
+    call: Call, digits_net: Path, tmp_path: Path, limit: str
+) -> None:
+    code, _, err = call("study", "measure", digits_net, *NET, f"--seconds={limit}", "--into", tmp_path / "study")
+    assert code == 2
+    assert "seconds" in err
+    assert not (tmp_path / "study").exists()

@@ -129,7 +129,8 @@ def test_float32_agrees_with_float64(key: str) -> None:
     single, double = (make(key)(probe_of(net, dtype=kind)) for kind in (torch.float32, torch.float64))
     assert single.status.has_value == double.status.has_value
     if double.status.has_value:
-        assert single.value == pytest.approx(double.value, rel=2e-3, abs=3 * (single.stderr + double.stderr) + 1e-6)
+        error = (single.stderr or 0.0) + (double.stderr or 0.0)  # a search has none, and climbs the same way in both
+        assert single.value == pytest.approx(double.value, rel=2e-3, abs=3 * error + 1e-6)
 
 
 @pytest.mark.parametrize("key", ALL)

@@ -229,7 +229,7 @@ def test_zero_weights_stay_where_they_are() -> None:
     assert estimate.details["parameters_at_zero"] == 1
     nothing = AdaptiveSharpness(rho=0.5)(linear_probe([0.0] * 4, x, y))
     assert nothing.value == 0.0
-    assert nothing.status is Status.CONVERGED
+    assert nothing.status is Status.EXACT
     assert float(w[2]) == 0.0
 
 

@@ -108,9 +108,12 @@ def measure(
 
     import landscope
     from landscope.cli import sources
+    from landscope.core.ledger import checked_limit
     from landscope.core.losses import LOSSES
     from landscope.measures.measuring import resolve_measures
 
+    checked_limit("--seconds", seconds)
+    checked_limit("--passes", passes)
     if loss is not None:
         LOSSES[loss]
     target(output)

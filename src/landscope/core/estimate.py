@@ -21,6 +21,10 @@ class Status(str, Enum):
     """The value is the definition's, up to rounding."""
     CONVERGED = "converged"
     """An iterative or random method reached the accuracy that was asked for."""
+    LOWER_BOUND = "lower bound"
+    """The largest value that a search found; the maximum that is meant is at least this, and how much more is not known."""
+    UPPER_BOUND = "upper bound"
+    """The smallest value that a search found; the minimum that is meant is at most this."""
     BUDGET_SPENT = "budget spent"
     """The budget ended first; the value and its error bar stand, the asked accuracy does not."""
     SATURATED = "saturated"
@@ -34,6 +38,11 @@ class Status(str, Enum):
     def has_value(self) -> bool:
         """Whether an estimate of this status carries a finite value."""
         return self not in (Status.NOT_APPLICABLE, Status.FAILED)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the truth lies on one side of the value, at an unknown distance."""
+        return self in (Status.LOWER_BOUND, Status.UPPER_BOUND)
 
     def __str__(self) -> str:
         return self.value
@@ -55,13 +64,16 @@ class Cost:
 class Estimate:
     """A value with its uncertainty, outcome, cost and the settings that define it.
 
-    `stderr` is the estimator's own standard error (0 for exact values); `data_stderr` is what another sample of the
-    data of this size would change, where that is known. A value is finite, or the status says that there is none.
+    `stderr` is the estimator's own standard error (0 for exact values, `None` where it is not known, and always for a bound);
+    `data_stderr` is what another sample of the data of this size would change, where that is known. A value is finite, or
+    the status says that there is none.
 
     >>> Estimate(12.2614, stderr=0.031, status=Status.CONVERGED)
     Estimate(12.26 ± 0.03, converged)
     >>> print(Estimate(0.5))
     0.5
+    >>> print(Estimate(0.2124, status=Status.LOWER_BOUND))
+    at least 0.2124
     >>> print(Estimate.failed("the loss is not finite"))
     – (failed: the loss is not finite)
     >>> Estimate(float("nan"))
@@ -70,7 +82,7 @@ class Estimate:
     """
 
     value: float
-    stderr: float = 0.0
+    stderr: float | None = 0.0
     data_stderr: float | None = None
     status: Status = Status.EXACT
     reason: str = ""
@@ -81,7 +93,7 @@ class Estimate:
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", Status(self.status))
         object.__setattr__(self, "value", float(self.value))
-        object.__setattr__(self, "stderr", float(self.stderr))
+        object.__setattr__(self, "stderr", None if self.stderr is None or self.status.is_bound else float(self.stderr))
         if self.status.has_value and not math.isfinite(self.value):
             raise ValueError(f"an estimate with status {self.status.value!r} needs a finite value, got {self.value}")
         if not self.status.has_value and not self.reason:
@@ -107,7 +119,8 @@ class Estimate:
     def __str__(self) -> str:
         if not self.status.has_value:
             return f"– ({self.status}: {self.reason})"
-        return format_with_error(self.value, self.stderr)
+        side = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(self.status, "")
+        return side + format_with_error(self.value, self.stderr or 0.0)
 
     def __repr__(self) -> str:
         return f"Estimate({self}, {self.status})" if self.status.has_value else f"Estimate({self})"

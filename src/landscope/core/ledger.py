@@ -6,19 +6,41 @@ it, a Hessian product three (in a block of k, 2 + 1/k each).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import SupportsFloat
 
 import torch
 
-from landscope.core.errors import BudgetSpentError
+from landscope.core.errors import BudgetSpentError, SpecError
 from landscope.core.estimate import Cost
 
-__all__ = ["FORWARD", "Ledger"]
+__all__ = ["FORWARD", "Ledger", "checked_limit"]
 
 FORWARD = 1 / 3
 """Passes that a forward pass counts for."""
+
+
+def checked_limit(name: str, value: SupportsFloat | None) -> float | None:
+    """A budget as a positive number, or `None` for no limit, which infinity means, too.
+
+    >>> checked_limit("seconds", 60), checked_limit("passes", float("inf"))
+    (60.0, None)
+    >>> checked_limit("seconds", -1)
+    Traceback (most recent call last):
+    landscope.core.errors.SpecError: seconds must be a positive number, got -1; leave it out for no limit
+    """
+    if value is None:
+        return None
+    number = math.nan
+    if isinstance(value, SupportsFloat) and not isinstance(value, bool):
+        with suppress(TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+            number = float(value)
+    if not number > 0:
+        raise SpecError(f"{name} must be a positive number, got {value!r}; leave it out for no limit")
+    return None if number == math.inf else number
 
 
 class Ledger:
@@ -33,7 +55,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.passes = 0.0
-        self.seconds = 0.0
+        self._cut_short = 0.0
+        self._seconds = 0.0
         self._limits: list[tuple[float, float, str]] = []
 
     def add(self, passes: float) -> None:
@@ -42,14 +65,25 @@ class Ledger:
 
     @contextmanager
     def timed(self, device: torch.device) -> Iterator[None]:
-        """Note the time that work inside takes, until the device has done it."""
-        start = time.monotonic()
+        """Note the time that work inside takes, until the device has done it.
+
+        Work that raises leaves the rate alone: neither its time nor the passes that it got done count there.
+        """
+        start, before = time.monotonic(), self.passes
         try:
             yield
-        finally:
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            self.seconds += time.monotonic() - start
+        except BaseException:
+            self._cut_short += self.passes - before
+            raise
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        self._seconds += time.monotonic() - start
+
+    @property
+    def passes_per_second(self) -> float | None:
+        """The rate of the work that was done to its end; `None` as long as there is none."""
+        done = self.passes - self._cut_short
+        return done / self._seconds if done > 0 and self._seconds > 0 else None
 
     def check(self) -> None:
         """Raise if a limit is reached."""
@@ -64,6 +98,7 @@ class Ledger:
     @contextmanager
     def limited(self, seconds: float | None = None, passes: float | None = None) -> Iterator[None]:
         """Allow so many seconds and passes from now on; may be nested, the tightest limit holds."""
+        seconds, passes = checked_limit("seconds", seconds), checked_limit("passes", passes)
         if seconds is None and passes is None:
             yield
             return

@@ -2,7 +2,7 @@
 
 Each measure has a cost that it would like and a least below which it is not worth beginning. Those that come last give way until
 the leasts of the rest fit into what is left; what remains is shared in proportion to what they would like. Costs are passes; a
-budget of seconds is converted at the rate seen so far.
+budget of seconds is converted at the rate seen so far; before any work has been done, the clock alone ends it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from contextlib import AbstractContextManager
 from landscope.core.errors import BudgetSpentError
 from landscope.core.probe import Probe
 
-__all__ = ["Budget", "shares"]
+__all__ = ["NOTHING_LEFT", "Budget", "shares"]
+
+NOTHING_LEFT = 1e-9
+"""Seconds or passes after a budget's end: a limit is a positive number."""
 
 
 def shares(available: float, wishes: Sequence[tuple[float, float]]) -> list[float]:
@@ -39,7 +42,7 @@ def shares(available: float, wishes: Sequence[tuple[float, float]]) -> list[floa
 
 
 class Budget:
-    """What is left of the allowed seconds and passes."""
+    """What is left of the allowed seconds and passes (see `checked_limit`), counted from `start`."""
 
     def __init__(self, probe: Probe, start: float, seconds: float | None, passes: float | None) -> None:
         self._ledger = probe.ledger
@@ -56,10 +59,10 @@ class Budget:
         """Passes for the first of those that wait; `BudgetSpentError` if that is not worth beginning."""
         seconds, passes = self.left()
         available = float("inf") if passes is None else passes
-        if seconds is not None and self._ledger.seconds > 0:
-            available = min(available, seconds * self._ledger.passes / self._ledger.seconds)
         if seconds is not None and seconds <= 0:
             available = 0.0
+        elif seconds is not None and (rate := self._ledger.passes_per_second) is not None:
+            available = min(available, seconds * rate)
         like, least = wishes[0]
         mine = shares(max(available, 0.0), wishes)[0]
         if least > 0 and mine <= 0:
@@ -70,5 +73,5 @@ class Budget:
 
     def limited(self) -> AbstractContextManager[None]:
         """Inside, work ends with `BudgetSpentError` where the budget does."""
-        seconds, passes = self.left()
+        seconds, passes = (None if left is None else max(left, NOTHING_LEFT) for left in self.left())
         return self._ledger.limited(seconds, passes)

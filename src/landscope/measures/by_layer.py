@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from landscope.core.estimate import Estimate
+from landscope.core.ledger import checked_limit
 from landscope.core.probe import Probe
 from landscope.measures.base import MEASURES
+from landscope.measures.budget import NOTHING_LEFT
 from landscope.measures.measuring import measure
+from landscope.measures.tied import saying_ties
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,14 +35,15 @@ class LayerReport:
         return self.estimates[name]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per layer, two columns (value, stderr) per measure; missing where a measure does not apply."""
+        """One row per layer, two columns (value, stderr) per measure; missing where there is none."""
         import pandas as pd
 
         columns = {}
         for name, layers in self.estimates.items():
             columns[name] = {layer: e.value for layer, e in layers.items()}
             columns[f"{name}_stderr"] = {
-                layer: e.stderr if e.status.has_value else float("nan") for layer, e in layers.items()
+                layer: math.nan if e.stderr is None or not e.status.has_value else e.stderr
+                for layer, e in layers.items()
             }
         return pd.DataFrame(columns).rename_axis("layer")
 
@@ -56,7 +61,7 @@ class LayerReport:
             axis.barh(
                 [row for row, _ in shown],
                 [e.value for _, e in shown],
-                xerr=[2 * e.stderr for _, e in shown],
+                xerr=[2 * (e.stderr or 0.0) for _, e in shown],
                 color="#1f5fa8",
                 error_kw={"lw": 1},
             )
@@ -71,7 +76,8 @@ class LayerReport:
 def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds: float | None = None) -> LayerReport:
     """Each measure of each layer with parameters: the Hessian's diagonal block, the layer's norm, its relative flatness.
 
-    `seconds` is a budget for all of them together; what one layer leaves goes to those after it.
+    `seconds` is a budget for all of them together; what one layer leaves goes to those after it. A tied weight counts once,
+    in the first layer that holds it, and in all its uses: its estimates say so.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -81,14 +87,16 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
     """
     estimates: dict[str, dict[str, Estimate]] = {name: {} for name in measures}
     layers = probe.layers()
-    end = None if seconds is None else time.monotonic() + seconds
+    allowed = checked_limit("seconds", seconds)
+    end = None if allowed is None else time.monotonic() + allowed
     for at, (layer, names) in enumerate(layers.items()):
         block = probe.restrict(names)
         for before, name in enumerate(measures):
             left = len(measures) * (len(layers) - at) - before
-            share = None if end is None else max(0.0, end - time.monotonic()) / left
+            share = None if end is None else max(NOTHING_LEFT, (end - time.monotonic()) / left)
             takes_layer = any(f.name == "layer" for f in fields(MEASURES[name]))
             settings = {name: {"layer": layer} if takes_layer else {}}
             place = probe if takes_layer else block
-            estimates[name][layer] = measure(place, measures=settings, seconds=share, progress=False)[name]
+            found = measure(place, measures=settings, seconds=share, progress=False)[name]
+            estimates[name][layer] = found if takes_layer else saying_ties(found, probe, names)
     return LayerReport(estimates)

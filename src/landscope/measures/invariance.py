@@ -12,6 +12,7 @@ transformations here are found by structure and confirmed by numbers: one that c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,9 +56,9 @@ class Movement:
 
     @property
     def error(self) -> float:
-        """The two estimators' own errors together, on the same scale."""
+        """The two estimators' own errors together, where they are known, on the same scale."""
         scale = abs(self.before.value) or 1.0
-        return float((self.before.stderr**2 + self.after.stderr**2) ** 0.5 / scale)
+        return math.hypot(self.before.stderr or 0.0, self.after.stderr or 0.0) / scale
 
 
 def check(measure: Measure, probe: Probe, seed: int = 0) -> dict[str, Movement | None]:

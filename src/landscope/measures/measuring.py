@@ -13,6 +13,7 @@ from landscope.core.errors import LandscopeError, SpecError
 from landscope.core.estimate import Estimate, Plain
 from landscope.core.frozen import Mode
 from landscope.core.importing import import_function, is_import
+from landscope.core.ledger import checked_limit
 from landscope.core.losses import Loss
 from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
@@ -112,7 +113,7 @@ def measure(
             measure objects.
         seed: for everything random.
         seconds, passes: a budget. Cheap measures come first, costly ones get a fair share of what is left and say when it was not
-            enough. A pass is the work of one gradient over all data.
+            enough. A pass is the work of one gradient over all data. Positive numbers; `None` is no limit.
         progress: show what is running; by default on a terminal only.
 
     A measure that does not apply says why, and one that fails does not stop the others.
@@ -122,7 +123,7 @@ def measure(
     >>> report["hessian_top_eigenvalue"].status.value
     'converged'
     """
-    start = time.monotonic()
+    start, seconds, passes = time.monotonic(), checked_limit("seconds", seconds), checked_limit("passes", passes)
     probe = _probe(model, data, loss, params, mode, temperature, batch_size, device, dtype, seed)
     chosen = resolve_measures(measures, probe.seed)
     order = sorted(chosen, key=lambda name: (*_rank(chosen[name], probe), _predicted(chosen[name], probe), name))

@@ -116,7 +116,7 @@ class Report(Mapping[str, Estimate]):
             {
                 "measure": name,
                 "value": e.value,
-                "stderr": e.stderr if e.status.has_value else math.nan,
+                "stderr": math.nan if e.stderr is None or not e.status.has_value else e.stderr,
                 "data_stderr": math.nan if e.data_stderr is None else e.data_stderr,
                 "status": e.status.value,
                 "reason": e.reason,

@@ -120,7 +120,7 @@ def landscape(
     """
     deadline = Deadline(seconds, probe.device)
     nx, ny = (resolution, resolution) if isinstance(resolution, int) else resolution
-    with probe.ledger.metered() as meter, probe.ledger.limited(seconds):
+    with probe.ledger.metered() as meter, probe.ledger.limited(deadline.seconds):
         cut = chosen_slice(probe, plane, 2, normalisation, include, seed, checkpoints)
     spans = _around(cut) if span is None else _for_both(span)
     axes = [axis(extent, count) for extent, count in zip(spans, (nx, ny), strict=True)]

@@ -94,7 +94,7 @@ def line(
     else:
         wish = direction if isinstance(direction, Slice) else [direction]
     deadline = Deadline(seconds, probe.device)
-    with probe.ledger.metered() as meter, probe.ledger.limited(seconds):
+    with probe.ledger.metered() as meter, probe.ledger.limited(deadline.seconds):
         cut = chosen_slice(probe, wish, 1, normalisation, include, seed)
     return measure_grid(
         Line,

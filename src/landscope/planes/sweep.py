@@ -18,6 +18,7 @@ from torch import Tensor
 
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import BudgetSpentError
+from landscope.core.ledger import checked_limit
 from landscope.planes.evaluation import PointValues
 
 __all__ = ["Deadline", "nodes", "sweep"]
@@ -35,9 +36,7 @@ class Deadline:
     """The end of the allowed time, on which all processes agree."""
 
     def __init__(self, seconds: float | None, device: torch.device) -> None:
-        if seconds is not None and not seconds > 0:
-            raise ValueError(f"seconds must be a positive number, or None for no limit, got {seconds}")
-        self.seconds, self._device, self._start = seconds, device, time.monotonic()
+        self.seconds, self._device, self._start = checked_limit("seconds", seconds), device, time.monotonic()
 
     @property
     def elapsed(self) -> float:

@@ -120,12 +120,13 @@ def estimate_of(subject: Subject, column: str) -> Estimate | None:
 
 
 def error_bar(estimate: Estimate) -> float:
-    """One standard error: the estimator's or the data's, whichever is larger; NaN without a value.
+    """One standard error: the estimator's or the data's, whichever is larger; NaN without a value, or where neither is known.
 
-    >>> error_bar(Estimate(1.0, stderr=0.1, data_stderr=0.3))
-    0.3
+    >>> error_bar(Estimate(1.0, stderr=0.1, data_stderr=0.3)), error_bar(Estimate(1.0, stderr=None))
+    (0.3, nan)
     """
-    return max(estimate.stderr, estimate.data_stderr or 0.0) if estimate.status.has_value else math.nan
+    known = [error for error in (estimate.stderr, estimate.data_stderr) if error is not None]
+    return max(known, default=math.nan) if estimate.status.has_value else math.nan
 
 
 def _temperature(subject: Subject) -> str:

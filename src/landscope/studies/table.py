@@ -42,7 +42,7 @@ def long_table(records: Iterable[Record]) -> pd.DataFrame:
             "split": split,
             "measure": name,
             "value": e.value if e.status.has_value else math.nan,
-            "stderr": e.stderr if e.status.has_value else math.nan,
+            "stderr": math.nan if e.stderr is None or not e.status.has_value else e.stderr,
             "data_stderr": math.nan if e.data_stderr is None else e.data_stderr,
             "status": e.status.value,
             "reason": e.reason,

@@ -30,6 +30,7 @@ from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
 from landscope.measures.base import Measure
 from landscope.measures.sharpness.layer_sites import default_layer, weight_name
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness, RelativeFlatnessLayerwise
+from landscope.measures.tied import saying_ties
 
 __all__ = ["FAMLayerwise", "FAMNeuronwise", "crossed_trace"]
 
@@ -127,7 +128,8 @@ class FAMNeuronwise(_FAMMeasure):
                 f"smaller layer"
             )
         value = crossed_trace(Hessian(probe, params=name), weight) / m
-        return Estimate(value, details={"layer": layer, "products": d * d})
+        found = Estimate(value, details={"layer": layer, "products": d * d})
+        return saying_ties(found, probe, [name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +177,14 @@ class FAMLayerwise(_FAMMeasure):
             before, mean = mean, sum(draws) / len(draws)
             still = abs(mean - before) / (abs(before) + 1e-6) < STANDS_STILL
         spread = torch.tensor(draws, dtype=torch.float64)
-        return Estimate(
+        found = Estimate(
             norm * mean,
-            stderr=norm * float(spread.std()) / math.sqrt(len(draws)) if len(draws) > 1 else 0.0,
+            stderr=norm * float(spread.std()) / math.sqrt(len(draws)) if len(draws) > 1 else None,
             status=Status.CONVERGED,
             reason="the running mean stood still for one draw" if still else "all draws were taken",
             details={"layer": layer, "norm": norm, "trace": mean, "draws": len(draws)},
         )
+        return saying_ties(found, probe, [name])
 
 
 def _times(factor: float, estimate: Estimate) -> Estimate:
@@ -189,7 +192,7 @@ def _times(factor: float, estimate: Estimate) -> Estimate:
     return replace(
         estimate,
         value=factor * estimate.value,
-        stderr=factor * estimate.stderr,
+        stderr=None if estimate.stderr is None else factor * estimate.stderr,
         data_stderr=None if error is None else factor * error,
     )
 

@@ -169,7 +169,7 @@ class FoldedRelativeFlatness(Measure):
         return replace(
             whole,
             value=value,
-            stderr=weight * whole.stderr,
+            stderr=None if whole.stderr is None else weight * whole.stderr,
             data_stderr=None if whole.data_stderr is None else weight * whole.data_stderr,
             details={
                 **whole.details,

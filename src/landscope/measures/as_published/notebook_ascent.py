@@ -9,6 +9,7 @@ All take plain steps w ← w + η ∇L with the learning rate η of training, an
     GAT      the right ball around the right centre
 
 Nothing holds the value above zero, as the worst case would: an ascent that only finds lower losses gives a negative number.
+The values are what these steps give, not bounds of a maximum; one run with random batches has no error bar.
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ class MovedCentreSharpness(_Notebook):
         moved = float((centre - start).norm() / (self.rho * start).norm()) if bool(start.any()) else None
         return Estimate(
             max(finite) - base,
+            stderr=None,
             status=Status.CONVERGED,
             details={"loss": base, "epochs": list(finite), "first_step_over_radius": moved},
         )
@@ -217,7 +219,7 @@ class FewRestartsSharpness(_Notebook):
         rounds = self._rounds(probe)
         return Estimate(
             rounds * float(rises.mean()),
-            stderr=rounds * float(rises.std()) / math.sqrt(self.trials) if self.trials > 1 else 0.0,
+            stderr=rounds * float(rises.std()) / math.sqrt(self.trials) if self.trials > 1 else None,
             status=Status.CONVERGED,
             details={"loss": base, "rises": rises.tolist(), "mean": float(rises.mean()), "batches": rounds},
         )

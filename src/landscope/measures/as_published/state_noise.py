@@ -104,7 +104,7 @@ class StateNoiseSharpness(Measure):
         maximum = self.statistic == "max"
         return Estimate(
             summaries(rises)[self.statistic],
-            stderr=0.0 if maximum else float(rises.abs().std()) / math.sqrt(self.samples),
+            stderr=None if maximum else float(rises.abs().std()) / math.sqrt(self.samples),
             status=Status.CONVERGED,
             reason="the maximum over a sample of directions has no standard error" if maximum else "",
             details={"changes": list(changes), "loss": base, "noise": scale, "parameters": parameters},

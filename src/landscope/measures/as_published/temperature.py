@@ -38,6 +38,8 @@ def unconverged_temperature(logits: Tensor, labels: Tensor) -> Estimate:
             return loss
 
         optimizer.step(closure)
+    if not bool(torch.isfinite(temperature).all()):
+        return Estimate.failed("as coded, the fit ends in NaN: some logits are −inf (classes that are masked out)")
     return Estimate(
         float(temperature.detach()),
         status=Status.BUDGET_SPENT,

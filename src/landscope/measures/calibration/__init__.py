@@ -1,7 +1,8 @@
 """Calibration: whether stated probabilities are true. Functions of logits and labels, and measures at a probe.
 
-Every function takes tensors or NumPy arrays and returns an `Estimate` whose error bar says what another sample of that
-size would change; `…_value` gives the number alone. Importing this package registers the measures.
+Every function takes tensors or NumPy arrays: logits, or probabilities as `probabilities(p)`. It returns an `Estimate` whose
+error bar says what another sample of that size would change; `…_value` gives the number alone. Importing this package
+registers the measures.
 
 >>> import torch
 >>> from landscope.measures.calibration import ece, nll
@@ -27,11 +28,13 @@ from landscope.measures.calibration.human import (
 from landscope.measures.calibration.mce import mce, mce_value
 from landscope.measures.calibration.nll import nll, nll_value
 from landscope.measures.calibration.reliability import Reliability, reliability
+from landscope.measures.calibration.scores import Probabilities, probabilities
 from landscope.measures.calibration.temperature import TemperatureFit, fit_temperature
 
 __all__ = [
     "BrierParts",
     "Calibrated",
+    "Probabilities",
     "Reliability",
     "TemperatureFit",
     "accuracy",
@@ -59,5 +62,6 @@ __all__ = [
     "mce_value",
     "nll",
     "nll_value",
+    "probabilities",
     "reliability",
 ]

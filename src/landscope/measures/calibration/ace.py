@@ -14,18 +14,18 @@ import torch
 from landscope.core.estimate import Estimate
 from landscope.measures.calibration.binned_error import binned_error
 from landscope.measures.calibration.bins import check_bins, equal_mass_edges, find_bins
-from landscope.measures.calibration.scores import Array, Scores
+from landscope.measures.calibration.scores import Array, Logits, Scores
 
 __all__ = ["ace", "ace_value"]
 
 
-def ace_value(logits: Array, labels: Array, n_bins: int = 15, *, classwise: bool = False) -> float:
+def ace_value(logits: Logits, labels: Array, n_bins: int = 15, *, classwise: bool = False) -> float:
     """The adaptive calibration error alone."""
     return ace(logits, labels, n_bins, classwise=classwise, resamples=0).value
 
 
 def ace(
-    logits: Array,
+    logits: Logits,
     labels: Array,
     n_bins: int = 15,
     *,

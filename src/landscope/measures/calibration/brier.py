@@ -23,7 +23,7 @@ import torch
 from landscope.core.estimate import Estimate
 from landscope.measures.calibration.bins import equal_width_edges, find_bins
 from landscope.measures.calibration.resampling import mean_estimate
-from landscope.measures.calibration.scores import Array, Scores
+from landscope.measures.calibration.scores import Array, Logits, Scores
 
 __all__ = ["BrierParts", "brier", "brier_parts", "brier_value"]
 
@@ -39,12 +39,12 @@ class BrierParts:
     within_bins: float
 
 
-def brier_value(logits: Array, labels: Array) -> float:
+def brier_value(logits: Logits, labels: Array) -> float:
     """mean_i Σ_c (p_ic − 1[y_i = c])²."""
     return _score(Scores.of(logits, labels)).value
 
 
-def brier_parts(logits: Array, labels: Array, n_bins: int = 15) -> BrierParts:
+def brier_parts(logits: Logits, labels: Array, n_bins: int = 15) -> BrierParts:
     """The score and its parts over `n_bins` bins of equal width for each class. O(n·C).
 
     >>> brier_parts(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1]))
@@ -53,7 +53,7 @@ def brier_parts(logits: Array, labels: Array, n_bins: int = 15) -> BrierParts:
     return _parts(Scores.of(logits, labels), n_bins)
 
 
-def brier(logits: Array, labels: Array, n_bins: int = 15) -> Estimate:
+def brier(logits: Logits, labels: Array, n_bins: int = 15) -> Estimate:
     """The Brier score with its standard error; its parts are in `details`. O(n·C).
 
     >>> brier(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1])).value

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from landscope.core.errors import DataError, OperandError
-from landscope.measures.calibration.scores import Array, checked_logits
+from landscope.measures.calibration.scores import Array, Logits, checked_logits
 from landscope.measures.calibration.temperature import TemperatureFit, fit_temperature
 
 __all__ = ["Calibrated", "calibrated", "repeated_samples"]
@@ -25,7 +25,7 @@ class Calibrated:
     fit: TemperatureFit
 
 
-def calibrated(validation_logits: Array, validation_labels: Array, test_logits: Array) -> Calibrated:
+def calibrated(validation_logits: Logits, validation_labels: Array, test_logits: Logits) -> Calibrated:
     """Fit on the validation samples and scale the test logits; refused where samples are in both.
 
     A temperature that is scored on the samples it was fitted to looks better than it is. Samples are recognised by their

@@ -12,17 +12,17 @@ from __future__ import annotations
 from landscope.core.estimate import Estimate
 from landscope.measures.calibration.binned_error import binned_error
 from landscope.measures.calibration.bins import equal_width_edges, find_bins
-from landscope.measures.calibration.scores import Array, Scores
+from landscope.measures.calibration.scores import Array, Logits, Scores
 
 __all__ = ["classwise_ece", "classwise_ece_value"]
 
 
-def classwise_ece_value(logits: Array, labels: Array, n_bins: int = 15) -> float:
+def classwise_ece_value(logits: Logits, labels: Array, n_bins: int = 15) -> float:
     """The classwise calibration error alone."""
     return classwise_ece(logits, labels, n_bins, resamples=0).value
 
 
-def classwise_ece(logits: Array, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
+def classwise_ece(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
     """The classwise calibration error with a bootstrap error bar. O(n·C + resamples · min(n, 1000) · C · n_bins).
 
     >>> import torch

@@ -3,7 +3,8 @@
     ECE = Σ_b n_b/n |acc(b) − conf(b)|,    b over n_bins bins (lo, hi] of equal width of the largest probability
 
 Confidence exactly 1.0 lies in the last bin, empty bins count nothing. torchmetrics (1.9) takes bins [lo, hi) and gives
-confidence 1.0 a bin of its own; the two agree where no confidence lies on an edge.
+confidence 1.0 a bin of its own; the two agree where no confidence lies on an edge. For probabilities instead of logits:
+`ece(probabilities(p), labels)`.
 
 The plug-in estimate is biased upwards, the more so with many bins, few samples and good calibration: bins of samples
 never match exactly, and the error bar is about its spread, not about this bias. `details["if_calibrated"]` is what a
@@ -15,17 +16,17 @@ from __future__ import annotations
 from landscope.core.estimate import Estimate
 from landscope.measures.calibration.binned_error import binned_error
 from landscope.measures.calibration.bins import equal_width_edges, find_bins
-from landscope.measures.calibration.scores import Array, Scores
+from landscope.measures.calibration.scores import Array, Logits, Scores
 
 __all__ = ["ece", "ece_value"]
 
 
-def ece_value(logits: Array, labels: Array, n_bins: int = 15) -> float:
+def ece_value(logits: Logits, labels: Array, n_bins: int = 15) -> float:
     """The expected calibration error alone."""
     return ece(logits, labels, n_bins, resamples=0).value
 
 
-def ece(logits: Array, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
+def ece(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
     """The expected calibration error with a bootstrap error bar. O(n·C + resamples · min(n, 1000) · n_bins).
 
     >>> import torch

@@ -24,62 +24,63 @@ from torch import Tensor
 from landscope.core.errors import DataError, LabelRangeError, OperandError
 from landscope.core.estimate import Estimate
 from landscope.measures.calibration.bins import binned_sums, equal_width_edges, find_bins, mean_gap
-from landscope.measures.calibration.resampling import bootstrap, mean_estimate
-from landscope.measures.calibration.scores import Array, as_tensor, checked_logits
+from landscope.measures.calibration.resampling import bootstrap, mean_estimate, refuse_infinite
+from landscope.measures.calibration.scores import Array, Logits, as_tensor, predicted
 
 __all__ = ["human_cross_entropy", "human_distance", "human_ece", "human_entropy_error", "human_kl"]
 
 
-def human_cross_entropy(logits: Array, counts: Array) -> Estimate:
+def human_cross_entropy(logits: Logits, counts: Array) -> Estimate:
     """−mean_i Σ_c q_ic log p_ic, with its standard error over samples.
 
     >>> round(human_cross_entropy(torch.zeros(2, 2), torch.tensor([[50, 0], [25, 25]])).value, 4)
     0.6931
     """
-    log_p, q = _paired(logits, counts)
-    return mean_estimate(-(q * log_p).sum(1))
+    _, log_p, q = _paired(logits, counts)
+    return mean_estimate(refuse_infinite(_cross_entropies(q, log_p), "cross-entropy", "a label that people gave"))
 
 
-def human_kl(logits: Array, counts: Array) -> Estimate:
+def human_kl(logits: Logits, counts: Array) -> Estimate:
     """mean_i KL(q_i ‖ p_i), with its standard error over samples.
 
     >>> human_kl(torch.zeros(1, 2), torch.tensor([[25, 25]])).value
     0.0
     """
-    log_p, q = _paired(logits, counts)
-    return mean_estimate((torch.xlogy(q, q) - q * log_p).sum(1))
+    _, log_p, q = _paired(logits, counts)
+    losses = torch.xlogy(q, q).sum(1) + _cross_entropies(q, log_p)
+    return mean_estimate(refuse_infinite(losses, "divergence", "a label that people gave"))
 
 
-def human_distance(logits: Array, counts: Array) -> Estimate:
+def human_distance(logits: Logits, counts: Array) -> Estimate:
     """mean_i ½ Σ_c |p_ic − q_ic|: total variation, sample by sample, with its standard error.
 
     >>> human_distance(torch.zeros(2, 2), torch.tensor([[50, 0], [25, 25]])).value
     0.25
     """
-    log_p, q = _paired(logits, counts)
-    return mean_estimate((log_p.exp() - q).abs().sum(1) / 2)
+    p, _, q = _paired(logits, counts)
+    return mean_estimate((p - q).abs().sum(1) / 2)
 
 
-def human_entropy_error(logits: Array, counts: Array, *, signed: bool = False) -> Estimate:
+def human_entropy_error(logits: Logits, counts: Array, *, signed: bool = False) -> Estimate:
     """mean_i |H(p_i) − H(q_i)| in nats; signed, it is positive where the model is less sure than people.
 
     >>> round(human_entropy_error(torch.zeros(1, 2), torch.tensor([[50, 0]]), signed=True).value, 4)
     0.6931
     """
-    log_p, q = _paired(logits, counts)
-    gap = torch.xlogy(q, q).sum(1) - (log_p.exp() * log_p).sum(1)
+    p, log_p, q = _paired(logits, counts)
+    gap = torch.xlogy(q, q).sum(1) + _cross_entropies(p, log_p)
     return mean_estimate(gap if signed else gap.abs())
 
 
-def human_ece(logits: Array, counts: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
+def human_ece(logits: Logits, counts: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
     """The expected calibration error with the share of people who agree in place of correctness.
 
     >>> human_ece(torch.zeros(2, 2), torch.tensor([[50, 0], [25, 25]])).value
     0.25
     """
-    log_p, q = _paired(logits, counts)
-    confidence = log_p.max(1).values.exp()
-    agree = q.gather(1, log_p.argmax(1, keepdim=True))[:, 0]
+    p, _, q = _paired(logits, counts)
+    confidence = p.max(1).values
+    agree = q.gather(1, p.argmax(1, keepdim=True))[:, 0]
     order = torch.from_numpy(np.lexsort((agree.numpy(), confidence.numpy())))
     bins = find_bins(confidence[order], equal_width_edges(n_bins))
     sums = binned_sums(bins, (agree - confidence)[order], n_bins)
@@ -87,9 +88,14 @@ def human_ece(logits: Array, counts: Array, n_bins: int = 15, *, resamples: int 
     return replace(estimate, details={**estimate.details, "mean_agreement": float(agree.mean())})
 
 
-def _paired(logits: Array, counts: Array) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the model and label distributions of people, both (n, C)."""
-    log_p = checked_logits(logits).log_softmax(1)
+def _cross_entropies(q: Tensor, log_p: Tensor) -> Tensor:
+    """−Σ_c q_ic log p_ic of each sample, where 0 · log 0 is 0."""
+    return -torch.where(q > 0, q * log_p, 0.0).sum(1)
+
+
+def _paired(logits: Logits, counts: Array) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities of the model, their logarithms and label distributions of people, all (n, C)."""
+    p, log_p = predicted(logits)
     given = as_tensor(counts, "counts")
     if given.shape != log_p.shape:
         hint = " One label per sample is what ece, nll and brier take." if given.dim() == 1 else ""
@@ -104,4 +110,4 @@ def _paired(logits: Array, counts: Array) -> tuple[Tensor, Tensor]:
     total = q.sum(1, keepdim=True)
     if bool((total == 0).any()):
         raise DataError(f"{int((total == 0).sum())} samples have no labels at all; leave them out of logits and counts")
-    return log_p, q / total
+    return p, log_p, q / total

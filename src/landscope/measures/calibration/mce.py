@@ -16,17 +16,17 @@ from torch import Tensor
 from landscope.core.estimate import Estimate
 from landscope.measures.calibration.bins import binned_sums, equal_width_edges, find_bins
 from landscope.measures.calibration.resampling import bootstrap
-from landscope.measures.calibration.scores import Array, Scores
+from landscope.measures.calibration.scores import Array, Logits, Scores
 
 __all__ = ["mce", "mce_value"]
 
 
-def mce_value(logits: Array, labels: Array, n_bins: int = 15) -> float:
+def mce_value(logits: Logits, labels: Array, n_bins: int = 15) -> float:
     """The maximum calibration error alone."""
     return mce(logits, labels, n_bins, resamples=0).value
 
 
-def mce(logits: Array, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
+def mce(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
     """The maximum calibration error with a bootstrap error bar. Costs what `ece` does.
 
     >>> mce(torch.tensor([[0.0, 0.0], [9.0, 0.0]]), torch.tensor([1, 0])).value       # the first sample's bin

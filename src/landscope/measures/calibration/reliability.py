@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from landscope.measures.calibration.bins import equal_mass_edges, equal_width_edges, find_bins
-from landscope.measures.calibration.scores import Array, Scores
+from landscope.measures.calibration.scores import Array, Logits, Scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ class Reliability:
 
 
 def reliability(
-    logits: Array, labels: Array, n_bins: int = 15, *, bins: Literal["equal_width", "equal_mass"] = "equal_width"
+    logits: Logits, labels: Array, n_bins: int = 15, *, bins: Literal["equal_width", "equal_mass"] = "equal_width"
 ) -> Reliability:
     """The reliability table of the largest probability. O(n·C).
 

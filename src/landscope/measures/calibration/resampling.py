@@ -17,10 +17,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Plain
 from landscope.core.seeding import generator
 
-__all__ = ["AddUp", "bootstrap", "mean_estimate"]
+__all__ = ["AddUp", "bootstrap", "mean_estimate", "refuse_infinite"]
 
 AddUp = Callable[[Tensor, int], Tensor]
 """(group of each sample (n,), number of groups) → sums over each group (groups, …)."""
@@ -40,6 +41,16 @@ def mean_estimate(values: Tensor, details: dict[str, Plain] | None = None) -> Es
     error = float(values.double().std()) / math.sqrt(n) if n > 1 else None
     mean = float(values.double().mean())
     return Estimate(mean, stderr=error or 0.0, data_stderr=error, details={"samples": n, **(details or {})})
+
+
+def refuse_infinite(losses: Tensor, what: str, whose: str) -> Tensor:
+    """Losses per sample whose mean is finite; raise `NotApplicableError` where something that happened had probability 0."""
+    lost = int((~torch.isfinite(losses)).sum())
+    if lost:
+        raise NotApplicableError(
+            f"the {what} is infinite: {whose} of {lost} of {len(losses)} samples has probability 0 (a logit of −inf)"
+        )
+    return losses
 
 
 def bootstrap(

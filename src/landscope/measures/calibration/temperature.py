@@ -2,6 +2,8 @@
 
     T = argmin −mean_i log softmax(z_i / T)_{y_i}
 
+Classes that are masked out (logits of −∞) have probability 0 at every T and count nowhere.
+
 In β = 1/T the loss L is convex, with L′(β) = mean_i (E_p[z_i] − z_iy) and L″(β) = mean_i Var_p(z_i), so L′ grows from
 L′(0) = mean_i (mean_c z_ic − z_iy) to L′(∞) = mean_i (max_c z_ic − z_iy) ≥ 0, and there is a finite, positive T exactly
 if L′(0) < 0 < L′(∞). That is decided first. Otherwise
@@ -18,11 +20,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from landscope.core.errors import DataError
 from landscope.core.estimate import Estimate, Status
-from landscope.measures.calibration.scores import Array, Scores, checked_logits
+from landscope.measures.calibration.resampling import refuse_infinite
+from landscope.measures.calibration.scores import Array, Logits, Scores, checked_logits
 
 __all__ = ["TemperatureFit", "fit_temperature"]
 
@@ -65,7 +69,7 @@ class TemperatureFit:
             self.temperature, error or 0.0, error, self.status, self.reason, details={"samples": self.samples}
         )
 
-    def scale(self, logits: Array) -> Tensor:
+    def scale(self, logits: Logits) -> Tensor:
         """The logits over T, in float64; refused where the optimum is not a finite, positive number."""
         if not self.status.has_value:
             raise DataError(f"there is no temperature to divide by: {self.reason}")
@@ -73,7 +77,7 @@ class TemperatureFit:
 
 
 def fit_temperature(
-    logits: Array, labels: Array, *, tolerance: float = 1e-9, max_iterations: int = 100
+    logits: Logits, labels: Array, *, tolerance: float = 1e-9, max_iterations: int = 100
 ) -> TemperatureFit:
     """Fit the temperature to validation samples, to convergence: the last Newton step in log T is below `tolerance`.
 
@@ -87,13 +91,14 @@ def fit_temperature(
     (True, True)
     """
     scores = Scores.of(logits, labels)
-    z = scores.log_p - scores.log_p.mean(1, keepdim=True)
+    z = scores.log_p - _mean(scores.log_p)
     chosen = z.gather(1, scores.labels[:, None])
+    refuse_infinite(chosen[:, 0], "negative log-likelihood at every temperature", "the label")
     before = float((z.logsumexp(1) - chosen[:, 0]).mean())
     limit = _limit(z, chosen, before)
     if limit is not None:
         return limit
-    spread = float(z.square().mean().sqrt())
+    spread = float(z[torch.isfinite(z)].square().mean().sqrt())
     z, chosen = z / spread, chosen / spread
     u = 0.0  # log β, in units of the spread
     slope, curvature, slopes = _derivatives(z, chosen, u)
@@ -131,15 +136,22 @@ def _derivatives(z: Tensor, chosen: Tensor, u: float) -> tuple[float, float, Ten
     """β L′(β) = dL/du at β = eᵘ, β² L″(β), and the slopes of the single samples."""
     scaled = math.exp(u) * z
     p = scaled.softmax(1)
+    scaled = scaled.masked_fill(z == -math.inf, 0.0)  # where p is 0
     mean = (p * scaled).sum(1, keepdim=True)
     slopes = (mean - math.exp(u) * chosen)[:, 0]
     return float(slopes.mean()), float((p * (scaled - mean).square()).sum(1).mean()), slopes
 
 
+def _mean(z: Tensor) -> Tensor:
+    """The mean over the classes of each sample that are not masked out (n, 1)."""
+    possible = torch.isfinite(z)
+    return torch.where(possible, z, 0.0).sum(1, keepdim=True) / possible.sum(1, keepdim=True)
+
+
 def _limit(z: Tensor, chosen: Tensor, before: float) -> TemperatureFit | None:
     """The outcome where no finite, positive temperature is best; `None` where one is."""
-    largest = z.amax(1, keepdim=True)
-    if bool((largest == z.amin(1, keepdim=True)).all()):
+    largest, possible = z.amax(1, keepdim=True), torch.isfinite(z)
+    if bool((largest == torch.where(possible, z, largest).amin(1, keepdim=True)).all()):
         found = 1.0, Status.SATURATED, "all logits of a sample are equal: the temperature changes nothing", before
     elif bool((chosen == largest).all()):
         tied = (z == largest).sum(1).double().log().mean()
@@ -147,9 +159,9 @@ def _limit(z: Tensor, chosen: Tensor, before: float) -> TemperatureFit | None:
             "every label has the largest logit: the loss falls for ever as T goes to 0. Use more validation samples"
         )
         found = 0.0, Status.FAILED, reason, float(tied)
-    elif float((z.mean(1, keepdim=True) - chosen).mean()) >= 0:
+    elif float((_mean(z) - chosen).mean()) >= 0:
         reason = "the labels have no larger logits than other classes on average: the loss falls as T goes to infinity"
-        found = math.inf, Status.FAILED, reason, math.log(z.shape[1])
+        found = math.inf, Status.FAILED, reason, float(possible.sum(1).double().log().mean())
     else:
         return None
     return TemperatureFit(*found[:3], before, found[3], 0.0, 0, math.inf, math.inf, len(z))

@@ -21,7 +21,7 @@ from torch import Tensor
 from landscope.core.batches import Batch
 from landscope.core.checks import check_finite_loss
 from landscope.core.errors import OperandError
-from landscope.core.estimate import Estimate
+from landscope.core.estimate import Estimate, Status
 from landscope.core.ledger import FORWARD
 from landscope.core.probe import Probe
 from landscope.measures.sharpness.per_sample import FORWARD_LOAD
@@ -58,11 +58,19 @@ class Barrier:
 
     @property
     def estimate(self) -> Estimate:
-        """The height, with what another sample of the data would change at its place."""
+        """The height, with what another sample of the data would change at its place.
+
+        The largest of a number of points is a lower bound of the largest on the line.
+        """
         top = int(self.excess.argmax())
         error = None if self.excess_stderr is None else float(self.excess_stderr[top])
         return Estimate(
-            self.height, data_stderr=error, details={"at": self.at, "points": len(self.t), "samples": self.samples}
+            self.height,
+            stderr=None,
+            data_stderr=error,
+            status=Status.LOWER_BOUND,
+            reason=f"the largest of {len(self.t)} points; between them the loss may be higher",
+            details={"at": self.at, "points": len(self.t), "samples": self.samples},
         )
 
 

@@ -34,5 +34,10 @@ def jensen_shannon(logits: Array | Sequence[Array], *, normalised: bool = False)
 
 def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-    twice = log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)
+    twice = _share(log_p, log_m) + _share(log_q, log_m)
     return (twice.sum(-1) / 2).clamp(min=0)
+
+
+def _share(log_p: Tensor, log_m: Tensor) -> Tensor:
+    """P log(p/m), which is 0 where p is."""
+    return torch.where(log_p == -math.inf, 0.0, log_p.exp() * (log_p - log_m))

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch.nn.functional import normalize
 
+from landscope.core.errors import DataError
 from landscope.measures.calibration.scores import Array
 from landscope.measures.consistency.pool import Consistency, compare_samples, stacked_logits
 
@@ -31,6 +33,8 @@ def logit_cosine(logits: Array | Sequence[Array], *, centred: bool = True) -> Co
     (-1.0, 0.0)
     """
     z = stacked_logits(logits)
+    if not bool(torch.isfinite(z).all()):
+        raise DataError("a cosine needs finite logits; these hold −inf for classes that are masked out. Leave them out")
     if centred:
         z = z - z.mean(-1, keepdim=True)
     return compare_samples("logit_cosine", normalize(z, dim=-1, eps=TINY), lambda one, others: (one * others).sum(-1))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from landscope.core.errors import OperandError
-from landscope.core.estimate import Estimate
+from landscope.core.estimate import Estimate, Status
 from landscope.core.seeding import generator, normal
 from landscope.measures.calibration.resampling import mean_estimate
 
@@ -29,11 +29,17 @@ class Attack:
     """On the adversarial inputs (n,)."""
     clean_correct: Tensor
     """On the given inputs (n,)."""
+    searched: bool = False
+    """The inputs are the worst that a search found, which stand for the worst of the ball."""
 
     @property
     def accuracy(self) -> Estimate:
-        """On the adversarial inputs, with its standard error over samples."""
-        return mean_estimate(self.correct.cpu().double())
+        """On the adversarial inputs, with its error over samples; after a search, an upper bound of the robust accuracy."""
+        found = mean_estimate(self.correct.cpu().double())
+        if not self.searched or not self.correct.any():
+            return found
+        reason = "the robust accuracy is at most this: more steps or restarts may find more"
+        return replace(found, stderr=None, status=Status.UPPER_BOUND, reason=reason)
 
     @property
     def clean_accuracy(self) -> Estimate:

@@ -77,7 +77,7 @@ def pgd(
                     worst.note(part, moved, loss, right)
                     moved = ball.inside(images, moved - images + length * ball.direction(slope))
                 worst.note(part, moved, *classifier.judged(moved, labels))
-    return Attack(worst.inputs.to(home), worst.correct.to(home), clean.to(home))
+    return Attack(worst.inputs.to(home), worst.correct.to(home), clean.to(home), searched=True)
 
 
 class _Worst:

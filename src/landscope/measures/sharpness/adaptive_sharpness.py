@@ -30,6 +30,9 @@ __all__ = ["AdaptiveSharpness"]
 class AdaptiveSharpness(PerturbationMeasure):
     """The mean over batches of `batch_size` samples of the largest loss found within ‖δ ⊘ (|θ| + η)‖_p ≤ ρ.
 
+    A lower bound of the mean of the maxima, and its status says so: restarts find more, and how much is left is not known.
+    `data_stderr` is the spread over batches.
+
     Args:
         p: 2 or `"inf"` (`math.inf` is taken too).
         batch_size: m, or `None`: one maximum for all data.
@@ -100,6 +103,7 @@ class AdaptiveSharpness(PerturbationMeasure):
         ball = Ball(self.rho, 2 if self.p == 2 else math.inf)
         scale = adaptive_scale(moved, self.eta)
         found = worst_case(moved, scale, ball, search, self.batch_size, self.batches)
-        estimate = ascent_estimate(found, found.mean, self.rho, search, moved.n_params)
+        nothing_moves = not bool(scale.any())
+        estimate = ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=nothing_moves)
         fixed = int((scale == 0).sum())
         return replace(estimate, details={**estimate.details, "parameters_at_zero": fixed})

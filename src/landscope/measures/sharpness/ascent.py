@@ -72,6 +72,8 @@ class Ascent:
     first: Tensor
     """The values at the starts."""
     complete: bool
+    stationary: Tensor
+    """Where the slope at the start is zero, so that the first step went along the kick."""
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -103,7 +105,8 @@ def ascend(
     value, slope = _finite(*evaluate(x, True))
     first, best, best_slope = value, value, slope
     found = torch.zeros_like(best, dtype=torch.long)
-    slope = torch.where(slope.any(1, keepdim=True), slope, kick)
+    stationary = ~slope.any(1)
+    slope = torch.where(stationary[:, None], kick, slope)
     stride = torch.full_like(best, 2.0 * ball.radius if method == "apgd" else 2.5 * ball.radius / steps)
     looks = set(checkpoints(steps)) if method == "apgd" else set()
     rises, last_look, stride_then, best_then = torch.zeros_like(best), 0, stride, best
@@ -116,7 +119,7 @@ def ascend(
         try:
             new, slope = _finite(*evaluate(x, k < steps))
         except BudgetSpentError:
-            return Ascent(best_x, best, found, first, False)
+            return Ascent(best_x, best, found, first, False, stationary)
         rises, value = rises + (new > value), new
         better = value > best
         best = torch.where(better, value, best)
@@ -132,7 +135,7 @@ def ascend(
             x, before = (torch.where(stalled[:, None], best_x, y) for y in (x, before))
             slope = torch.where(stalled[:, None], best_slope, slope)
             value = torch.where(stalled, best, value)
-    return Ascent(best_x, best, found, first, True)
+    return Ascent(best_x, best, found, first, True, stationary)
 
 
 def _finite(values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,8 @@ __all__ = ["KeskarSharpness"]
 class KeskarSharpness(PerturbationMeasure):
     """100 · (largest loss found in the box − L) / (1 + L).
 
+    A lower bound of φ, and its status says so: restarts find more, and how much is left is not known.
+
     >>> import torch
     >>> net = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.ones_(net.weight)

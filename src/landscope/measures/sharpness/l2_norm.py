@@ -8,6 +8,7 @@ from typing import ClassVar
 from landscope.core.estimate import Estimate
 from landscope.core.probe import Probe
 from landscope.measures.base import Measure, register
+from landscope.measures.tied import saying_ties
 
 __all__ = ["L2Norm"]
 
@@ -38,9 +39,10 @@ class L2Norm(Measure):
         squares = {name: float(p.double().square().sum()) for name, p in at.params.items()}
         total = sum(squares.values())
         by_layer = {layer: sum(squares[name] for name in names) ** 0.5 for layer, names in at.layers().items()}
-        return Estimate(
+        found = Estimate(
             total if self.squared else total**0.5, details={"parameters": at.n_params, "by_layer": by_layer}
         )
+        return found if self.layer is None else saying_ties(found, probe, at.space.names)
 
     def passes(self, probe: Probe) -> float:
         """None: the data is not looked at."""

@@ -213,8 +213,8 @@ def weight_name(probe: Probe, layer: str) -> str | None:
 def used_once(probe: Probe, layer: str) -> bool:
     """Whether the weight acts through one call of the layer only.
 
-    Its output is held fixed while the weight is doubled: the model's outputs must not notice. Finds tied weights and weights
-    that are used without calling the layer.
+    Its output is held fixed while the weight is doubled: neither the layer's input nor the model's outputs may notice. Finds
+    tied weights and weights that are used without calling the layer, before it or after it.
     """
     if layer_sites(probe)[layer].calls != 1:
         return False
@@ -226,8 +226,10 @@ def used_once(probe: Probe, layer: str) -> bool:
     if sum(p is weight for _, p in probe.modules[""].named_parameters(remove_duplicate=False)) > 1:
         return False
     held: list[Tensor] = []
+    inputs: list[Tensor] = []
 
-    def keep(_: Tensor, out: Tensor) -> Tensor:
+    def keep(x: Tensor, out: Tensor) -> Tensor:
+        inputs.append(x.clone())
         held.append(out.clone())
         return held[0].clone()
 
@@ -235,5 +237,6 @@ def used_once(probe: Probe, layer: str) -> bool:
         doubled = {**probe.params, name: 2 * weight.detach()}
         before, after = (tensors_in(probe.outputs(params, batch)) for params in (probe.params, doubled))
     rounding = 100 * torch.finfo(probe.dtype).eps  # some GPU kernels add up in varying order
-    moved = sum(not nearly_equal(a, b, rounding) for a, b in zip(before, after, strict=True))
+    pairs = [*zip(before, after, strict=True), (inputs[0], inputs[-1])]
+    moved = sum(not nearly_equal(a, b, rounding) for a, b in pairs)
     return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0

@@ -4,7 +4,8 @@
 
 Paper 1 takes the maximum of 20 directions at ρ = 0.05, paper 2 the mean of |Δ|/ρ over 100 at ρ = 0.005. To second order the
 mean is ρ² tr H / (2P), so in many dimensions it is tiny against the worst case: a random direction hardly meets the sharp
-ones. The maximum grows with the number of directions and has no error bar. samples + 1 forward passes.
+ones. The maximum is that of `samples` directions, not of the sphere: it grows with their number and has no error bar.
+samples + 1 forward passes.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class RandomSharpness(PerturbationMeasure):
         errors = {name: float(v.std()) / math.sqrt(k) if k > 1 else None for name, v in spread.items()}
         return Estimate(
             values[self.statistic],
-            stderr=errors.get(self.statistic) or 0.0,
+            stderr=errors.get(self.statistic),
             data_stderr=shifts.data_stderr(weights),
             status=Status.CONVERGED,
             reason="the maximum over a sample of directions has no standard error" if self.statistic == "max" else "",

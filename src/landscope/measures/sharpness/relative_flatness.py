@@ -4,7 +4,9 @@
     layerwise    κ = ‖W‖²_F tr H                             (`relative_flatness_layerwise`)
 
 w_s are the weights into neuron (or channel) s, H_{s,s'} the block of the Hessian of the mean loss between those of s
-and s'; biases are left out. `details["form"]` says which of the equivalent forms was used, the cheapest that holds:
+and s'; biases are left out. A weight that other layers use as well (a head tied to the embedding) has one Hessian, of all its
+uses: κ is then of the tensor, can be negative where the head's alone is not, and the estimate says so (`measures.tied`).
+`details["form"]` says which of the equivalent forms was used, the cheapest that holds:
 
     softmax head     one forward pass, all samples                                  (`softmax_head`)
     layer forms      second derivatives behind the layer only, exact                (`layer_forms`)
@@ -53,6 +55,7 @@ from landscope.measures.sharpness.linear_layer import LinearGeometry
 from landscope.measures.sharpness.per_sample import mean_and_error
 from landscope.measures.sharpness.sample_coupling import samples_stay_apart
 from landscope.measures.sharpness.softmax_head import is_softmax_head, softmax_head
+from landscope.measures.tied import saying_ties
 
 __all__ = ["RelativeFlatness", "RelativeFlatnessLayerwise", "relative_flatness_by_layer"]
 
@@ -80,6 +83,13 @@ class _LayerMeasure(Measure):
 
     def _measure(self, probe: Probe) -> Estimate:
         name, layer = _chosen(probe, self.layer)
+        own = f"{name}.weight" if name else "weight"
+        found = self._of_layer(probe, name, layer)
+        if weight_name(probe, name) is None:  # computed from other parameters
+            return found
+        return saying_ties(found, probe, [own], layer_sites(probe)[name].calls == 1 and not used_once(probe, name))
+
+    def _of_layer(self, probe: Probe, name: str, layer: Layer) -> Estimate:
         scale, constant = feature_scale(probe, name, _geometry(layer, None)) if self._normalises else (None, 0)
         geometry = _geometry(layer, scale)
         factor = self._factor(geometry.matrix())

@@ -31,7 +31,9 @@ __all__ = ["SAMSharpness"]
 class SAMSharpness(PerturbationMeasure):
     """The best of `restarts` ascents of `steps` steps, on all data or as a mean over batches of `batch_size` samples.
 
-    With several restarts the random starts see permutations of neurons.
+    With one step from θ the value is SAM's own, which the step defines: status `exact` (except where the gradient is zero, and
+    the step random). With more, it is what the search found: a `lower bound` of the maximum. With several restarts the random
+    starts see permutations of neurons.
 
     >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse", dtype=torch.float64)
     >>> w = float(probe.vector().abs())                                # L = w²
@@ -66,4 +68,5 @@ class SAMSharpness(PerturbationMeasure):
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
         found = worst_case(moved, torch.ones_like(moved.vector()), Ball(self.rho, 2), search, self.batch_size)
-        return ascent_estimate(found, found.mean, self.rho, search, moved.n_params)
+        one_step = self.steps == self.restarts == 1 and not found.stationary
+        return ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)

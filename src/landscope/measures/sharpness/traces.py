@@ -72,7 +72,7 @@ class _Trace(_Sum):
                 return Estimate(value, data_stderr=data_stderr, details=details)
         known = known_spectrum(probe, self.matrix)
         estimate = known.functional(lambda x: x) if known is not None else None
-        if estimate is None or estimate.stderr > self.tol * abs(estimate.value):
+        if estimate is None or estimate.stderr is None or estimate.stderr > self.tol * abs(estimate.value):
             estimate = trace(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
         error = None
         if self.matrix == "hessian":

@@ -59,6 +59,8 @@ class WorstCase:
     step: list[int]
     data_stderr: float | None
     complete: bool
+    stationary: bool
+    """Some ascent began where the gradient is zero, with a random step."""
 
     @property
     def mean(self) -> float:
@@ -77,6 +79,7 @@ class _Climbs:
     failed: int = 0
     done: int = 0
     complete: bool = True
+    stationary: bool = False
     point: Tensor | None = None
 
     def add(self, restart: int, ascent: Ascent, row: int) -> None:
@@ -86,6 +89,7 @@ class _Climbs:
         self.failed += value <= self.base
         self.done += 1
         self.complete = self.complete and ascent.complete
+        self.stationary = self.stationary or bool(ascent.stationary[row])
         if value > self.best:
             self.best, self.restart, self.step = value, restart, int(ascent.step[row])
             self.point = ascent.point[row]
@@ -132,7 +136,9 @@ def _on_all_data(probe: Probe, scale: Tensor, ball: Ball, search: Search) -> Wor
         else:
             gain, error = max(float(shifts.mean[0]), 0.0), shifts.data_stderr(torch.ones(1))
     failed = climbs.failed / max(climbs.done, 1)
-    return WorstCase([gain], [climbs.base], failed, [climbs.restart], [climbs.step], error, climbs.complete)
+    return WorstCase(
+        [gain], [climbs.base], failed, [climbs.restart], [climbs.step], error, climbs.complete, climbs.stationary
+    )
 
 
 def _on_batches(
@@ -164,12 +170,14 @@ def _on_batches(
             break
     whole = [c for c in climbs.values() if c.complete and c.done == search.restarts]
     kept = whole or list(climbs.values())
-    found = [(max(c.best - c.base, 0.0), c.base, c.restart, c.step, c.failed / c.done) for c in kept]
-    gains, bases, restarts, steps, fails = (gather_values([row[i] for row in found]) for i in range(5))
+    found = [(max(c.best - c.base, 0.0), c.base, c.restart, c.step, c.failed / c.done, c.stationary) for c in kept]
+    gains, bases, restarts, steps, fails, still = (gather_values([float(row[i]) for row in found]) for i in range(6))
     spread = torch.tensor(gains, dtype=torch.float64)
     error = float(spread.std() / len(gains) ** 0.5) if len(gains) > 1 else None
     failed = sum(fails) / len(fails)
-    return WorstCase(gains, bases, failed, [int(r) for r in restarts], [int(s) for s in steps], error, complete)
+    return WorstCase(
+        gains, bases, failed, [int(r) for r in restarts], [int(s) for s in steps], error, complete, any(still)
+    )
 
 
 def _groups(
@@ -220,15 +228,23 @@ def affordable(passes: float, steps: int, restarts: int) -> tuple[int, int]:
     return max(1, min(steps, int(passes / fewer) - 1)), fewer
 
 
-def ascent_estimate(found: WorstCase, value: float, rho: float, search: Search, parameters: int) -> Estimate:
-    """The estimate of a worst case, with what found it."""
-    reason = "" if found.complete else "the budget ended before all ascents were done"
+def ascent_estimate(
+    found: WorstCase, value: float, rho: float, search: Search, parameters: int, defined: bool = False
+) -> Estimate:
+    """The estimate of a worst case, with what found it: a lower bound, unless the search is what defines the value."""
+    exact = defined and found.complete
+    status, reason = Status.LOWER_BOUND, f"what {_ascents(search)} found; more restarts can only find more"
+    if not found.complete:
+        status, reason = Status.BUDGET_SPENT, "the budget ended before all ascents were done; the maximum may be larger"
+    elif exact:
+        status, reason = Status.EXACT, ""
     if found.complete and not any(found.gains):
         reason = "no ascent found a loss above the unperturbed one"
     return Estimate(
         value,
+        stderr=0.0 if exact else None,
         data_stderr=found.data_stderr,
-        status=Status.CONVERGED if found.complete else Status.BUDGET_SPENT,
+        status=status,
         reason=reason,
         details={
             "raw": value,
@@ -244,3 +260,8 @@ def ascent_estimate(found: WorstCase, value: float, rho: float, search: Search, 
             "parameters": parameters,
         },
     )
+
+
+def _ascents(search: Search) -> str:
+    steps = "1 step" if search.steps == 1 else f"{search.steps} steps"
+    return f"1 ascent of {steps}" if search.restarts == 1 else f"{search.restarts} ascents of {steps}"

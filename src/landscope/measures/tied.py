@@ -1,0 +1,50 @@
+"""Tied parameters: one tensor under several names, so that what is measured of one layer is about others as well.
+
+A loss has one derivative in a tied weight, and it counts every use: with W₁ = W₂ = W the Hessian in W is
+H₁₁ + H₁₂ + H₂₁ + H₂₂ of the untied weights. A measure of a layer keeps that meaning (the tensor, in all its uses), and says so.
+One use alone, H₁₁, is measured in a copy of the model where `layer.weight = nn.Parameter(layer.weight.detach().clone())`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from landscope.core.estimate import Estimate, Plain
+from landscope.core.probe import Probe
+
+__all__ = ["other_names", "saying_ties"]
+
+
+def other_names(probe: Probe, names: Sequence[str]) -> dict[str, list[str]]:
+    """The other names in the model of each of the named parameters that has any.
+
+    >>> import torch
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    >>> net[1].weight = net[0].weight
+    >>> other_names(Probe(net, (torch.randn(3, 2), torch.tensor([0, 1, 1]))), ["0.weight", "0.bias"])
+    {'0.weight': ['1.weight']}
+    """
+    every = list(probe.module("").named_parameters(remove_duplicate=False))
+    named = dict(every)
+    found = {name: [other for other, p in every if p is named[name] and other != name] for name in names}
+    return {name: others for name, others in found.items() if others}
+
+
+def saying_ties(estimate: Estimate, probe: Probe, names: Sequence[str], used_elsewhere: bool = False) -> Estimate:
+    """The estimate of a layer with these parameters, with a word on those that the model uses in other places, too.
+
+    `used_elsewhere` says that a parameter is, where no other name shows it (a functional call).
+    """
+    tied = other_names(probe, names)
+    if not estimate.status.has_value or not (tied or used_elsewhere):
+        return estimate
+    also = "; ".join(f"{name} is one tensor with {', '.join(others)}" for name, others in tied.items())
+    found = also or f"{', '.join(names)} is used in other places of the forward pass, too"
+    note = f"{found}: this is of the tensor in all its uses; for this layer's alone, untie a copy of the model"
+    shared: dict[str, Plain] = {name: list(others) for name, others in tied.items()}
+    return replace(
+        estimate,
+        reason=f"{estimate.reason}; {note}" if estimate.reason else note,
+        details={**estimate.details, "shared_with": shared},
+    )
