@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import struct
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -74,6 +75,27 @@ def test_truncated_files_of_torch(share: float, old: bool, tmp_path: Path) -> No
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(CheckpointError, match=r"net\.pt: "):
         read_weights(path)
+
+
+def test_a_promised_length_takes_no_memory(tmp_path: Path) -> None:
+    """Files of torch before 1.6 are pickles one after the other."""
+    path = tmp_path / "net.pt"
+    torch.save({"a": torch.ones(50)}, path, _use_new_zipfile_serialization=False)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"X\x10\x00\x00\x00protocol", b"X\xff\xff\xff\x7fprotocol", 1))
+    assert path.read_bytes() != content
+    tracemalloc.start()
+    with pytest.raises(CheckpointError, match=r"net\.pt: "):
+        read_weights(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_the_content_decides_not_the_name(old: bool, tmp_path: Path) -> None:
+    path = tmp_path / "net.safetensors"
+    torch.save({"a": torch.ones(50)}, path, _use_new_zipfile_serialization=not old)
+    assert read_weights(path)["a"].sum() == 50
 
 
 def zipped(content: bytes) -> bytes:

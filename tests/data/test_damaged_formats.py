@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import math
 import pickle
@@ -17,9 +18,10 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
-from data_samples import nifti_bytes, planetoid_parts
+from data_samples import SAMPLES, nifti_bytes, planetoid_parts
 
 from landscope.core.errors import DamagedFileError
+from landscope.data import load
 from landscope.data.formats.cifar import parse_python
 from landscope.data.formats.mat import parse_svhn
 from landscope.data.formats.nifti import parse_nifti
@@ -99,7 +101,11 @@ def test_npy_is_what_numpy_reads(shape: tuple[int, ...], dtype: str, version: tu
         stream = io.BytesIO()
         np.lib.format.write_array(stream, array, version=version)
         ours, theirs = parse_npy(stream.getvalue(), FILE), np.load(io.BytesIO(stream.getvalue()))
-        assert (ours.dtype, ours.shape, ours.flags.f_contiguous) == (array.dtype, theirs.shape, theirs.flags.f_contiguous)
+        assert (ours.dtype, ours.shape, ours.flags.f_contiguous) == (
+            array.dtype,
+            theirs.shape,
+            theirs.flags.f_contiguous,
+        )
         assert np.array_equal(ours, theirs)
         assert ours.flags.writeable
 
@@ -159,7 +165,9 @@ def test_numbers_of_nifti_that_are_not_finite(bad: dict[str, float]) -> None:
         parse_nifti(nifti(**bad), FILE)
 
 
-@pytest.mark.parametrize("dims", [(3, 32767, 32767, 32767), (3, -1, 4, 5), (8, 5, 4, 3), (-3, 5, 4, 3), (7, 5, 4, 3, 9)])
+@pytest.mark.parametrize(
+    "dims", [(3, 32767, 32767, 32767), (3, -1, 4, 5), (8, 5, 4, 3), (-3, 5, 4, 3), (7, 5, 4, 3, 9)]
+)
 def test_absurd_dimensions_of_nifti(dims: tuple[int, ...]) -> None:
     content = bytearray(nifti())
     struct.pack_into("<8h", content, 40, *dims, *[1] * (8 - len(dims)))
@@ -251,3 +259,14 @@ def test_labels_beyond_any_integer() -> None:
     batch = {"data": np.zeros((1, 3072), np.uint8), "labels": [10**400]}
     with pytest.raises(DamagedFileError, match="outside 0 … 9"):
         parse_python(pickle.dumps(batch, protocol=2), FILE, "labels", 10)
+
+
+@pytest.mark.parametrize("spacing", [1e-30, 1e-3, 1e3, 1e30])
+def test_a_head_has_the_size_of_one(spacing: float, sample_roots: dict[str, Path], tmp_path: Path) -> None:
+    """The volume is resampled to millimetres, which takes memory by the size that its header promises."""
+    content = bytearray(gzip.decompress((sample_roots["skulls"] / "head" / "ch2.nii.gz").read_bytes()))
+    struct.pack_into("<f", content, 80, spacing)
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "ch2.nii").write_bytes(content)
+    with pytest.raises(DamagedFileError, match=r"ch2\.nii: .* mm.*expected a head"):
+        load("skulls", root=tmp_path, verify=False, **SAMPLES["skulls"][1])

@@ -17,9 +17,7 @@ from landscope.core.errors import DamagedFileError, DataFileError, UnsafeFileErr
 from landscope.data.archives import unpack
 
 
-def tar_with(
-    path: Path, *members: tarfile.TarInfo, content: bytes = b"evil", form: int = tarfile.PAX_FORMAT
-) -> Path:
+def tar_with(path: Path, *members: tarfile.TarInfo, content: bytes = b"evil", form: int = tarfile.PAX_FORMAT) -> Path:
     with tarfile.open(path, "w:gz", format=form) as archive:
         good = tarfile.TarInfo("set/good")
         good.size = 4

@@ -136,8 +136,11 @@ ATTACKS = {
     "long integer": b"\x8b\xff\xff\xff\x7f\x01.",
     "long integer in text": b"L" + b"9" * 10_000 + b"L\n.",
     "long frame": b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"N",
-    "one megabyte ten thousand times": b"(V" + b"x" * 2**20 + b"\nq\x010"
-    + b"c_codecs\nencode\n(h\x01S'latin1'\ntR" * 10_000 + b"l.",
+    "one megabyte ten thousand times": b"(V"
+    + b"x" * 2**20
+    + b"\nq\x010"
+    + b"c_codecs\nencode\n(h\x01S'latin1'\ntR" * 10_000
+    + b"l.",
     "state for a name": b"cnumpy\nndarray\n}S'__setstate__'\nI1\nsb.",
     "state for a class": b"cscipy.sparse.csr\ncsr_matrix\n}S'x'\nI1\nsb.",
     "slot state for a class": b"cnumpy\ndtype\n(N}S'code'\nS'O8'\nstb.",

@@ -169,7 +169,10 @@ TARGETS = {
     "pickled batch": Target(
         "batch", lambda p: parse_python(read(p), p, "labels", 10), tuple(pickle.dumps(_BATCH, n) for n in range(6))
     ),
-    "pickled rows": Target("rows", lambda p: loads(read(p), p), tuple(pickle.dumps([_ROWS, (1, {"a": _ARRAY})], n) for n in range(2, 6))),
+    "pickled rows": Target(
+        "rows", lambda p: loads(read(p), p),
+        tuple(pickle.dumps([_ROWS, (1, {"a": _ARRAY})], n) for n in range(2, 6)),
+    ),
     "safetensors": Target("net.safetensors", read_weights, (save(_WEIGHTS),)),
     "state dict": Target(
         "net.pt", read_weights,

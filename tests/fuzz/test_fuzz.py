@@ -92,7 +92,7 @@ def attempt(target: str, number: int, folder: Path) -> None:
             warnings.simplefilter("ignore")
             TARGETS[target].read(path)
     except LandscopeError as error:
-        assert str(error).strip(), f"{told}: an error without a message"
+        assert str(error).strip(), f"{told}: an error without a message"  # noqa: PT017 (reading it may be right, too)
         cause: BaseException | None = error
         while cause is not None:
             assert not isinstance(cause, MemoryError), f"{told}: took more than a gibibyte"

@@ -43,9 +43,7 @@ def test_histories_and_specs(name: str, finished: Trained) -> None:
     [("history",), ("history", 0), ("history", 0, "step"), ("scores",), ("given",), ("stopped",), ("seconds",)],
     ids=lambda place: ".".join(map(str, place)),
 )
-def test_histories_with_something_else_in_them(
-    place: tuple[str | int, ...], value: object, finished: Trained
-) -> None:
+def test_histories_with_something_else_in_them(place: tuple[str | int, ...], value: object, finished: Trained) -> None:
     assert finished.folder is not None
     path = finished.folder / "history.json"
     whole = path.read_bytes()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -60,9 +62,22 @@ def _safetensors(path: Path) -> object:
         raise CheckpointError(f"{path}: is damaged or not a safetensors file ({_first_line(error)})") from error
 
 
+class _Bounded(io.BufferedReader):
+    """A file that makes room for no more than it has, whatever length its content promises."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As many bytes as there are, `size` at most."""
+        if size is not None and size > io.DEFAULT_BUFFER_SIZE:
+            size = min(size, max(0, os.fstat(self.fileno()).st_size - self.tell()))
+        return super().read(size)
+
+
 def _torch(path: Path) -> object:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        if zipfile.is_zipfile(path) and path.suffix != ".safetensors":  # which torch would take for what it says
+            return torch.load(path, map_location="cpu", weights_only=True)
+        with _Bounded(path.open("rb", buffering=0)) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch says the same of a whole pickled model and of a file that is no pickle at all.
         if zipfile.is_zipfile(path):

@@ -51,7 +51,13 @@ class _Headers(tarfile.TarInfo):
         return found
 
 
-_NAMING = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+_NAMING = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
 
 
 def _tar_members(archive: tarfile.TarFile) -> Iterator[_Member]:
@@ -128,7 +134,9 @@ def _created(path: Path) -> IO[bytes]:
 
 
 def _damaged(archive: Path, error: Exception) -> DamagedFileError:
-    return DamagedFileError(f"{archive}: cannot be unpacked ({error or type(error).__name__}); it is truncated or damaged")
+    return DamagedFileError(
+        f"{archive}: cannot be unpacked ({error or type(error).__name__}); it is truncated or damaged"
+    )
 
 
 def unpack(archive: Path, target: Path, folder: str) -> Path:

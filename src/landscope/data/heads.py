@@ -51,7 +51,9 @@ def head_volume(files: Files) -> Volume:
     sides = [n * step for n, step in zip(volume.voxels.shape, volume.spacing, strict=True)]
     if not all(10 < side < 1000 for side in sides) or not np.isfinite(volume.voxels).all():
         measured = "×".join(f"{side:.3g}" for side in sides)
-        raise DamagedFileError(f"{path}: {measured} mm, or voxels that are not finite: expected a head. The file is damaged")
+        raise DamagedFileError(
+            f"{path}: {measured} mm, or voxels that are not finite: expected a head. The file is damaged"
+        )
     return volume
 
 

@@ -21,7 +21,7 @@ _SIZES = {
     pickletools.TAKEN_FROM_ARGUMENT4U: "<I",
     pickletools.TAKEN_FROM_ARGUMENT8U: "<Q",
 }
-_OPCODES = {ord(code): opcode for code, opcode in pickletools.code2op.items()}
+_OPCODES = {ord(opcode.code): opcode for opcode in pickletools.opcodes}
 _MARK = -1
 
 

@@ -43,7 +43,9 @@ def parse_svhn(content: bytes, path: Path) -> tuple[npt.NDArray[np.uint8], npt.N
         raise DamagedFileError(f"{path}: 'y' does not hold one label for each image")
     flat = labels.reshape(-1)
     if not np.isin(flat, np.arange(1, 11)).all():
-        raise DamagedFileError(f"{path}: labels run from {flat.min()} to {flat.max()}, outside 1 … 10, or are not whole")
+        raise DamagedFileError(
+            f"{path}: labels run from {flat.min()} to {flat.max()}, outside 1 … 10, or are not whole"
+        )
     return np.ascontiguousarray(images.transpose(3, 2, 0, 1)).astype(np.uint8), flat.astype(np.int64) % 10
 
 
@@ -58,7 +60,11 @@ def _variables(content: bytes, wanted: set[str]) -> Iterator[tuple[str, bytes, s
         if kind == _ZIPPED:
             head = zlib.decompressobj().decompress(content[start:stop], _HEADER)
             if _name(head, order) in wanted:
-                yield _name(head, order), _unzipped(content[start:stop], struct.unpack_from(f"{order}I", head, 4)[0]), order
+                yield (
+                    _name(head, order),
+                    _unzipped(content[start:stop], struct.unpack_from(f"{order}I", head, 4)[0]),
+                    order,
+                )
         elif kind == _MATRIX and (name := _name(content[at : at + _HEADER], order)) in wanted:
             yield name, content[start:stop], order
         at = stop

@@ -42,7 +42,9 @@ def _rows(item: object, path: Path) -> npt.NDArray[np.float32]:
     if not isinstance(item, scipy.sparse.csr_matrix):
         raise DamagedFileError(f"{path}: holds a {type(item).__name__} where a sparse matrix was expected")
     if math.prod(item.shape) > _ENTRIES:
-        raise DamagedFileError(f"{path}: a matrix of {item.shape[0]:,}×{item.shape[1]:,} is not one of a citation graph")
+        raise DamagedFileError(
+            f"{path}: a matrix of {item.shape[0]:,}×{item.shape[1]:,} is not one of a citation graph"
+        )
     return np.asarray(item.toarray(), np.float32)
 
 
