@@ -29,7 +29,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         head = file.read(9)
     if len(head) < 9:
         raise CheckpointError(
-            f"{path}: has {len(head)} bytes, too few for weights; it was cut off while it was written or copied. Get it again"
+            f"{path}: has {len(head)} bytes, so it is neither a safetensors file nor one that torch.save wrote; it was cut off "
+            "while it was written or copied. Get it again"
         )
     content = _safetensors(path) if head[8:] == b"{" else _torch(path)
     for key in _NESTED:
