@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -46,17 +47,28 @@ def guarded() -> Iterator[None]:
     """Ten seconds, and a gibibyte more than is in use, where the system can hold a process to that."""
     global watched
 
+    watched = True
+    try:
+        with _little_time(), _little_memory():
+            yield
+    finally:
+        watched = False
+
+
+@contextmanager
+def _little_time() -> Iterator[None]:
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
     def late(*_: object) -> None:
         raise TooLongError(f"more than {SECONDS} seconds")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    watched = True
     try:
-        with _little_memory():
-            yield
+        yield
     finally:
-        watched = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
