@@ -95,7 +95,7 @@ def test_files_that_are_no_checkpoint(call: Call, tmp_path: Path) -> None:
         "text.pt": "neither a safetensors file nor one that torch.save wrote",
         "short.pt": "neither a safetensors file nor one that torch.save wrote",
         "cut.pt": "neither a safetensors file nor one that torch.save wrote",
-        "cut.safetensors": "is damaged or no safetensors file",
+        "cut.safetensors": "is damaged or not a safetensors file",
     }.items():
         code, out, err = call("measure", tmp_path / name, *DIGITS)
         assert (code, out) == (2, ""), name

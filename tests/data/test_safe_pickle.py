@@ -116,6 +116,31 @@ ATTACKS = {
     "a list in itself": b"]\x940h\x00h\x00a.",
     "huge promise": pickle.dumps(np.zeros(4, np.uint8)).replace(b"K\x04\x85", b"J\xff\xff\xff\x7f\x85"),
     "negative shape": pickle.dumps(np.zeros(4, np.uint8)).replace(b"K\x04\x85", b"J\xfc\xff\xff\xff\x85"),
+    "memo of 34 GB": b"]r\xff\xff\xff\x7f.",
+    "memo of 34 GB in text": b"]p2147483647\n.",
+    "negative memo": b"]p-1\n.",
+    "memo beyond its opcodes": b"]q\x40.",
+    "keys of deep tuples": b"}N" + b"\x85" * 1_000_000 + b"Ns.",
+    "keys of deep pairs": b"}N" + b"N\x86" * 300_000 + b"Ns.",
+    "keys of deep marked tuples": b"}" + b"(" * 300_000 + b"t" * 300_000 + b"Ns.",
+    "deep tuples through the memo": b"}N" + b"\x85q\x000h\x00" * 300_000 + b"Ns.",
+    "deep tuples through states of nothing": b"}N" + (b"\x85" * 20 + b"Nb") * 20_000 + b"Ns.",
+    "deep tuples through empty appends": b"}N" + (b"\x85" * 20 + b"(e") * 20_000 + b"Ns.",
+    "deep tuple as a byte order": b"cnumpy\ndtype\n(S'f4'\ntR(I3\nN" + b"\x85" * 300_000 + b"NNNtb.",
+    "long bytes": b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b"x.",
+    "longer bytes": b"\x80\x04\x8e" + (2**64 - 1).to_bytes(8, "little") + b"x.",
+    "long bytearray": b"\x80\x05\x96" + (2**36).to_bytes(8, "little") + b"x.",
+    "long text": b"\x80\x04\x8d" + (2**36).to_bytes(8, "little") + b"x.",
+    "long string": b"T\xff\xff\xff\x7fx.",
+    "negative string": b"T\xff\xff\xff\xffx.",
+    "long integer": b"\x8b\xff\xff\xff\x7f\x01.",
+    "long integer in text": b"L" + b"9" * 10_000 + b"L\n.",
+    "long frame": b"\x80\x04\x95" + (2**62).to_bytes(8, "little") + b"N",
+    "one megabyte ten thousand times": b"(V"
+    + b"x" * 2**20
+    + b"\nq\x010"
+    + b"c_codecs\nencode\n(h\x01S'latin1'\ntR" * 10_000
+    + b"l.",
     "state for a name": b"cnumpy\nndarray\n}S'__setstate__'\nI1\nsb.",
     "state for a class": b"cscipy.sparse.csr\ncsr_matrix\n}S'x'\nI1\nsb.",
     "slot state for a class": b"cnumpy\ndtype\n(N}S'code'\nS'O8'\nstb.",
@@ -155,6 +180,23 @@ def test_no_state_is_left_behind() -> None:
         with pytest.raises(DataFileError):
             loads(content, FILE)
     assert np.array_equal(loads(pickle.dumps(np.arange(3)), FILE), np.arange(3))
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_python_writes_is_within_the_limits(protocol: int) -> None:
+    """Long memos, nested tuples, long integers and many arrays, as picklers write them."""
+    nested: object = ()
+    for _ in range(10):
+        nested = (nested, 1)
+    items = [[f"{i}.png" for i in range(3000)], nested, [(i, i) for i in range(1000)], 1 << 5000, b"", "", [b"ab"] * 9]
+    for item in (*items, [np.full(3, i, np.int16) for i in range(300)]):
+        for content in (pickle.dumps(item, protocol), pickletools.optimize(pickle.dumps(item, protocol))):
+            assert repr(loads(content, FILE)) == repr(item)
+
+
+def test_python_2_wrote_memos_from_one_and_bytes_in_lines() -> None:
+    old = b"(dp1\nS'data'\np2\nS'\\xff\\x00'\np3\nsS'labels'\np4\n(lp5\nI1\naI2\nas."
+    assert loads(old, FILE) == {"data": "\xff\x00", "labels": [1, 2]}
 
 
 def test_inconsistent_sparse_rows() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: no such file; a checkpoint was expected (safetensors or torch.save)")
     with path.open("rb") as file:
         head = file.read(9)
+    if len(head) < 9:
+        raise CheckpointError(
+            f"{path}: has {len(head)} bytes, so it is neither a safetensors file nor one that torch.save wrote; it was cut off "
+            "while it was written or copied. Get it again"
+        )
     content = _safetensors(path) if head[8:] == b"{" else _torch(path)
     for key in _NESTED:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -52,13 +59,26 @@ def _safetensors(path: Path) -> object:
 
     try:
         return load_file(path)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path}: is damaged or no safetensors file ({error})") from error
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: is damaged or not a safetensors file ({_first_line(error)})") from error
+
+
+class _Bounded(io.BufferedReader):
+    """A file that makes room for no more than it has, whatever length its content promises."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """As many bytes as there are, `size` at most."""
+        if size is not None and size > io.DEFAULT_BUFFER_SIZE:
+            size = min(size, max(0, os.fstat(self.fileno()).st_size - self.tell()))
+        return super().read(size)
 
 
 def _torch(path: Path) -> object:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        if zipfile.is_zipfile(path) and path.suffix != ".safetensors":  # which torch would take for what it says
+            return torch.load(path, map_location="cpu", weights_only=True)
+        with _Bounded(path.open("rb", buffering=0)) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch says the same of a whole pickled model and of a file that is no pickle at all.
         if zipfile.is_zipfile(path):
@@ -67,9 +87,9 @@ def _torch(path: Path) -> object:
                 "Save model.state_dict() instead"
             ) from error
         raise CheckpointError(f"{path}: is neither a safetensors file nor one that torch.save wrote") from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # torch and safetensors raise whatever a broken file leads them into
         raise CheckpointError(
-            f"{path}: is damaged, or neither a safetensors file nor one that torch.save wrote"
+            f"{path}: is damaged, or neither a safetensors file nor one that torch.save wrote ({_first_line(error)})"
         ) from error
 
 
@@ -96,6 +116,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, remedy: str
         found = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
         raise CheckpointError(f"the checkpoint does not fit the model: {found}. {remedy}")
     model.load_state_dict(dict(weights), strict=False)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _shape(tensor: Tensor) -> str:

@@ -7,6 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from typing import Any, cast
+
+from landscope.core.errors import SpecError
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import NUMBER, OBJECT, TEXT, WHOLE, Kind, checked
 
 __all__ = ["Cost", "Estimate", "Status"]
 
@@ -136,11 +141,13 @@ class Estimate:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Estimate:
         """The inverse of `to_dict`."""
-        fields: dict[str, object] = dict(plain)
-        cost = plain.get("cost")
+        fields: dict[str, Any] = dict(checked(plain, "an estimate", _ESTIMATE, _ESTIMATE))
         fields["value"] = math.nan if plain.get("value") is None else plain["value"]
-        fields["cost"] = Cost(**cost) if isinstance(cost, dict) else Cost()  # type: ignore[arg-type]
-        return cls(**fields)  # type: ignore[arg-type]
+        try:
+            fields["cost"] = Cost(**checked(plain.get("cost") or {}, "a cost", _COST, _COST))
+            return cls(**fields)
+        except (TypeError, ValueError) as error:  # a key too many, or numbers that do not fit the status
+            raise SpecError(f"not an estimate: {error}") from error
 
     def to_json(self) -> str:
         """One JSON object.
@@ -154,7 +161,15 @@ class Estimate:
     @classmethod
     def from_json(cls, text: str) -> Estimate:
         """The inverse of `to_json`."""
-        return cls.from_dict(json.loads(text))
+        return cls.from_dict(cast("Mapping[str, Plain]", parse_json(text)))
+
+
+_NUMBER_OR_NONE: Kind = (*NUMBER, type(None))
+_ESTIMATE: dict[str, Kind] = {
+    "value": _NUMBER_OR_NONE, "stderr": NUMBER, "data_stderr": _NUMBER_OR_NONE, "status": TEXT, "reason": TEXT,
+    "settings": OBJECT, "details": OBJECT,
+}  # fmt: skip
+_COST: dict[str, Kind] = {"passes": NUMBER, "seconds": NUMBER, "bytes": WHOLE}
 
 
 def format_with_error(value: float, error: float) -> str:

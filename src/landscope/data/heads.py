@@ -40,11 +40,21 @@ HEADS = (
 def head_volume(files: Files) -> Volume:
     """Volume with z upwards and y forwards, and its spacing in millimetres."""
     if files.version.name == "mri":
-        return parse_nifti(files.read("ch2.nii"), files.path("ch2.nii"))
-    voxels = parse_npz(files.read("headsq.npz"), files.path("headsq.npz"), "volume")
-    if voxels.ndim != 3:
-        raise DamagedFileError(f"{files.path('headsq.npz')}: 'volume' has {voxels.ndim} dimensions instead of 3")
-    return Volume(voxels[::-1, ::-1].astype(np.float32), (1.5, 3.2, 3.2))
+        path = files.path("ch2.nii")
+        volume = parse_nifti(files.read("ch2.nii"), path)
+    else:
+        path = files.path("headsq.npz")
+        voxels = parse_npz(files.read("headsq.npz"), path, "volume")
+        if voxels.ndim != 3 or voxels.dtype.kind == "c":
+            raise DamagedFileError(f"{path}: 'volume' is {voxels.dtype} of {voxels.ndim} dimensions, not real of 3")
+        volume = Volume(voxels[::-1, ::-1].astype(np.float32), (1.5, 3.2, 3.2))
+    sides = [n * step for n, step in zip(volume.voxels.shape, volume.spacing, strict=True)]
+    if not all(10 < side < 1000 for side in sides) or not np.isfinite(volume.voxels).all():
+        measured = "×".join(f"{side:.3g}" for side in sides)
+        raise DamagedFileError(
+            f"{path}: {measured} mm, or voxels that are not finite: expected a head. The file is damaged"
+        )
+    return volume
 
 
 def _cubic(volume: Volume, spacing: float, size: int) -> npt.NDArray[np.float32]:

@@ -7,21 +7,20 @@ well as `name`; checksums are those of the unzipped content, so that it does not
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import sys
-import zlib
 from pathlib import Path
 
 from landscope.core.errors import DamagedFileError
+from landscope.core.unzipping import read_unzipped
 
-__all__ = ["BUNDLED", "check", "digest", "find", "read", "search_folders", "target_folder"]
+__all__ = ["BUNDLED", "LARGEST", "check", "digest", "find", "read", "search_folders", "target_folder"]
 
 BUNDLED = Path(__file__).parent / "files"
 
-# No file of any set comes near this; it keeps a small .gz from filling the memory.
-_LARGEST = 4 * 2**30
+LARGEST = 4 * 2**30
+"""No file of any set comes near this; it keeps a small .gz from filling the memory."""
 
 
 def _cache() -> Path:
@@ -83,15 +82,7 @@ def check(path: Path, content: bytes, expected: str) -> None:
 
 def read(path: Path, checksum: str | None = None) -> bytes:
     """Content of a file, unzipped if it is gzip, compared with `checksum` if one is given."""
-    with path.open("rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
-    try:
-        with gzip.open(path) if zipped else path.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedFileError(f"{path}: cannot be unzipped ({error}); it is truncated or damaged") from error
-    if len(content) > _LARGEST:
-        raise DamagedFileError(f"{path}: unzips to more than {_LARGEST >> 30} GiB, which no known data file does")
+    content = read_unzipped(path, LARGEST)
     if checksum is not None:
         check(path, content, checksum)
     return content

@@ -13,6 +13,8 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NoReturn, TypeGuard
 
@@ -21,6 +23,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from landscope.core.errors import DamagedFileError, UnsafeFileError
+from landscope.data.pickle_scan import scan
 
 __all__ = ["loads"]
 
@@ -34,6 +37,18 @@ class _RefusedError(Exception):
 
 def _refuse(reason: str) -> NoReturn:
     raise _RefusedError(reason)
+
+
+_SPARE = 2**20
+_left: ContextVar[list[int]] = ContextVar("bytes that may still be copied out of the pickle")
+
+
+def _spend(size: int) -> None:
+    """Count bytes that are copied: a pickle may name the same megabyte a million times."""
+    left = _left.get()
+    left[0] -= size
+    if left[0] < 0:
+        _refuse("copies the same bytes over and over")
 
 
 class _Name:
@@ -112,11 +127,14 @@ class _Rows:
 
 
 def _numbers(data: object, dtype: object, shape: object, order: object) -> npt.NDArray[np.generic]:
+    if isinstance(data, str):
+        _spend(len(data))
     raw = data.encode("latin-1") if isinstance(data, str) else data.value if isinstance(data, _Latin1) else data
     if not (isinstance(dtype, _Dtype) and isinstance(raw, bytes | bytearray) and order in {"C", "F"}):
         _refuse("holds an array whose data are no bytes of plain numbers")
     if not _is_shape(shape) or math.prod(shape) * dtype.numpy().itemsize != len(raw):
         _refuse(f"holds an array of shape {shape!r} in {len(raw)} bytes")
+    _spend(len(raw))
     flat = np.frombuffer(raw, dtype.numpy())
     return flat.reshape(shape, order="F" if order == "F" else "C").copy()
 
@@ -166,6 +184,7 @@ class _Latin1:
     def __init__(self, text: object = "", encoding: object = "latin1") -> None:
         if not isinstance(text, str) or encoding != "latin1":
             _refuse("encodes something else than Latin-1 text")
+        _spend(len(text))
         self.value = text.encode("latin-1")
 
     def __setstate__(self, state: object) -> NoReturn:
@@ -236,6 +255,7 @@ def _csr(state: dict[object, object], done: dict[int, object], depth: int) -> sc
     shape = state.get("_shape")
     if not (_is_vector(data) and _is_vector(indices) and _is_vector(indptr) and _is_shape(shape) and len(shape) == 2):
         _refuse("holds an incomplete sparse matrix")
+    _spend(8 * (data.size + indices.size + indptr.size))
     try:
         parts = data.astype(np.float64), indices.astype(np.int64), indptr.astype(np.int64)
         matrix = scipy.sparse.csr_matrix(parts, shape=(shape[0], shape[1]), dtype=np.float64)
@@ -255,6 +275,8 @@ def loads(content: bytes, path: Path) -> object:
     landscope.core.errors.UnsafeFileError: batch: the pickle asks for os.system; …
     """
     try:
+        scan(content)
+        _left.set([_SPARE + 16 * len(content)])
         return _resolve(_Unpickler(io.BytesIO(content), encoding="latin-1").load(), {})
     except _RefusedError as refusal:
         raise UnsafeFileError(
@@ -273,5 +295,6 @@ def loads(content: bytes, path: Path) -> object:
         OverflowError,
         RecursionError,
         UnicodeError,
+        struct.error,
     ) as error:
         raise DamagedFileError(f"{path}: no readable pickle ({type(error).__name__}: {error})") from error

@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from landscope.core.errors import UnknownNameError
+from landscope.core.errors import DamagedFileError, UnknownNameError
 from landscope.core.estimate import Cost, Estimate, Plain, Status
 from landscope.core.files import write_whole
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import OBJECT, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,8 +140,13 @@ class Report(Mapping[str, Estimate]):
     @classmethod
     def from_json(cls, text: str) -> Report:
         """The inverse of `to_json`."""
-        plain = json.loads(text)
-        return cls({name: Estimate.from_dict(e) for name, e in plain["estimates"].items()}, plain["about"])
+        return cls.from_dict(cast("Mapping[str, Plain]", parse_json(text)))
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Plain]) -> Report:
+        """The inverse of `to_dict`."""
+        found = checked(plain, "a report", {"estimates": OBJECT, "about": OBJECT})
+        return cls({name: Estimate.from_dict(e) for name, e in found["estimates"].items()}, found["about"])
 
     def save(self, path: str | Path) -> Path:
         """Write JSON, whole or not at all."""
@@ -150,7 +157,10 @@ class Report(Mapping[str, Estimate]):
     @classmethod
     def load(cls, path: str | Path) -> Report:
         """Read what `save` wrote."""
-        return cls.from_json(Path(path).read_text())
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise DamagedFileError(f"{path}: is not a report that landscope saved ({error})") from error
 
     # As a figure
 

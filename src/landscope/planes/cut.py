@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from landscope.core.errors import NotApplicableError, UnknownNameError
+from landscope.core.errors import NotApplicableError, SpecError, UnknownNameError
 from landscope.core.estimate import Cost, Plain, Status
+from landscope.core.json_text import parse_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -153,4 +154,7 @@ class Cut(ABC):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The inverse of `to_json`."""
-        return cls.from_dict(json.loads(text))
+        try:
+            return cls.from_dict(cast("Mapping[str, Plain]", parse_json(text)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SpecError(f"not a result along a line or plane that landscope wrote: {error}") from error

@@ -12,10 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from landscope.core.errors import DamagedFileError
+from landscope.core.errors import DamagedFileError, LandscopeError
 from landscope.core.estimate import Estimate
 from landscope.core.files import write_whole
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import LIST, OBJECT, TEXT, WHOLE, checked
 from landscope.core.schema import Plain, build, to_plain
+from landscope.core.unzipping import read_unzipped
 from landscope.measures import Report
 from landscope.studies.record import Failure, Record, Subject
 from landscope.studies.spec import StudySpec
@@ -28,6 +31,8 @@ FEW = 16
 """Rows of the history of a model that no figure shows."""
 DIGITS = 7
 """Of the numbers of histories and lists."""
+LARGEST = 2**29
+"""Bytes of a bundle when unzipped: some ten thousand runs."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +57,29 @@ def save_bundle(bundle: Bundle, path: Path) -> Path:
         "records": [_trimmed(record).to_dict() for record in bundle.records],
         **({"failed": [asdict(failure) for failure in bundle.failed]} if bundle.failed else {}),
     }
-    text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
-    write_whole(path, gzip.compress(text.encode(), compresslevel=9, mtime=0), flush=False)
+    text = json.dumps(plain, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # The message of a failed run may name a file whose name is not text.
+    write_whole(path, gzip.compress(text.encode(errors="replace"), compresslevel=9, mtime=0), flush=False)
     return path
 
 
 def load_bundle(path: Path) -> Bundle:
     """Read what `save_bundle` wrote."""
     try:
-        plain = json.loads(gzip.decompress(path.read_bytes()))
+        plain = checked(parse_json(read_unzipped(path, LARGEST)), "a bundle", _BUNDLE, ("failed",))
         records = tuple(map(Record.from_dict, plain["records"]))
-        failed = tuple(Failure(**failure) for failure in plain.get("failed", ()))
+        failed = tuple(Failure(**checked(failure, "a failed run", _FAILURE)) for failure in plain.get("failed", ()))
         return Bundle(plain["recipe"], plain["part"], plain["size"], build(StudySpec, plain["spec"]), records, failed)
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} is no bundle of records: {error}") from error
+    except DamagedFileError:
+        raise
+    except (OSError, ValueError, TypeError, LandscopeError) as error:
+        raise DamagedFileError(
+            f"{path} is not a bundle of records: {error}. Move the file away, or take the version that wrote it"
+        ) from error
+
+
+_BUNDLE = {"recipe": TEXT, "part": TEXT, "size": TEXT, "spec": OBJECT, "records": LIST, "failed": LIST}
+_FAILURE = {"condition": TEXT, "seed": WHOLE, "reason": TEXT}
 
 
 def _trimmed(record: Record) -> Record:

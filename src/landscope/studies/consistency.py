@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from landscope.core.errors import DamagedFileError
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.measures.consistency import disagreement
@@ -60,10 +61,16 @@ def _added(record: Record, found: dict[tuple[str, str], Estimate]) -> Record:
 
 
 def _outputs(store: Store, run: str, checkpoint: str) -> Tensor | None:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = store.run(run).path(outputs_file(checkpoint))
     if not path.exists():
         return None
-    logits = load_file(path)["test"]
+    try:
+        logits = load_file(path)["test"]
+    except (SafetensorError, OSError, KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"{path} is damaged: {error}. Move the run's folder away and run the study again"
+        ) from error
     return logits if logits.dim() == 2 and logits.shape[1] > 1 else None

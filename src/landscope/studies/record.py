@@ -8,12 +8,11 @@ Record              one run: spec, axes, seed, history, environment, cost
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from landscope.core.errors import SpecError
+from landscope.core.plain_objects import LIST, NUMBER, OBJECT, TEXT, WHOLE, checked
 from landscope.core.schema import Plain
 from landscope.measures import Report
 
@@ -44,12 +43,12 @@ class Subject:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Subject:
         """The inverse of `to_dict`."""
-        reports = cast(dict[str, Plain], plain["reports"])
+        found = checked(plain, "a measured model", _SUBJECT)
         return cls(
-            checkpoint=str(plain["checkpoint"]),
-            temperature=float(cast(float, plain["temperature"])),
-            reports={split: Report.from_json(json.dumps(report)) for split, report in reports.items()},
-            extras=cast(dict[str, Plain], plain["extras"]),
+            checkpoint=found["checkpoint"],
+            temperature=float(found["temperature"]),
+            reports={split: Report.from_dict(report) for split, report in found["reports"].items()},
+            extras=found["extras"],
         )
 
 
@@ -102,9 +101,21 @@ class Record:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Record:
         """The inverse of `to_dict`."""
-        if plain.get("format") != FORMAT:
-            raise SpecError(f"a record of format {FORMAT} was expected; {plain.get('format')!r} came")
-        values = {key: value for key, value in plain.items() if key not in ("format", "subjects", "history")}
-        subjects = tuple(map(Subject.from_dict, cast(list[dict[str, Plain]], plain["subjects"])))
-        history = tuple(cast(list[dict[str, Plain]], plain["history"]))
-        return cls(**values, subjects=subjects, history=history)  # type: ignore[arg-type]
+        found = checked(plain, "a record", {"format": WHOLE})
+        if found["format"] != FORMAT:
+            raise SpecError(f"expected a record of format {FORMAT}, got {found['format']!r}")
+        checked(plain, "a record", _RECORD, _OPTIONAL)
+        if more := sorted(map(str, found.keys() - _RECORD.keys() - {"format"})):
+            raise SpecError(f"expected a record with the keys {', '.join(_RECORD)}; got {', '.join(more)} as well")
+        values = {key: value for key, value in found.items() if key not in ("format", "subjects", "history")}
+        subjects = tuple(map(Subject.from_dict, found["subjects"]))
+        history = tuple(checked(row, "a row of the history", {}) for row in found["history"])
+        return cls(**values, subjects=subjects, history=history)
+
+
+_SUBJECT = {"checkpoint": TEXT, "temperature": NUMBER, "reports": OBJECT, "extras": OBJECT}
+_RECORD = {
+    "run": TEXT, "condition": TEXT, "axes": OBJECT, "seed": WHOLE, "spec": OBJECT, "subjects": LIST, "history": LIST,
+    "environment": OBJECT, "seconds": NUMBER, "peak_memory": WHOLE,
+}  # fmt: skip
+_OPTIONAL = ("environment", "seconds", "peak_memory")

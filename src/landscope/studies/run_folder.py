@@ -26,7 +26,16 @@ from pathlib import Path
 from textwrap import shorten
 from typing import cast
 
-from landscope.core.errors import ClaimError, DataFileError, MissingExtraError, RunStoppedError, StoreError
+from landscope.core.errors import (
+    ClaimError,
+    DamagedFileError,
+    DataFileError,
+    MissingExtraError,
+    RunStoppedError,
+    StoreError,
+)
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import OBJECT, checked
 from landscope.core.schema import Plain
 from landscope.studies import locks
 from landscope.studies.canonical import run_key, strict
@@ -63,7 +72,7 @@ class RunFolder:
     def spec(self) -> dict[str, Plain]:
         """What is to be done."""
         try:
-            spec = json.loads(self.path("spec.json").read_bytes())
+            spec = checked(parse_json(self.path("spec.json").read_bytes()), "a spec", {})
             if run_key(spec) != self.key:
                 raise ValueError("it does not give the key that its folder is named for")
         except (OSError, ValueError) as error:
@@ -166,7 +175,13 @@ class RunFolder:
         content = self._record_bytes()
         if content is None:
             raise StoreError(f"the run {self.key} has no whole record; run the study again to make it")
-        return cast(dict[str, Plain], json.loads(content)["record"])
+        try:
+            found = checked(parse_json(content), "what `finish` wrote", {"record": OBJECT})
+        except ValueError as error:
+            raise DamagedFileError(
+                f"{self.path('record.json')} is not the record of a run: {error}. Move the folder away and run the study again"
+            ) from error
+        return cast(dict[str, Plain], found["record"])
 
     def _record_bytes(self) -> bytes | None:
         try:

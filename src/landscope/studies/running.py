@@ -6,7 +6,6 @@ that is stopped at any moment goes on from there.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,8 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from landscope.core.checkpoints import load_weights, read_weights
-from landscope.core.errors import SpecError
+from landscope.core.errors import SpecError, StoreError
 from landscope.core.estimate import Estimate
+from landscope.core.json_text import parse_json
 from landscope.core.schema import Plain, build
 from landscope.studies import stopping
 from landscope.studies.consistency import outputs_file
@@ -115,7 +115,7 @@ def _subjects(run: RunFolder, gauge: Gauge, models: Mapping[str, Weights], figur
         if same is None:
             _measure_all(run, gauge, checkpoint, weights, figures=figures and number == 0)
         for file in _files(spec, same or checkpoint):
-            subject = Subject.from_dict(json.loads(run.path(file).read_text()))
+            subject = _kept_subject(run.path(file))
             yield subject if same is None else _renamed(subject, checkpoint)
 
 
@@ -148,6 +148,13 @@ def _are_same(one: Weights, other: Weights) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def _kept_subject(path: Path) -> Subject:
+    try:
+        return Subject.from_dict(cast("dict[str, Plain]", parse_json(path.read_bytes())))
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged: {error}. Remove it and resume: the model is measured again") from error
+
+
 def _renamed(subject: Subject, checkpoint: str) -> Subject:
     """What was measured of the same weights under another name, without what is shown for one model only."""
     extras = {name: extra for name, extra in subject.extras.items() if name not in FIGURES}
@@ -160,4 +167,8 @@ def _note_seconds(run: RunFolder, seconds: float) -> None:
 
 def _seconds_before(run: RunFolder) -> float:
     path = run.path("state/seconds.json")
-    return float(json.loads(path.read_text())) if path.exists() else 0.0
+    try:
+        noted = parse_json(path.read_bytes()) if path.exists() else 0.0
+    except ValueError:  # only a time: the run is worth more than it
+        return 0.0
+    return float(noted) if isinstance(noted, int | float) else 0.0

@@ -17,6 +17,8 @@ from enum import Enum
 from pathlib import Path
 
 from landscope.core.errors import StoreError, UnknownNameError
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import WHOLE, checked
 from landscope.core.schema import Plain
 from landscope.studies import locks
 from landscope.studies.canonical import canonical_json, run_key, strict
@@ -129,10 +131,10 @@ class Store:
 
     def _check_format(self) -> None:
         try:
-            found = json.loads((self.root / "store.json").read_bytes())["format"]
+            found = checked(parse_json((self.root / "store.json").read_bytes()), "a store", {"format": WHOLE})["format"]
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             found = "a damaged one"
         if found != FORMAT:
             raise StoreError(
@@ -142,7 +144,7 @@ class Store:
 
     def _same(self, key: str, spec: Mapping[str, object], there: bytes) -> bool:
         try:
-            other = json.loads(there)
+            other = parse_json(there)
         except ValueError:
             return False  # none, or torn by a disk: it is written anew
         if not isinstance(other, dict) or run_key(other) != key:

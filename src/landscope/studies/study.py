@@ -12,8 +12,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from landscope.core.documents import read_document
-from landscope.core.errors import DataFileError, SpecError
+from landscope.core.errors import DamagedFileError, DataFileError, SpecError
 from landscope.core.importing import is_import, source_version
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import OBJECT, TEXT, checked
 from landscope.core.schema import Path, Plain, build, to_plain
 from landscope.data import status as data_status
 from landscope.studies.canonical import run_key
@@ -36,6 +38,7 @@ __all__ = ["WORK", "Progress", "Study"]
 WORK = "landscope.studies.running:work"
 """What a worker calls for every run."""
 STUDY_FILE = "study.json"
+_KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
 TIMED_RUNS = 32
 """About so many of the runs that are done are read to tell how long one takes."""
 
@@ -105,14 +108,14 @@ class Study:
         """The study that `save` kept in a folder; its data need not be there any more."""
         place = FilePath(folder) / STUDY_FILE
         try:
-            kept = json.loads(place.read_text(encoding="utf-8"))
-            spec, versions = kept["spec"], kept["versions"]
+            kept = checked(parse_json(place.read_bytes()), "a study", _KEPT)
+            spec, versions = kept["spec"], dict(kept["versions"])
             root = (FilePath(folder) / kept["store"]).resolve()
         except FileNotFoundError:
             raise SpecError(
                 f"{folder} holds no study ({STUDY_FILE} is not there); `landscope study run` makes one"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error
         return cls(build(StudySpec, spec, {(): str(place)}), root, versions=versions)
 
@@ -150,7 +153,8 @@ class Study:
         states = [status.state for status in statuses.values()]
         done = [key for key, status in statuses.items() if status.state is RunState.DONE]
         some = done[:: max(1, len(done) // TIMED_RUNS)]
-        seconds = [float(record["seconds"]) for _, record in self.store.records(some)]  # type: ignore[arg-type]
+        times = [record.get("seconds") for _, record in self.store.records(some)]
+        seconds = [float(time) for time in times if isinstance(time, int | float)]
         counts = {state: states.count(state) for state in RunState if state in states}
         return Progress(len(self.runs), counts, median(seconds) if seconds else None)
 
@@ -160,8 +164,16 @@ class Study:
 
     def records(self) -> list[Record]:
         """The records of the runs that are done, named as this study names them, in its order."""
-        records = [self._named(key, Record.from_dict(plain)) for key, plain in self._stored()]
+        records = [self._named(key, self._record(key, plain)) for key, plain in self._stored()]
         return with_consistency(records, self.store)
+
+    def _record(self, key: str, plain: Mapping[str, Plain]) -> Record:
+        try:
+            return Record.from_dict(plain)
+        except SpecError as error:
+            raise DamagedFileError(
+                f"{self.store.run(key).path('record.json')}: {error}. Move the folder away and run the study again"
+            ) from error
 
     def _named(self, key: str, record: Record) -> Record:
         run: RunSpec = self.runs[key]

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from landscope.core.errors import TrainingError
 from landscope.core.files import write_whole, writing
+from landscope.core.json_text import parse_json
 from landscope.core.schema import Plain
 
 __all__ = ["forget_state", "load_state", "read_tensors", "save_state", "write_json", "write_tensors"]
@@ -57,8 +58,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Plain]:
         text = about[_KEY]
         if about[_SUM] != str(_checksum(tensors, text)):
             raise ValueError("its checksum is wrong")
-        plain: Plain = json.loads(text or tensors.pop(_KEY).numpy().tobytes())
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        plain = parse_json(text or tensors.pop(_KEY).numpy().tobytes(), finite=False)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise TrainingError(f"{path} is damaged or was not written by landscope: {error}") from error
     return tensors, plain
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from landscope.core.errors import SpecError
+from landscope.core.json_text import parse_json
 from landscope.core.schema import Plain, to_plain
 from landscope.training.checkpoint import write_json
 from landscope.training.result import SPEC, forget_result
@@ -23,7 +24,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
         raise SpecError(f"{path} is a file; the folder of a run was expected")
     if resume and (path / SPEC).is_file():
         try:
-            there: Plain = json.loads((path / SPEC).read_text(encoding="utf-8"))
+            there = parse_json((path / SPEC).read_bytes(), finite=False)
         except (OSError, ValueError) as error:
             raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
         if differ := list(differences(there, own)):

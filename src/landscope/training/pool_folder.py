@@ -7,7 +7,6 @@ chunk-000/ …             the checkpoint of members that are under way together
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import warnings
@@ -20,6 +19,8 @@ import torch
 from torch import nn
 
 from landscope.core.errors import SpecError
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import TEXT, checked
 from landscope.training.checkpoint import load_state, write_json
 from landscope.training.folders import prepare_folder
 from landscope.training.given import require_same
@@ -63,8 +64,8 @@ class PoolFolder:
         if path is None or not path.is_file():
             return None
         try:
-            return cast(Way, json.loads(path.read_text(encoding="utf-8"))["way"])
-        except (OSError, ValueError, KeyError) as error:
+            return cast(Way, checked(parse_json(path.read_bytes()), "a pool", {"way": TEXT})["way"])
+        except (OSError, ValueError) as error:
             raise SpecError(
                 f"{path} is damaged: {error}. Choose another folder, or begin anew with resume=False"
             ) from error

@@ -11,16 +11,17 @@ history.json                     the history, the scores, why the run ended: wri
 from __future__ import annotations
 
 import copy
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from landscope.core.errors import TrainingError
+from landscope.core.json_text import parse_json
+from landscope.core.plain_objects import LIST, NUMBER, OBJECT, TEXT, checked
 from landscope.core.schema import Plain, to_plain
 from landscope.training.checkpoint import forget_state, read_tensors, write_json, write_tensors
 from landscope.training.given import require_same
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Trained", "forget_result", "load_result", "save_result", "save_snapshot", "with_weights"]
 
 SPEC, HISTORY, WEIGHTS = "spec.json", "history.json", ("final", "best", "average")
+_CONTENT = {"stopped": TEXT, "seconds": NUMBER, "scores": OBJECT, "history": LIST, "given": OBJECT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +138,13 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
     if not path.is_file():
         return None
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        history, scores, there = content["history"], content["scores"], content["given"]
-    except (OSError, ValueError, KeyError) as error:
+        content = checked(parse_json(path.read_bytes(), finite=False), "a history", _CONTENT)
+        history = [
+            dict(checked(row, "a row of the history", {"step": NUMBER, "epoch": NUMBER})) for row in content["history"]
+        ]
+        scores = {name: checked(of, "scores", {}) for name, of in content["scores"].items()}
+        there = content["given"]
+    except (OSError, ValueError) as error:
         raise TrainingError(f"{path} is damaged: {error}. Train anew with resume=False") from error
     require_same(folder, there, given)
 

@@ -6,6 +6,7 @@ pickled batch is `{"data": uint8 (n, 3072), "labels" | "fine_labels": [...]}`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,13 +22,12 @@ Labels = Literal["labels", "coarse_labels", "fine_labels"]
 _PIXELS = 3 * 32 * 32
 
 
-def _checked_labels(labels: npt.NDArray[np.int64], n_classes: int, path: Path) -> npt.NDArray[np.int64]:
-    if labels.size and not 0 <= labels.min() <= labels.max() < n_classes:
+def _checked_labels(labels: Sequence[int], n_classes: int, path: Path) -> npt.NDArray[np.int64]:
+    if wrong := sum(not 0 <= label < n_classes for label in labels):
         raise DamagedFileError(
-            f"{path}: labels run from {labels.min()} to {labels.max()}, outside 0 … {n_classes - 1}; the file is "
-            "damaged or of another set"
+            f"{path}: {wrong:,} of {len(labels):,} labels are outside 0 … {n_classes - 1}; the file is damaged or of another set"
         )
-    return labels
+    return np.asarray(labels, np.int64)
 
 
 def parse_binary(
@@ -41,7 +41,7 @@ def parse_binary(
             "truncated or of another set"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, header + _PIXELS)
-    labels = records[:, 1 if kind == "fine_labels" else 0].astype(np.int64)
+    labels = records[:, 1 if kind == "fine_labels" else 0].tolist()
     return records[:, header:].reshape(-1, 3, 32, 32), _checked_labels(labels, n_classes, path)
 
 
@@ -57,4 +57,4 @@ def parse_python(
         raise DamagedFileError(f"{path}: 'data' is no array of bytes of shape (n, {_PIXELS})")
     if not (isinstance(labels, list) and len(labels) == len(data) and all(type(label) is int for label in labels)):
         raise DamagedFileError(f"{path}: {kind!r} is no list of {len(data)} whole numbers")
-    return data.reshape(-1, 3, 32, 32), _checked_labels(np.asarray(labels, np.int64), n_classes, path)
+    return data.reshape(-1, 3, 32, 32), _checked_labels(labels, n_classes, path)

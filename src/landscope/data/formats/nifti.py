@@ -1,7 +1,8 @@
 """NIfTI-1 volumes, the single-file form (`.nii`, zipped or not), without a library.
 
 The header has 348 bytes: sizes at 40, type code at 70, voxel spacing at 76, offset of the data at 108, slope and
-intercept at 112 and 116, the magic `n+1` at 344. Its first number tells the byte order.
+intercept at 112 and 116, the magic `n+1` at 344. Its first number tells the byte order. A slope of 0, or one that is not
+finite, means that the voxels are not scaled at all; an intercept that is NaN means none.
 """
 
 from __future__ import annotations
@@ -45,14 +46,19 @@ def parse_nifti(content: bytes, path: Path) -> Volume:
     if not (3 <= dims[0] <= 7 and min(dims[1:4]) > 0 and all(n == 1 for n in dims[4 : dims[0] + 1])):
         raise DamagedFileError(f"{path}: dimensions {dims[1 : max(dims[0], 0) + 1]} are not those of one volume")
     dtype = np.dtype(order + _TYPES[code])
+    if not (offset >= 348 and offset.is_integer()):
+        raise DamagedFileError(f"{path}: its voxels begin at byte {offset:g}; expected a whole number of 348 or more")
     start, needed = int(offset), math.prod(dims[1:4]) * dtype.itemsize
-    if start < 348 or len(content) - start < needed:
+    if len(content) - start < needed:
         raise DamagedFileError(
             f"{path}: its header promises {needed:,} bytes of voxels from byte {start}, "
             f"{max(0, len(content) - start):,} are there; it is truncated"
         )
+    if not (all(map(math.isfinite, spacing)) and not math.isinf(intercept)):
+        raise DamagedFileError(f"{path}: its spacing {spacing} and intercept {intercept} must be finite; it is damaged")
     flat = np.frombuffer(content, dtype, count=math.prod(dims[1:4]), offset=start)
-    voxels = flat.reshape(dims[3], dims[2], dims[1]).astype(np.float32)
-    if slope not in (0.0, 1.0) or intercept:
-        voxels = voxels * np.float32(slope or 1.0) + np.float32(intercept)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond float32 is infinite
+        voxels = flat.reshape(dims[3], dims[2], dims[1]).astype(np.float32)
+        if slope and math.isfinite(slope):
+            voxels = voxels * np.float32(slope) + np.float32(0.0 if math.isnan(intercept) else intercept)
     return Volume(voxels, (abs(spacing[2]) or 1.0, abs(spacing[1]) or 1.0, abs(spacing[0]) or 1.0))

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from landscope.data.safe_pickle import loads
 
 __all__ = ["PARTS", "CitationGraph", "parse_planetoid"]
 
+_ENTRIES = 2**28
+"""Of a matrix that is written out in full; Cora's has four million."""
 PARTS = ("x", "y", "allx", "ally", "tx", "ty", "graph", "test.index")
 
 
@@ -38,11 +41,21 @@ class CitationGraph:
 def _rows(item: object, path: Path) -> npt.NDArray[np.float32]:
     if not isinstance(item, scipy.sparse.csr_matrix):
         raise DamagedFileError(f"{path}: holds a {type(item).__name__} where a sparse matrix was expected")
+    if math.prod(item.shape) > _ENTRIES:
+        raise DamagedFileError(
+            f"{path}: a matrix of {item.shape[0]:,}×{item.shape[1]:,} is not one of a citation graph"
+        )
     return np.asarray(item.toarray(), np.float32)
 
 
 def _one_hot(item: object, path: Path, n: int) -> npt.NDArray[np.int64]:
-    if not (isinstance(item, np.ndarray) and item.ndim == 2 and len(item) == n and (item.sum(1) == 1).all()):
+    if not (
+        isinstance(item, np.ndarray)
+        and item.ndim == 2
+        and len(item) == n
+        and ((item == 0) | (item == 1)).all()
+        and (item.sum(1) == 1).all()
+    ):
         raise DamagedFileError(f"{path}: is no one-hot table of {n} labels")
     return np.asarray(item, np.int64)
 
@@ -50,9 +63,10 @@ def _one_hot(item: object, path: Path, n: int) -> npt.NDArray[np.int64]:
 def _edges(item: object, path: Path, n: int) -> npt.NDArray[np.int64]:
     if not (isinstance(item, dict) and all(isinstance(neighbours, list) for neighbours in item.values())):
         raise DamagedFileError(f"{path}: is no dictionary of lists of neighbours")
-    pairs = np.array([(a, b) for a, neighbours in item.items() for b in neighbours if a != b])
-    if pairs.ndim != 2 or pairs.dtype.kind != "i" or not 0 <= pairs.min() <= pairs.max() < n:
+    named = [(a, b) for a, neighbours in item.items() for b in neighbours]
+    if not named or not all(type(node) is int and 0 <= node < n for pair in named for node in pair):
         raise DamagedFileError(f"{path}: names nodes outside 0 … {n - 1}")
+    pairs = np.array([(a, b) for a, b in named if a != b], np.int64).reshape(-1, 2)
     return np.ascontiguousarray(np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0).T)
 
 
@@ -71,7 +85,7 @@ def parse_planetoid(
     n_train, n = len(_rows(part("x"), path("x"))), len(rest) + len(tested)
     try:
         test = np.array([int(line) for line in read("test.index").split()], np.int64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise DamagedFileError(f"{path('test.index')}: a line is no node number ({error})") from error
     if len(tested) != len(test) or not np.array_equal(np.sort(test), np.arange(len(rest), n)):
         raise DamagedFileError(
