@@ -72,7 +72,7 @@ def run(
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs with an estimate of time; do nothing.")
+        bool, typer.Option("--dry-run", help="List the runs with an estimate of time; do nothing, and call nothing that SPEC names.")
     ] = False,
     with_report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
     as_json: Json = False,
@@ -91,7 +91,7 @@ def run(
     document = read_document(spec)
     checked = build(StudySpec, document.content, document.place)
     folder = target_folder(into or Path("studies") / checked.name)
-    made = Study(checked, store or folder, document.place)
+    made = Study(checked, store or folder, document.place, imports=not dry_run)
     asked = chosen(made.runs, only or ())
     if dry_run:
         made.runs = {key: one for key, one in made.runs.items() if key in asked}
