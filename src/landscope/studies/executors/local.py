@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from landscope.core.errors import SpecError, StudyError
+from landscope.core.errors import SpecError, StoreGoneError, StudyError
 from landscope.core.importing import import_function
 from landscope.studies.executors.base import Job, OnEvent, Summary, ignore
 from landscope.studies.executors.card_sharing import multi_process_service, warn_of_parts
@@ -84,11 +84,15 @@ class LocalExecutor:
                 while course.unfinished or crew.working:
                     if stop.count:
                         raise KeyboardInterrupt
-                    crew.assign()
-                    crew.listen()
-                    course.look_elsewhere()
+                    with course.minding_the_store():
+                        crew.assign()
+                        crew.listen()
+                        course.look_elsewhere()
+            except StoreGoneError:
+                raise  # there is nothing to write a checkpoint to
             except BaseException:
-                crew.stop(stop)
+                with course.minding_the_store():
+                    crew.stop(stop)
                 raise
             finally:
                 crew.dismiss()
