@@ -112,7 +112,11 @@ def test_the_keys_of_a_dry_run_are_those_of_the_run(here: Path, call: Call, name
     "data",
     [
         {"name": "os:system", "command": "touch ran.txt"},
-        {"name": "landscope.core.importing:call_imported", "source": "os:system", "options": {"command": "touch ran.txt"}},
+        {
+            "name": "landscope.core.importing:call_imported",
+            "source": "os:system",
+            "options": {"command": "touch ran.txt"},
+        },
     ],
 )
 def test_a_command_in_a_spec_does_not_run(here: Path, call: Call, data: dict[str, object]) -> None:

@@ -76,7 +76,9 @@ def test_asked_to_stop_when_the_folder_is_gone(tmp_path: Path) -> None:
 
     store = Store(tmp_path / "s")
     with pytest.raises((StoreGoneError, KeyboardInterrupt)):
-        LocalExecutor(store, "store_work:work", workers=1, grace=1.0).run([Job.of({"seed": 1, "steps": 3})], on_event=stop)
+        LocalExecutor(store, "store_work:work", workers=1, grace=1.0).run(
+            [Job.of({"seed": 1, "steps": 3})], on_event=stop
+        )
     assert not store.root.exists()
 
 
@@ -150,4 +152,6 @@ def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
     _, err = study.communicate(timeout=60)
     assert study.returncode == 2
     assert "Traceback" not in err
-    assert err.strip().splitlines()[-1].startswith(f"landscope: error: the store {tmp_path / 's'} is not there any more")
+    assert (
+        err.strip().splitlines()[-1].startswith(f"landscope: error: the store {tmp_path / 's'} is not there any more")
+    )

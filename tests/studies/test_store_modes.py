@@ -30,7 +30,10 @@ STUDY = {
     },
     "axes": {"rate": {"optimizer.lr": [0.1, 1e30]}},
     "seeds": 1,
-    "measuring": {"splits": {"train": ["loss"], "test": ["loss"]}, "checkpoints": ["final", "best", "average", "step 1"]},
+    "measuring": {
+        "splits": {"train": ["loss"], "test": ["loss"]},
+        "checkpoints": ["final", "best", "average", "step 1"],
+    },
 }
 
 

@@ -75,7 +75,10 @@ def run(
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs with an estimate of time; do nothing, and call nothing that SPEC names.")
+        bool,
+        typer.Option(
+            "--dry-run", help="List the runs with an estimate of time; do nothing, and call nothing that SPEC names."
+        ),
     ] = False,
     with_report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
     as_json: Json = False,

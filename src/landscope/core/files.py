@@ -70,7 +70,7 @@ def write_whole(path: Path, content: bytes, *, flush: bool = True) -> None:
 
 
 def _mode_of_new(path: Path) -> int:
-    """The mode that a file made beside `path` gets: the umask's, or that which the folder gives; asking the umask would set it."""
+    """The mode that a file made beside `path` gets: the umask's, or the folder's own. To ask for the umask is to set it."""
     probe = aside_of(path)
     try:
         probe.touch(exist_ok=False)

@@ -16,14 +16,15 @@ SAFE = ("-P",) if sys.version_info >= (3, 11) else ()
 
 def leave_current_folder() -> None:
     """Undo what `python -m landscope` did to the path, before anything else is imported."""
-    if sys.argv[:1] == ["-m"] and not getattr(sys.flags, "safe_path", False):  # while Python looks for the module to run
+    started_by_name = sys.argv[:1] == ["-m"]  # only while Python looks for the module to run
+    if started_by_name and not getattr(sys.flags, "safe_path", False):
         module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
         if module.partition(".")[0] == __name__.partition(".")[0] and sys.path[:1] == [_here()]:
             del sys.path[0]
 
 
 def search_path() -> str:
-    """PYTHONPATH of a process that finds what this one finds; the current folder last, unless PYTHONPATH itself says otherwise."""
+    """PYTHONPATH of a process that finds what this one finds; the current folder last, unless PYTHONPATH names it."""
     here = _here()
     asked = {os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path}
     others = [path for path in sys.path if path and (path != here or here in asked)]

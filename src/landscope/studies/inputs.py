@@ -12,10 +12,9 @@ from contextlib import redirect_stdout
 
 from landscope.core.errors import DataFileError, MissingExtraError
 from landscope.core.importing import is_import
-from landscope.core.schema import build, to_plain
+from landscope.core.schema import to_plain
 from landscope.models import MODELS
 from landscope.studies.canonical import canonical_json
-from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState
 from landscope.studies.study import Study
 from landscope.training.rows import load_rows
@@ -28,10 +27,9 @@ __all__ = ["check_inputs", "functions_of"]
 def functions_of(study: Study) -> dict[str, str]:
     """Every function that running the study imports and calls because its spec names it, and what it is for; nothing is run.
 
-    >>> import tempfile
-    >>> spec = {"name": "own", "training": {"data": {"name": "os:system", "command": "true"}, "model": "mlp"}}
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     functions_of(Study(build(StudySpec, spec), root, imports=False))
+    >>> from landscope.studies.spec import StudySpec
+    >>> spec = StudySpec(name="own", training={"data": {"name": "os:system", "command": "true"}, "model": "mlp"})
+    >>> functions_of(Study(spec, "no/such/folder", imports=False))
     {'os:system': 'data'}
     """
     taken = study.spec.checkpoints

@@ -41,8 +41,8 @@ class LocalExecutor:
     """Do runs on this machine.
 
     A worker that dies (the kernel's out-of-memory killer, a crash in a library), also while it starts, costs its present run
-    one of `attempts` and nothing else. Where memory was the cause, fewer workers go on; none is begun where the largest run seen so far would
-    not fit into what is free.
+    one of `attempts` and nothing else. Where memory was the cause, fewer workers go on; none is begun where the largest run
+    seen so far would not fit into what is free.
     """
 
     store: Store
