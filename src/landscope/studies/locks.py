@@ -75,7 +75,7 @@ def read(folder: Path, number: int) -> Attempt:
         plain = json.loads(content)
         owner = Owner.from_dict(plain["owner"])
         return Attempt(number, owner, float(plain["since"]), beat, str(plain["outcome"]), str(plain["error"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return Attempt(number, None, beat, beat)
 
 

@@ -73,7 +73,7 @@ class RunFolder:
             spec = json.loads(self.path("spec.json").read_bytes())
             if run_key(spec) != self.key:
                 raise ValueError("it does not give the key that its folder is named for")
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise StoreError(
                 f"{self.path('spec.json')} cannot be read: {error}. Add the spec to the store again"
             ) from error

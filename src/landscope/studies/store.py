@@ -147,7 +147,7 @@ class Store:
             found = json.loads((self.root / "store.json").read_bytes())["format"]
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             found = "a damaged one"
         if found != FORMAT:
             raise StoreError(
@@ -158,7 +158,7 @@ class Store:
     def _same(self, key: str, spec: Mapping[str, object], there: bytes) -> bool:
         try:
             other = json.loads(there)
-        except (ValueError, RecursionError):
+        except ValueError:
             return False  # none, or torn by a disk: it is written anew
         if not isinstance(other, dict) or run_key(other) != key:
             return False
