@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from landscope.core.documents import read_document
-from landscope.core.errors import SpecError
+from landscope.core.errors import LandscopeError, SpecError
 from landscope.core.limits import DEEPEST, LARGEST_FILE
 from landscope.core.schema import build, conform
 from landscope.studies.grid import runs_of
@@ -219,5 +219,5 @@ def test_too_many_runs_are_refused_before_they_are_made(tmp_path: Path, text: st
 def test_a_kept_study_that_nests_without_end_is_refused(tmp_path: Path) -> None:
     for spec in ('{"a":' * 100_000 + "1" + "}" * 100_000, '{"name": "\\ud800", "training": {"model": "mlp"}}'):
         (tmp_path / "study.json").write_text(f'{{"store": ".", "versions": {{}}, "spec": {spec}}}')
-        with pytest.raises(SpecError, match=r"study\.json"):
+        with pytest.raises(LandscopeError, match=r"study\.json"):
             Study.open(tmp_path)
