@@ -8,13 +8,13 @@ tensor was written to, so whether a gradient is still the one that was seen befo
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["Adding", "Noted", "Slots", "empty_slots", "filled", "same_direction"]
 
@@ -39,14 +39,15 @@ class Noted:
     """
 
     def __init__(self, params: Iterable[Tensor] = ()) -> None:
-        self._versions = WeakTensorKeyDictionary()
-        for param in params:
-            if param.grad is not None:
-                self._versions[param.grad] = param.grad._version
+        grads = [param.grad for param in params]
+        self._seen = {id(grad): (weakref.ref(grad), grad._version) for grad in grads if grad is not None}
 
     def holds(self, grad: Tensor | None) -> bool:
         """Whether this is a gradient that was noted, untouched."""
-        return grad is not None and self._versions.get(grad) == grad._version
+        if grad is None or id(grad) not in self._seen:
+            return False
+        alive, version = self._seen[id(grad)]
+        return alive() is grad and version == grad._version
 
 
 class Adding:

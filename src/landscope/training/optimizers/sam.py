@@ -57,7 +57,7 @@ from landscope.training.optimizers.around import Around
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
 from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_direction
 from landscope.training.optimizers.passes import accumulate_gradients, without_averaging
-from landscope.training.optimizers.statistics import frozen_statistics, repeated_statistics
+from landscope.training.optimizers.statistics import frozen_statistics, layers_holding, modules_called, repeated_statistics
 
 __all__ = ["SAM"]
 
@@ -90,6 +90,8 @@ class SAM(Around):
     """Between `first_step` and `second_step`, if the first did not clear: whether gradients at w are being added to."""
     _left: Noted | None = None
     """The gradients that the last step left behind."""
+    _hidden: nn.ModuleList | None = None
+    """Layers with running statistics that run compiled, where nobody sees them called; looked for once."""
 
     def __init__(
         self,
@@ -185,13 +187,9 @@ class SAM(Around):
                 "GradScaler, scaled_step."
             )
         self._refuse_perturbed("step")
-        loss = self._evaluate_here(closure, model)
-        with (
-            self._perturbed(self._ascent()),
-            frozen_statistics(model),
-            empty_slots(self._params()),
-            torch.enable_grad(),
-        ):
+        with self._looking_for_layers(model):
+            loss = self._evaluate_here(closure, model)
+        with self._perturbed(self._ascent(), model), empty_slots(self._params()), torch.enable_grad():
             closure()
         self._descend(None, max_norm)
         return loss
@@ -212,10 +210,11 @@ class SAM(Around):
         scaler is updated.
         """
         self.zero_grad()
-        loss = accumulate_gradients(closure, self._params(), scaler)
+        with self._looking_for_layers(model):
+            loss = accumulate_gradients(closure, self._params(), scaler)
         climb = self._ascent()
         if climb.norm.isfinite():  # otherwise the scaler has to see these gradients
-            with self._perturbed(climb), frozen_statistics(model):
+            with self._perturbed(climb, model):
                 self.zero_grad()
                 accumulate_gradients(closure, self._params(), scaler)
         self._descend(scaler, max_norm)
@@ -252,7 +251,7 @@ class SAM(Around):
             share = weight / sum(weights)
             sum_so_far = [param.grad for param in params]
             self.zero_grad()
-            with without_averaging(model):
+            with without_averaging(model), self._looking_for_layers(model):
                 losses.append(share * accumulate_gradients(closure, params, scaler, share))
             climb = self._ascent()
             with ExitStack() as stack:
@@ -260,8 +259,9 @@ class SAM(Around):
                 if scaler is None or climb.norm.isfinite():
                     for param, grad in zip(params, sum_so_far, strict=True):
                         param.grad = grad
-                    stack.enter_context(self._perturbed(climb))
-                stack.enter_context(frozen_statistics(model))
+                    stack.enter_context(self._perturbed(climb, model))
+                else:
+                    stack.enter_context(self._still(model))
                 if len(losses) < len(closures):
                     stack.enter_context(without_averaging(model))
                 accumulate_gradients(closure, params, scaler, share)
@@ -298,7 +298,13 @@ class SAM(Around):
         if not filled(before):
             with empty_slots(param for param in params if left.holds(param.grad)), torch.enable_grad():
                 return closure()
-        with repeated_statistics(model) as put_back, empty_slots(params):
+        if model is None and self._hidden is None:
+            self._hidden = nn.ModuleList(layers_holding(params))
+        with (
+            repeated_statistics(model) as put_back,
+            repeated_statistics(self._hidden or nn.ModuleList()) as put_back_hidden,
+            empty_slots(params),
+        ):
             adding = Adding(params)
             try:
                 with torch.enable_grad():
@@ -307,8 +313,10 @@ class SAM(Around):
                 adding.close()
         if same_direction(before, [param.grad for param in params]):
             put_back()
+            put_back_hidden()
         elif not adding.cleared:
             put_back()
+            put_back_hidden()
             for param, grad in zip(params, before, strict=True):
                 param.grad = grad
             raise StepOrderError(
@@ -339,12 +347,30 @@ class SAM(Around):
         torch.clear_autocast_cache()  # autocast around both passes would hand the second one the first one's weights
 
     @contextmanager
-    def _perturbed(self, climb: Ascent) -> Iterator[None]:
+    def _perturbed(self, climb: Ascent, model: nn.Module | None) -> Iterator[None]:
         try:
             self._climb(climb)
-            yield
+            with self._still(model):
+                yield
         finally:
             self.restore()
+
+    @contextmanager
+    def _looking_for_layers(self, model: nn.Module | None) -> Iterator[None]:
+        """Around a first pass: if no module is seen called in it, look for the layers that the second must not move."""
+        if model is not None or self._hidden is not None:
+            yield
+            return
+        with modules_called() as met:
+            yield
+        if self._hidden is None:
+            self._hidden = nn.ModuleList([] if met else layers_holding(self._params()))
+
+    @contextmanager
+    def _still(self, model: nn.Module | None) -> Iterator[None]:
+        """A second pass, in which no running statistics move."""
+        with frozen_statistics(model), frozen_statistics(self._hidden or nn.ModuleList()):
+            yield
 
     def _descend(self, scaler: GradScaler | None, max_norm: float | None) -> None:
         if max_norm is not None:
