@@ -33,7 +33,12 @@ class Task(lightning.LightningModule):
 def fit(task: Task, folder: Path, **options: object) -> None:
     pieces = [batch(seed=seed) for seed in range(BATCHES)]
     rows = TensorDataset(torch.cat([x for x, _ in pieces]), torch.cat([y for _, y in pieces]))
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", default_root_dir=folder, **quiet, **options)

@@ -42,7 +42,11 @@ class Around(Optimizer):
         base = base_optimizer(params, **base_options)
         if not isinstance(base, Optimizer):
             raise TypeError(f"base_optimizer must make a torch.optim.Optimizer, but made a {type(base).__name__}")
-        if any(option.default is option.empty for option in signature(base.step).parameters.values() if option.kind in NAMED):
+        if any(
+            option.default is option.empty
+            for option in signature(base.step).parameters.values()
+            if option.kind in NAMED
+        ):
             raise TypeError(
                 f"{type(base).__name__} cannot step without a closure: it evaluates the loss itself, which "
                 f"{type(self).__name__} has to do. Choose a base optimizer that steps by the gradients it is given."

@@ -97,9 +97,11 @@ def empty_slots(params: Iterable[Tensor]) -> Iterator[None]:
     >>> w.grad
     tensor([2.])
     """
-    emptied = [param for param in params if param.grad is not None]
-    for param in emptied:
-        param.grad = torch.zeros_like(param.grad)
+    emptied = []
+    for param in params:
+        if param.grad is not None:
+            param.grad = torch.zeros_like(param.grad)
+            emptied.append(param)
     zeros = Noted(emptied)
     yield
     for param in emptied:
@@ -109,7 +111,9 @@ def empty_slots(params: Iterable[Tensor]) -> Iterator[None]:
 
 def filled(grads: Sequence[Tensor | None]) -> bool:
     """Whether any entry is not zero."""
-    counts = [torch.count_nonzero(g) if g.layout == torch.strided else torch.tensor(g._nnz()) for g in grads if g is not None]
+    counts = [
+        torch.count_nonzero(g) if g.layout == torch.strided else torch.tensor(g._nnz()) for g in grads if g is not None
+    ]
     return bool(counts) and bool(torch.stack([count.to(counts[0].device) for count in counts]).any())
 
 

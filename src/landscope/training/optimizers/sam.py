@@ -55,9 +55,10 @@ from torch.optim.optimizer import ParamsT
 from landscope.core.errors import StepOrderError
 from landscope.training.optimizers.around import Around
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
+from landscope.training.optimizers.calls import first_call, owners, runs_compiled
 from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_direction
 from landscope.training.optimizers.passes import accumulate_gradients, without_averaging
-from landscope.training.optimizers.statistics import frozen_statistics, layers_holding, modules_called, repeated_statistics
+from landscope.training.optimizers.statistics import frozen_statistics, repeated_statistics
 
 __all__ = ["SAM"]
 
@@ -90,8 +91,8 @@ class SAM(Around):
     """Between `first_step` and `second_step`, if the first did not clear: whether gradients at w are being added to."""
     _left: Noted | None = None
     """The gradients that the last step left behind."""
-    _hidden: nn.ModuleList | None = None
-    """Layers with running statistics that run compiled, where nobody sees them called; looked for once."""
+    _owners: nn.ModuleList | None = None
+    """Modules that have our parameters, where calls cannot be watched; looked for once, empty where they can."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class SAM(Around):
         """
         self._climb(self._ascent())
         self._frozen = ExitStack()
-        self._frozen.enter_context(frozen_statistics(model, of=None if model else self._params()))
+        self._frozen.enter_context(frozen_statistics(model, of=self._params() if model is None else None))
         if zero_grad:
             self.zero_grad()
         else:
@@ -298,13 +299,9 @@ class SAM(Around):
         if not filled(before):
             with empty_slots(param for param in params if left.holds(param.grad)), torch.enable_grad():
                 return closure()
-        if model is None and self._hidden is None:
-            self._hidden = nn.ModuleList(layers_holding(params))
-        with (
-            repeated_statistics(model) as put_back,
-            repeated_statistics(self._hidden or nn.ModuleList()) as put_back_hidden,
-            empty_slots(params),
-        ):
+        if model is None and self._owners is None:
+            self._owners = nn.ModuleList(owners(params))
+        with repeated_statistics(self._known(model)) as put_back, empty_slots(params):
             adding = Adding(params)
             try:
                 with torch.enable_grad():
@@ -313,10 +310,8 @@ class SAM(Around):
                 adding.close()
         if same_direction(before, [param.grad for param in params]):
             put_back()
-            put_back_hidden()
         elif not adding.cleared:
             put_back()
-            put_back_hidden()
             for param, grad in zip(params, before, strict=True):
                 param.grad = grad
             raise StepOrderError(
@@ -357,19 +352,22 @@ class SAM(Around):
 
     @contextmanager
     def _looking_for_layers(self, model: nn.Module | None) -> Iterator[None]:
-        """Around a first pass: if no module is seen called in it, look for the layers that the second must not move."""
-        if model is not None or self._hidden is not None:
+        """Around a first pass: if modules run compiled in it, find those whose statistics the second must not move."""
+        if model is not None or self._owners is not None:
             yield
             return
-        with modules_called() as met:
+        with first_call() as met:
             yield
-        if self._hidden is None:
-            self._hidden = nn.ModuleList([] if met else layers_holding(self._params()))
+        if self._owners is None:
+            self._owners = nn.ModuleList([] if met and not runs_compiled(met[0]) else owners(self._params()))
+
+    def _known(self, model: nn.Module | None) -> nn.Module | None:
+        return model if model is not None or not self._owners else self._owners
 
     @contextmanager
     def _still(self, model: nn.Module | None) -> Iterator[None]:
         """A second pass, in which no running statistics move."""
-        with frozen_statistics(model), frozen_statistics(self._hidden or nn.ModuleList()):
+        with frozen_statistics(self._known(model)):
             yield
 
     def _descend(self, scaler: GradScaler | None, max_norm: float | None) -> None:

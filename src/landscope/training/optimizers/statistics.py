@@ -5,26 +5,22 @@ will be evaluated with belong to the weights it keeps, so only the first pass ma
 batch (Foret et al. 2021 do so too).
 
 An optimizer knows parameters, not modules. Where no model is named, the layers are found as they run: a hook sees every module
-that is called, and takes the layers of all that is inside it. Code that was compiled calls no hooks; its layers are looked for
-among the objects of the interpreter.
+that is called, and takes the layers of all that is inside it (`calls`).
 """
 
 from __future__ import annotations
 
-import gc
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from weakref import WeakSet
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.nn.modules.module import _global_forward_pre_hooks
-from torch.utils.hooks import RemovableHandle
 
-__all__ = ["frozen_statistics", "layers_holding", "modules_called", "repeated_statistics"]
+from landscope.training.optimizers.calls import calls_seen_by
+
+__all__ = ["frozen_statistics", "repeated_statistics"]
 
 NAMES = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -69,27 +65,6 @@ def repeated_statistics(model: nn.Module | None) -> Iterator[Callable[[], None]]
 
 
 @contextmanager
-def modules_called() -> Iterator[list[nn.Module]]:
-    """The first module that this thread calls inside, if any; none where all runs compiled."""
-    met: list[nn.Module] = []
-    with ExitStack() as stack:
-
-        def called(module: nn.Module) -> None:
-            met.append(module)
-            stack.close()  # what is compiled inside the module is compiled without the hook
-
-        stack.enter_context(_calls_seen_by(called))
-        yield met
-
-
-def layers_holding(params: Collection[Tensor]) -> list[nn.Module]:
-    """The layers with running statistics that have one of these parameters; a walk through all objects of the interpreter."""
-    own = {id(param) for param in params}
-    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module) and "_parameters" in vars(thing)]
-    return [m for m in modules if any(id(p) in own for p in m.parameters(recurse=False)) and _statistics(m)]
-
-
-@contextmanager
 def _reaching(
     model: nn.Module | None, of: Collection[Tensor] | None, act: Callable[[nn.Module], None]
 ) -> Iterator[None]:
@@ -112,48 +87,8 @@ def _reaching(
         reach(model)
         yield
         return
-    with _calls_seen_by(called):
+    with calls_seen_by(called):
         yield
-
-
-class _Watchers(threading.local):
-    """Who wants to know, in this thread, which modules are called."""
-
-    def __init__(self) -> None:
-        self.all: list[Callable[[nn.Module], None]] = []
-
-
-_watchers = _Watchers()
-_lock = threading.Lock()
-_watches = 0
-"""In all threads."""
-_KEY = RemovableHandle(_global_forward_pre_hooks).id
-"""Compiled code is compiled anew where the hooks have other keys, so it is one key for good."""
-
-
-def _called(module: nn.Module, _: object) -> None:
-    if not torch.compiler.is_compiling():
-        for watcher in tuple(_watchers.all):
-            watcher(module)
-
-
-@contextmanager
-def _calls_seen_by(watcher: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Inside, the watcher is told of every module that this thread is about to call, but for those that run compiled."""
-    global _watches
-    own = _watchers.all
-    own.append(watcher)
-    with _lock:
-        _watches += 1
-        _global_forward_pre_hooks[_KEY] = _called
-    try:
-        yield
-    finally:
-        own.remove(watcher)
-        with _lock:
-            _watches -= 1
-            if not _watches:
-                del _global_forward_pre_hooks[_KEY]
 
 
 def _statistics(layer: nn.Module) -> list[tuple[str, Tensor]]:
