@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
+from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 
 from landscope.core.errors import StepOrderError
 
-__all__ = ["accumulate_gradients", "without_averaging"]
+__all__ = ["accumulate_gradients", "unscaled_since", "without_averaging"]
 
 
 def accumulate_gradients(
@@ -51,6 +53,18 @@ def accumulate_gradients(
 
 def _told(loss: object) -> str:
     return "a tensor without a graph" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+
+
+def unscaled_since(scaler: GradScaler, optimizer: Optimizer, first: Tensor) -> bool:
+    """Whether the scaler unscaled the gradients that the optimizer has now under its name, and not those of length `first`.
+
+    It remembers that it did, not when: either the first gradients were longer by its scale, or those now are.
+    """
+    if not scaler.is_enabled() or scaler._per_optimizer_states[id(optimizer)]["stage"] is not OptState.UNSCALED:
+        return False
+    grads = [param.grad for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
+    now, then = float(get_total_norm(grads)), float(first)
+    return 0 < now < then < float("inf") if scaler.get_scale() > 1 else 0 < then < now < float("inf")
 
 
 def without_averaging(model: nn.Module | None) -> AbstractContextManager[None]:

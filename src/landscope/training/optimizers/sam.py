@@ -57,7 +57,7 @@ from landscope.training.optimizers.around import Around
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
 from landscope.training.optimizers.calls import first_call, owners, runs_compiled
 from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_direction
-from landscope.training.optimizers.passes import accumulate_gradients, without_averaging
+from landscope.training.optimizers.passes import accumulate_gradients, unscaled_since, without_averaging
 from landscope.training.optimizers.statistics import frozen_statistics, repeated_statistics
 
 __all__ = ["SAM"]
@@ -117,7 +117,9 @@ class SAM(Around):
         Until `second_step` or `restore`, running statistics stay where they are: those of `model`, or of what is called
         and has parameters of this optimizer.
         """
-        self._climb(self._ascent())
+        climb = self._ascent()
+        self._first_norm = climb.norm
+        self._climb(climb)
         self._frozen = ExitStack()
         self._frozen.enter_context(frozen_statistics(model, of=self._params() if model is None else None))
         if zero_grad:
@@ -143,6 +145,12 @@ class SAM(Around):
                 "the gradients at the perturbed weights were added to those of the first backward pass, which nobody had "
                 "cleared. No step was taken, and the weights are back. Call first_step(zero_grad=True), or zero_grad() "
                 "before the second backward pass."
+            )
+        if scaler is not None and unscaled_since(scaler, self, self._first_norm):
+            raise StepOrderError(
+                "the gradients at the perturbed weights are unscaled already, and second_step(scaler=...) would unscale them "
+                "again. No step was taken, and the weights are back. Call scaler.unscale_(optimizer.base_optimizer) instead "
+                "of scaler.unscale_(optimizer), or leave clipping to second_step(scaler=..., max_norm=...)."
             )
         self._descend(scaler, max_norm)
         if zero_grad:
