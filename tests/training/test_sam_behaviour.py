@@ -15,6 +15,7 @@ from torch import Tensor
 
 from landscope.core.errors import LandscopeError, StepOrderError
 from landscope.training.optimizers import SAM
+from landscope.training.optimizers.building import DecoupledSGD
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
@@ -74,6 +75,24 @@ def test_an_optimizer_instance_is_refused() -> None:
         SAM(model.parameters(), torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(TypeError, match="made a list"):
         SAM(model.parameters(), list)
+
+
+def test_a_base_that_needs_a_closure_is_refused() -> None:
+    with pytest.raises(TypeError, match="LBFGS cannot step without a closure"):
+        SAM(network().parameters(), torch.optim.LBFGS, lr=0.1)
+
+
+def test_decoupled_decay_evaluates_a_closure_at_the_weights_before_it() -> None:
+    """The same as torch's way with a closure: evaluate, then decay, then step."""
+    ours, theirs = network(), network()
+    closing = DecoupledSGD(ours.parameters(), lr=0.1, decay=0.5, momentum=0.9)
+    by_hand = DecoupledSGD(theirs.parameters(), lr=0.1, decay=0.5, momentum=0.9)
+    for seed in range(3):
+        value = closing.step(closure_of(closing, loss_of(ours, *batch(seed=seed))))
+        expected = closure_of(by_hand, loss_of(theirs, *batch(seed=seed)))()
+        by_hand.step()
+        assert torch.equal(value, expected)
+        assert same_bits(ours, theirs)
 
 
 def test_a_base_whose_options_have_our_names_is_refused() -> None:

@@ -93,6 +93,19 @@ def test_groups_have_their_own_settings_and_one_norm() -> None:
     assert problem.agrees(problem.by_hand([0.2, 0.0, 0.7, 0.7, 2.0], metrics))
 
 
+def test_the_worst_of_a_loss_that_is_maximised_is_downhill() -> None:
+    """Maximising −L is minimising L, group by group."""
+    shapes = SHAPES["layer"]
+    ours, theirs = Quadratic(shapes), Quadratic(shapes)
+    up = SAM(ours.params, torch.optim.SGD, rho=0.7, adaptive=True, lr=LR, maximize=True)
+    down = SAM(theirs.params, torch.optim.SGD, rho=0.7, adaptive=True, lr=LR)
+    for _ in range(3):
+        up.zero_grad()
+        up.step(lambda: [-ours.loss(), (-ours.loss()).backward()][0])
+        down.step(theirs.closure(down))
+    assert all(torch.equal(a, b) for a, b in zip(ours.params, theirs.params, strict=True))
+
+
 def test_an_added_group_is_the_bases_too() -> None:
     problem = Quadratic(SHAPES["layer"])
     optimizer = SAM(problem.params[:1], torch.optim.SGD, rho=0.7, lr=LR)

@@ -25,7 +25,7 @@ def train(rank: int, folder: Path) -> None:
     mine = slice(rank * HALF, (rank + 1) * HALF)
     for base in BASES:
         for name, as_views in VIEWS.items():
-            for kind in ("sam", "asam", "accumulated", "m-sam", "scaled m-sam"):
+            for kind in ("sam", "asam", "accumulated", "not clearing", "davda54", "m-sam", "scaled m-sam"):
                 inner = network()
                 model = DistributedDataParallel(inner, gradient_as_bucket_view=as_views)
                 sam = sam_for(inner, base, adaptive=kind == "asam")
@@ -37,6 +37,12 @@ def train(rank: int, folder: Path) -> None:
                         sam.micro_batch_step(losses, PIECES, model=model, scaler=scaler)
                     elif kind == "accumulated":
                         sam.step(lambda sam=sam, model=model, x=x, y=y: accumulate(sam, model, x, y))
+                    elif kind in ("not clearing", "davda54"):
+                        loss = loss_of(model, x, y)
+                        if kind == "davda54":
+                            sam.zero_grad()
+                            loss().backward()
+                        sam.step(lambda loss=loss: [value := loss(), value.backward()][0])
                     else:
                         sam.step(closure_of(sam, loss_of(model, x, y)))
                 results[f"{base} {name} {kind}"] = weights(inner)
@@ -69,7 +75,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Tensor]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize("kind", ["sam", "asam", "accumulated", "m-sam", "scaled m-sam"])
+@pytest.mark.parametrize("kind", ["sam", "asam", "accumulated", "not clearing", "davda54", "m-sam", "scaled m-sam"])
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("base", BASES)
 def test_two_processes_are_one(ranks: list[dict[str, Tensor]], base: str, name: str, kind: str) -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from sam_problems import BASES, batch, closure_of, loss_of, network, sam_for, same_bits, weights
 from torch import Tensor
 
+from landscope.core.errors import StepOrderError
 from landscope.training.optimizers import SAM, frozen_statistics
 
 HUGE = 2.0**127  # times a gradient of 2 it is beyond float32
@@ -110,6 +111,36 @@ def test_a_micro_batch_that_overflows_skips_the_whole_step() -> None:
         sam.micro_batch_step(closures, scaler=scaler)
         assert w.item() == 1.0
         assert scaler.get_scale() == scale / 2
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("scale", [2.0**16, 2.0**10, 2.0**-10])
+def test_unscaling_twice_is_refused_and_the_remedies_work(scale: float, adaptive: bool) -> None:
+    """The usual recipe of clipping, unscale_(optimizer) before the step, under the name that the step does not know."""
+    results = []
+    for way in ("unscale_(sam)", "unscale_(base)", "max_norm"):
+        model = network(torch.float32)
+        before = copy.deepcopy(model)
+        sam = sam_for(model, "sgd", adaptive=adaptive)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        loss = loss_of(model, *batch(torch.float32))
+        scaler.scale(loss()).backward()
+        sam.first_step(zero_grad=True)
+        scaler.scale(loss()).backward()
+        if way == "max_norm":
+            sam.second_step(scaler=scaler, max_norm=0.1)
+        else:
+            scaler.unscale_(sam if way == "unscale_(sam)" else sam.base_optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            if way == "unscale_(sam)":
+                with pytest.raises(StepOrderError, match="base_optimizer"):
+                    sam.second_step(scaler=scaler)
+                assert same_bits(model, before)
+                continue
+            sam.second_step(scaler=scaler)
+        assert not same_bits(model, before)
+        results.append(weights(model))
+    assert torch.equal(*results)
 
 
 def test_a_disabled_scaler_is_no_scaler() -> None:

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.training.evaluating import autocast, mistakes, precise
 from landscope.training.objectives import FAM
-from landscope.training.optimizers import SAM, frozen_statistics
+from landscope.training.optimizers import SAM
 from landscope.training.sharing import share, share_statistics, sum_gradients
 from landscope.training.sources import Task
 
@@ -107,12 +107,11 @@ class Step:
             metrics = metrics + self._add_gradients(group, rows)
             if not apart:
                 sum_gradients(self._parameters)
-            sam.first_step()
+            sam.first_step(zero_grad=True, model=self._task.model)
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
             try:
-                with frozen_statistics(self._task.model):
-                    self._add_gradients(group, rows)
+                self._add_gradients(group, rows)
             finally:
                 sam.restore()
             gradients = [parameter.grad for parameter in self._parameters]

@@ -7,12 +7,15 @@ that is wrapped. The wrapper's own settings lie in the same parameter groups, so
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 __all__ = ["Around"]
+
+NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class Around(Optimizer):
@@ -39,6 +42,15 @@ class Around(Optimizer):
         base = base_optimizer(params, **base_options)
         if not isinstance(base, Optimizer):
             raise TypeError(f"base_optimizer must make a torch.optim.Optimizer, but made a {type(base).__name__}")
+        if any(
+            option.default is option.empty
+            for option in signature(base.step).parameters.values()
+            if option.kind in NAMED
+        ):
+            raise TypeError(
+                f"{type(base).__name__} cannot step without a closure: it evaluates the loss itself, which "
+                f"{type(self).__name__} has to do. Choose a base optimizer that steps by the gradients it is given."
+            )
         if clash := sorted(set(settings) & set(base.defaults)):
             raise ValueError(
                 f"{type(base).__name__} has options of its own called {', '.join(clash)}, which {type(self).__name__} could "

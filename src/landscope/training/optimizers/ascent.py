@@ -48,6 +48,8 @@ class Neighbourhood:
     rho: float = 0.05
     adaptive: Adaptive = False
     eta: float = 0.01
+    downhill: bool = False
+    """Where the loss is maximised, its worst is downhill."""
 
     def __post_init__(self) -> None:
         for name, value in (("rho", self.rho), ("eta", self.eta)):
@@ -77,6 +79,7 @@ class _Bucket:
     climb: Tensors
     metric: Tensors | None
     rho: float
+    """Negative downhill."""
 
 
 @torch.no_grad()
@@ -102,7 +105,7 @@ def ascent(groups: Iterable[tuple[Sequence[Tensor], Neighbourhood]]) -> Ascent:
     if not norms:
         return Ascent((), torch.zeros((), dtype=torch.float64))
     total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return Ascent(tuple((bucket.params, _steps(bucket, total)) for bucket in buckets if bucket.rho > 0), total)
+    return Ascent(tuple((bucket.params, _steps(bucket, total)) for bucket in buckets if bucket.rho), total)
 
 
 def _buckets(params: Iterable[Tensor], hood: Neighbourhood) -> Iterator[_Bucket]:
@@ -116,14 +119,15 @@ def _buckets(params: Iterable[Tensor], hood: Neighbourhood) -> Iterator[_Bucket]
                 f"layout {param.grad.layout}. Build its layer with sparse=False, or give it to another optimizer."
             )
         alike.setdefault((param.device, param.dtype, hood.rescales(param)), []).append(param)
+    rho = -hood.rho if hood.downhill else hood.rho
     for (_, _, rescaled), members in alike.items():
         grads = [param.grad for param in members if param.grad is not None]
         if not rescaled:
-            yield _Bucket(members, grads, None, hood.rho)
+            yield _Bucket(members, grads, None, rho)
             continue
         metric = torch._foreach_abs(members)
         torch._foreach_add_(metric, hood.eta)
-        yield _Bucket(members, torch._foreach_mul(grads, metric), metric, hood.rho)
+        yield _Bucket(members, torch._foreach_mul(grads, metric), metric, rho)
 
 
 def _steps(bucket: _Bucket, norm: Tensor) -> Tensors:

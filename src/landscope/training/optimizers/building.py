@@ -33,12 +33,17 @@ class DecoupledSGD(SGD):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Shrink what has a gradient, then step."""
+        """Evaluate the closure, if there is one; shrink what has a gradient, then step."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
             moving = [param for param in group["params"] if param.grad is not None]
             if moving and group["decay"]:
                 torch._foreach_mul_(moving, 1 - group["lr"] * group["decay"])
-        return super().step(closure)
+        super().step()
+        return loss
 
 
 def build_optimizer(model: nn.Module, spec: TrainingSpec, *, fused: bool = False) -> Optimizer:

@@ -2,29 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.amp.grad_scaler import GradScaler
+from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 
-__all__ = ["accumulate_gradients", "without_averaging"]
+from landscope.core.errors import StepOrderError
+
+__all__ = ["accumulate_gradients", "unscaled_since", "without_averaging"]
 
 
-def accumulate_gradients(closure: Callable[[], Tensor], scaler: GradScaler | None = None, share: float = 1.0) -> Tensor:
+def accumulate_gradients(
+    closure: Callable[[], Tensor], params: Sequence[Tensor], scaler: GradScaler | None = None, share: float = 1.0
+) -> Tensor:
     """Add the gradients of `share` times the loss, scaled where there is a scaler; the plain loss is returned.
 
+    The closure may clear gradients, which does not lose those it is to add to, but not call `backward`.
+
     >>> w = torch.tensor(3.0, requires_grad=True)
-    >>> accumulate_gradients(lambda: w * w, share=0.5), w.grad
+    >>> accumulate_gradients(lambda: w * w, [w], share=0.5), w.grad
     (tensor(9.), tensor(3.))
     """
+    so_far = [param.grad for param in params]
+    for param in params:
+        param.grad = None
+    try:
+        with torch.enable_grad():
+            loss = closure()
+        called_backward = any(param.grad is not None for param in params)
+    finally:
+        for param, grad in zip(params, so_far, strict=True):
+            param.grad = grad
+    if called_backward or not isinstance(loss, Tensor) or not loss.requires_grad:
+        found = "called backward itself" if called_backward else f"returned {_told(loss)}"
+        raise StepOrderError(
+            f"expected a closure that returns the loss as a tensor with its graph and leaves backward to this step, which "
+            f"weighs and scales the loss first; the closure {found}. Leave out its backward call and return the loss; "
+            f"closures that call backward are for `step`."
+        )
     with torch.enable_grad():
-        loss = closure()
         weighted = share * loss
         (weighted if scaler is None else scaler.scale(weighted)).backward()
     return loss.detach()
+
+
+def _told(loss: object) -> str:
+    return "a tensor without a graph" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+
+
+def unscaled_since(scaler: GradScaler, optimizer: Optimizer, first: Tensor) -> bool:
+    """Whether the scaler unscaled the gradients that the optimizer has now under its name, and not those of length `first`.
+
+    It remembers that it did, not when: either the first gradients were longer by its scale, or those now are.
+    """
+    if not scaler.is_enabled() or scaler._per_optimizer_states[id(optimizer)]["stage"] is not OptState.UNSCALED:
+        return False
+    grads = [param.grad for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
+    now, then = float(get_total_norm(grads)), float(first)
+    return 0 < now < then < float("inf") if scaler.get_scale() > 1 else 0 < then < now < float("inf")
 
 
 def without_averaging(model: nn.Module | None) -> AbstractContextManager[None]:

@@ -6,14 +6,18 @@ Two gradients a step, and one copy of the weights while they are perturbed.
 
     optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9, rho=0.05)
 
-With a closure, as any optimizer of torch that looks twice; `model` keeps BatchNorm's running statistics to the first pass:
+With a closure, as any optimizer of torch that looks twice:
 
     def closure():
         optimizer.zero_grad()
         loss = criterion(model(x), y)
         loss.backward()
         return loss
-    loss = optimizer.step(closure, model=model, max_norm=1.0)
+    loss = optimizer.step(closure, max_norm=1.0)
+
+The closure is called at w and at w + ε and need not clear gradients. A backward pass on the same batch before `step`, as other
+implementations want it, costs time and changes nothing. Gradients of other micro-batches that the closure would add to are
+refused: they would be needed at w + ε too.
 
 By hand. Gradients may be accumulated over micro-batches, the same ones before each of the two steps; what must happen to the
 gradient that the base optimizer sees (clipping, noise) happens just before `second_step`:
@@ -21,10 +25,11 @@ gradient that the base optimizer sees (clipping, noise) happens just before `sec
     for x, y in micro_batches:
         (criterion(model(x), y) / len(micro_batches)).backward()
     optimizer.first_step(zero_grad=True)
-    with frozen_statistics(model):
-        for x, y in micro_batches:
-            (criterion(model(x), y) / len(micro_batches)).backward()
+    for x, y in micro_batches:
+        (criterion(model(x), y) / len(micro_batches)).backward()
     optimizer.second_step(zero_grad=True)
+
+BatchNorm's running statistics move at w only. Layers are found as they are called; `model` names them, where that misses one.
 
 With a `GradScaler`, `scaled_step`; by hand, backward through `scaler.scale(loss)` both times, then `second_step(scaler=scaler)`
 and `scaler.update()`. ε does not depend on the scale, so the first gradients need no unscaling (`scaler.unscale_(optimizer)`
@@ -50,8 +55,10 @@ from torch.optim.optimizer import ParamsT
 from landscope.core.errors import StepOrderError
 from landscope.training.optimizers.around import Around
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
-from landscope.training.optimizers.passes import accumulate_gradients, without_averaging
-from landscope.training.optimizers.statistics import frozen_statistics
+from landscope.training.optimizers.calls import first_call, owners, runs_compiled
+from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_direction
+from landscope.training.optimizers.passes import accumulate_gradients, unscaled_since, without_averaging
+from landscope.training.optimizers.statistics import frozen_statistics, repeated_statistics
 
 __all__ = ["SAM"]
 
@@ -78,6 +85,14 @@ class SAM(Around):
 
     _home: list[tuple[Tensors, Tensors]] | None = None
     """While the weights are perturbed: the parameters that moved and their values before."""
+    _frozen: ExitStack | None = None
+    """Between `first_step` and `second_step`: what keeps running statistics where they are."""
+    _adding: Adding | None = None
+    """Between `first_step` and `second_step`, if the first did not clear: whether gradients at w are being added to."""
+    _left: Noted | None = None
+    """The gradients that the last step left behind."""
+    _owners: nn.ModuleList | None = None
+    """Modules that have our parameters, where calls cannot be watched; looked for once, empty where they can."""
 
     def __init__(
         self,
@@ -96,11 +111,21 @@ class SAM(Around):
         super().add_param_group(param_group)
 
     @torch.no_grad()
-    def first_step(self, zero_grad: bool = False) -> None:
-        """From w to w + ε, by the gradients at w."""
-        self._climb(self._ascent())
+    def first_step(self, zero_grad: bool = False, *, model: nn.Module | None = None) -> None:
+        """From w to w + ε, by the gradients at w.
+
+        Until `second_step` or `restore`, running statistics stay where they are: those of `model`, or of what is called
+        and has parameters of this optimizer.
+        """
+        climb = self._ascent()
+        self._first_norm = climb.norm
+        self._climb(climb)
+        self._frozen = ExitStack()
+        self._frozen.enter_context(frozen_statistics(model, of=self._params() if model is None else None))
         if zero_grad:
             self.zero_grad()
+        else:
+            self._adding = Adding(self._params())
 
     @torch.no_grad()
     def second_step(
@@ -113,7 +138,20 @@ class SAM(Around):
         """
         if self._home is None:
             raise StepOrderError("second_step came without first_step: call first_step after the first backward pass")
+        mixed = self._adding is not None and self._adding.added
         self.restore()
+        if mixed:
+            raise StepOrderError(
+                "the gradients at the perturbed weights were added to those of the first backward pass, which nobody had "
+                "cleared. No step was taken, and the weights are back. Call first_step(zero_grad=True), or zero_grad() "
+                "before the second backward pass."
+            )
+        if scaler is not None and unscaled_since(scaler, self, self._first_norm):
+            raise StepOrderError(
+                "the gradients at the perturbed weights are unscaled already, and second_step(scaler=...) would unscale them "
+                "again. No step was taken, and the weights are back. Call scaler.unscale_(optimizer.base_optimizer) instead "
+                "of scaler.unscale_(optimizer), or leave clipping to second_step(scaler=..., max_norm=...)."
+            )
         self._descend(scaler, max_norm)
         if zero_grad:
             self.zero_grad()
@@ -124,6 +162,11 @@ class SAM(Around):
         for params, values in self._home or ():
             torch._foreach_copy_(params, values)
         self._home = None
+        if self._frozen is not None:
+            self._frozen.close()
+        if self._adding is not None:
+            self._adding.close()
+        self._frozen = self._adding = None
         torch.clear_autocast_cache()
 
     @overload
@@ -142,9 +185,9 @@ class SAM(Around):
     ) -> LossT | None:
         """Both halves of a step; the loss at w is returned.
 
-        `closure` clears the gradients, evaluates the loss, calls `backward` and returns the loss; it is called at w and at
-        w + ε. Running statistics of `model` move at w only; the gradients at w + ε are clipped to `max_norm`. If the closure
-        raises, the weights are back at w.
+        `closure` evaluates the loss, calls `backward` and returns the loss; it is called at w and at w + ε, each time with
+        cleared gradients, whether it clears them itself or not. Running statistics (of `model`, or of what it calls) move
+        at w only; the gradients at w + ε are clipped to `max_norm`. If the closure raises, the weights are back at w.
         """
         if closure is None:
             raise StepOrderError(
@@ -152,9 +195,10 @@ class SAM(Around):
                 "evaluates the loss, calls backward and returns the loss; or call first_step and second_step; with a "
                 "GradScaler, scaled_step."
             )
-        with torch.enable_grad():
-            loss = closure()
-        with self._perturbed(self._ascent()), frozen_statistics(model), torch.enable_grad():
+        self._refuse_perturbed("step")
+        with self._looking_for_layers(model):
+            loss = self._evaluate_here(closure, model)
+        with self._perturbed(self._ascent(), model), empty_slots(self._params()), torch.enable_grad():
             closure()
         self._descend(None, max_norm)
         return loss
@@ -175,12 +219,13 @@ class SAM(Around):
         scaler is updated.
         """
         self.zero_grad()
-        loss = accumulate_gradients(closure, scaler)
+        with self._looking_for_layers(model):
+            loss = accumulate_gradients(closure, self._params(), scaler)
         climb = self._ascent()
         if climb.norm.isfinite():  # otherwise the scaler has to see these gradients
-            with self._perturbed(climb), frozen_statistics(model):
+            with self._perturbed(climb, model):
                 self.zero_grad()
-                accumulate_gradients(closure, scaler)
+                accumulate_gradients(closure, self._params(), scaler)
         self._descend(scaler, max_norm)
         scaler.update()
         return loss
@@ -208,26 +253,27 @@ class SAM(Around):
                 f"expected one closure per micro-batch and as many sizes, not negative and not all 0; got {len(closures)} "
                 f"closures and sizes {weights}"
             )
-        params = [param for group in self.param_groups for param in group["params"]]
+        params = self._params()
         losses: list[Tensor] = []
         self.zero_grad()
         for closure, weight in zip(closures, weights, strict=True):
             share = weight / sum(weights)
             sum_so_far = [param.grad for param in params]
             self.zero_grad()
-            with without_averaging(model):
-                losses.append(share * accumulate_gradients(closure, scaler, share))
+            with without_averaging(model), self._looking_for_layers(model):
+                losses.append(share * accumulate_gradients(closure, params, scaler, share))
             climb = self._ascent()
             with ExitStack() as stack:
                 # gradients that are not finite are kept in the sum, where the scaler will find them
                 if scaler is None or climb.norm.isfinite():
                     for param, grad in zip(params, sum_so_far, strict=True):
                         param.grad = grad
-                    stack.enter_context(self._perturbed(climb))
-                stack.enter_context(frozen_statistics(model))
+                    stack.enter_context(self._perturbed(climb, model))
+                else:
+                    stack.enter_context(self._still(model))
                 if len(losses) < len(closures):
                     stack.enter_context(without_averaging(model))
-                accumulate_gradients(closure, scaler, share)
+                accumulate_gradients(closure, params, scaler, share)
         self._descend(scaler, max_norm)
         if scaler is not None:
             scaler.update()
@@ -247,9 +293,52 @@ class SAM(Around):
         self._refuse_perturbed("copying or pickling")
         return super().__getstate__()
 
+    def _params(self) -> list[Tensor]:
+        return [param for group in self.param_groups for param in group["params"]]
+
+    def _evaluate_here(self, closure: Callable[[], LossT], model: nn.Module | None) -> LossT:
+        """The closure at w, its gradients alone: not those of the last step, nor those that somebody computed since.
+
+        The latter may be dropped if the closure clears them itself, or computes the same: that is a first backward pass on the
+        same batch, which moved the running statistics too.
+        """
+        params, left = self._params(), self._left or Noted()
+        before = [None if left.holds(param.grad) else param.grad for param in params]
+        if not filled(before):
+            with empty_slots(param for param in params if left.holds(param.grad)), torch.enable_grad():
+                return closure()
+        if model is None and self._owners is None:
+            self._owners = nn.ModuleList(owners(params))
+        with repeated_statistics(self._known(model)) as put_back, empty_slots(params):
+            adding = Adding(params)
+            try:
+                with torch.enable_grad():
+                    loss = closure()
+            finally:
+                adding.close()
+        if same_direction(before, [param.grad for param in params]):
+            put_back()
+        elif not adding.cleared:
+            put_back()
+            for param, grad in zip(params, before, strict=True):
+                param.grad = grad
+            raise StepOrderError(
+                "step(closure) found gradients that were computed before it; the closure neither clears them nor computes the "
+                "same ones. If they are those of other micro-batches (accumulation; accumulate_grad_batches in Lightning), "
+                "they are needed at the perturbed weights as well: let the closure call zero_grad() and go through all "
+                "micro-batches, or use micro_batch_step, or larger batches without accumulation. If they are those of a "
+                "first backward pass on the same batch, with layers that draw random numbers: leave that pass out, for the "
+                "closure is called at both points, or call first_step(zero_grad=True), closure() and second_step(). If "
+                "they are of no use, call zero_grad() before step."
+            )
+        return loss
+
     def _ascent(self) -> Ascent:
         self._refuse_perturbed("another first step")
-        return ascent((group["params"], Neighbourhood(**self.settings(group))) for group in self.param_groups)
+        return ascent(
+            (group["params"], Neighbourhood(**self.settings(group), downhill=bool(group.get("maximize"))))
+            for group in self.param_groups
+        )
 
     def _climb(self, climb: Ascent) -> None:
         home = [(params, [torch.empty_like(param) for param in params]) for params, _ in climb.moves]
@@ -261,22 +350,44 @@ class SAM(Around):
         torch.clear_autocast_cache()  # autocast around both passes would hand the second one the first one's weights
 
     @contextmanager
-    def _perturbed(self, climb: Ascent) -> Iterator[None]:
+    def _perturbed(self, climb: Ascent, model: nn.Module | None) -> Iterator[None]:
         try:
             self._climb(climb)
-            yield
+            with self._still(model):
+                yield
         finally:
             self.restore()
+
+    @contextmanager
+    def _looking_for_layers(self, model: nn.Module | None) -> Iterator[None]:
+        """Around a first pass: if modules run compiled in it, find those whose statistics the second must not move."""
+        if model is not None or self._owners is not None:
+            yield
+            return
+        with first_call() as met:
+            yield
+        if self._owners is None:
+            self._owners = nn.ModuleList([] if met and not runs_compiled(met[0]) else owners(self._params()))
+
+    def _known(self, model: nn.Module | None) -> nn.Module | None:
+        return model if model is not None or not self._owners else self._owners
+
+    @contextmanager
+    def _still(self, model: nn.Module | None) -> Iterator[None]:
+        """A second pass, in which no running statistics move."""
+        with frozen_statistics(self._known(model)):
+            yield
 
     def _descend(self, scaler: GradScaler | None, max_norm: float | None) -> None:
         if max_norm is not None:
             if scaler is not None:
                 scaler.unscale_(self.base_optimizer)
-            clip_grad_norm_([param for group in self.param_groups for param in group["params"]], max_norm)
+            clip_grad_norm_(self._params(), max_norm)
         if scaler is None:
             self.base_optimizer.step()
         else:
             scaler.step(self.base_optimizer)
+        self._left = Noted(self._params())
         self._opt_called = True  # a scheduler that finds no such mark warns that no step was taken
 
     def _refuse_perturbed(self, what: str) -> None:

@@ -3,48 +3,109 @@
 Sharpness-aware steps evaluate a batch twice, the second time at perturbed weights. The running mean and variance that a network
 will be evaluated with belong to the weights it keeps, so only the first pass may move them; both passes normalise by the
 batch (Foret et al. 2021 do so too).
+
+An optimizer knows parameters, not modules. Where no model is named, the layers are found as they run: a hook sees every module
+that is called, and takes the layers of all that is inside it (`calls`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from weakref import WeakSet
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-__all__ = ["frozen_statistics"]
+from landscope.training.optimizers.calls import calls_seen_by
+
+__all__ = ["frozen_statistics", "repeated_statistics"]
+
+NAMES = ("running_mean", "running_var", "num_batches_tracked")
+
+_given_copies: WeakSet[nn.Module] = WeakSet()
+"""Layers that write to copies just now."""
 
 
 @contextmanager
-def frozen_statistics(model: nn.Module | None) -> Iterator[None]:
+def frozen_statistics(model: nn.Module | None = None, *, of: Collection[Tensor] | None = None) -> Iterator[None]:
     """Inside, no running mean, variance or count of batches moves; what the layers compute is unchanged.
 
     Layers in training mode normalise by the batch, layers in evaluation mode by their running statistics, also where the mode is
-    changed inside. Momentum (None included) is not touched, and everything is put back whatever happens. `None` freezes
-    nothing.
+    changed inside. Momentum (None included) is not touched, and everything is put back whatever happens. Without a model,
+    this holds for every layer that this thread calls inside; with `of`, only in modules that have one of these parameters.
 
     >>> import torch
     >>> layer = nn.BatchNorm1d(2)
-    >>> with frozen_statistics(layer):
+    >>> with frozen_statistics():
     ...     outputs = layer(torch.tensor([[1.0, 2.0], [3.0, 6.0]]))
     >>> outputs[0], layer.running_mean, int(layer.num_batches_tracked)
     (tensor([-1.0000, -1.0000], grad_fn=<SelectBackward0>), tensor([0., 0.]), 0)
     """
-    layers = [] if model is None else [m for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
-    tracked = [layer for layer in layers if not isinstance(layer, _InstanceNorm)]
-    instance = [layer for layer in layers if isinstance(layer, _InstanceNorm)]
-    # an instance norm that does not track would ignore its statistics in evaluation mode: it gets copies to write to
-    kept = [(layer, name, buffer) for layer in instance for name, buffer in layer.named_buffers(recurse=False)]
-    try:
-        for layer in tracked:
-            layer.track_running_stats = False
-        for layer, name, buffer in kept:
-            setattr(layer, name, buffer.clone())
+    with ExitStack() as stack:
+        stack.enter_context(_reaching(model, of, lambda layer: _freeze(layer, stack)))
         yield
-    finally:
-        for layer in tracked:
-            layer.track_running_stats = True
-        for layer, name, buffer in kept:
-            setattr(layer, name, buffer)
+
+
+@contextmanager
+def repeated_statistics(model: nn.Module | None) -> Iterator[Callable[[], None]]:
+    """What is yielded puts the statistics back that moved inside, for a pass that turns out to have been made before."""
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def back() -> None:
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+    def keep(layer: nn.Module) -> None:
+        kept.extend((buffer, buffer.clone()) for _, buffer in _statistics(layer))
+
+    with _reaching(model, None, keep):
+        yield back
+
+
+@contextmanager
+def _reaching(
+    model: nn.Module | None, of: Collection[Tensor] | None, act: Callable[[nn.Module], None]
+) -> Iterator[None]:
+    """Act once on each layer with running statistics: those of the model, or those that are called, before they are."""
+    seen: set[nn.Module] = set()
+    own = None if of is None else {id(param) for param in of}
+
+    def reach(module: nn.Module) -> None:
+        for layer in module.modules():
+            if layer not in seen:
+                seen.add(layer)
+                if _statistics(layer):
+                    act(layer)
+
+    def called(module: nn.Module) -> None:
+        if module not in seen and (own is None or any(id(param) in own for param in module.parameters())):
+            reach(module)
+
+    if model is not None:
+        reach(model)
+        yield
+        return
+    with calls_seen_by(called):
+        yield
+
+
+def _statistics(layer: nn.Module) -> list[tuple[str, Tensor]]:
+    """The running statistics that a layer moves: torch's layers, and others that call theirs by the same names."""
+    if isinstance(layer, _NormBase) and not layer.track_running_stats:
+        return []
+    return [(name, buffer) for name, buffer in layer.named_buffers(recurse=False) if name in NAMES]
+
+
+def _freeze(layer: nn.Module, undo: ExitStack) -> None:
+    if isinstance(layer, _NormBase) and not isinstance(layer, _InstanceNorm):
+        layer.track_running_stats = False
+        undo.callback(setattr, layer, "track_running_stats", True)
+    elif layer not in _given_copies:
+        # an instance norm that does not track would ignore its statistics in evaluation mode, and of others nobody knows
+        _given_copies.add(layer)
+        undo.callback(_given_copies.discard, layer)
+        for name, buffer in _statistics(layer):
+            setattr(layer, name, buffer.clone())
+            undo.callback(setattr, layer, name, buffer)
