@@ -130,7 +130,7 @@ def _paper() -> dict[str, Task]:
                 "optimizer": {"name": "adamw", "lr": 2e-5},
             },
             conditions=text(384),
-            seeds=5,
+            seeds=12,
             published={"data": "rte"},
             paper_conditions={"fam 3e6": f"fam {AS_CODED}"},
             note="MiniLM-L6 (22.6M) stands for BERT-base (110M).",
