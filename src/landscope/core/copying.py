@@ -101,7 +101,9 @@ class _Rebinding:
         if not self._reaches(value):
             return value
         if isinstance(value, types.FunctionType):
-            eager = vars(value).get("_torchdynamo_orig_callable")  # a compiled function has guards on what it closed over
+            eager = vars(value).get(
+                "_torchdynamo_orig_callable"
+            )  # a compiled function has guards on what it closed over
             return self._function(value) if eager is None else self.bound(eager)
         if isinstance(value, types.MethodType):
             return types.MethodType(self.bound(value.__func__), self.bound(value.__self__))

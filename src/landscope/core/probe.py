@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -16,17 +15,23 @@ from torch.func import functional_call
 
 from landscope.core import checks
 from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, saved_bytes
+from landscope.core.admission import refuse_unmeasurable
 from landscope.core.batches import Batch, Layout, join, map_tensors, tensors_in
+from landscope.core.copying import copied
 from landscope.core.distributed import raise_together, sum_over_processes
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.evaluation import Precision, measuring
-from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap
+from landscope.core.first_derivatives import checked_gradient
+from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
+from landscope.core.hooks import drop_idle_hooks
+from landscope.core.isolation import check_isolated
 from landscope.core.ledger import FORWARD, Ledger
 from landscope.core.losses import Loss, check_label_range, label_classes, resolve_loss, several_predictions
 from landscope.core.memory import available_bytes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.core.reading import DataLike, FixedData, read
 from landscope.core.spread import spread
+from landscope.core.stillness import still
 
 __all__ = ["Probe"]
 
@@ -34,6 +39,8 @@ Params = Mapping[str, Tensor]
 
 CHECKED_SAMPLES = 32
 """How many samples the checks at construction evaluate at once: the first ones, and some from all over the data."""
+FEW_SAMPLES = 4
+"""How many samples derivatives are checked on."""
 CPU_WORKING_SET = 2**30
 """Bytes of activations at once on a CPU: more brings no speed there."""
 
@@ -90,13 +97,21 @@ class Probe:
         """What was computed at this point already; it stays true, and lives as long as the probe."""
         self.alike = WeakSet((self,))
         """The probes that differ from this one in temperature at most, itself among them."""
+        self.notices: tuple[str, ...] = ()
+        """What a reader of the numbers should know about this point."""
         error: Exception | None = None
         try:
-            self._model = frozen_copy(inner, mode, dtype, self.device)
-            self._recurrent = is_recurrent(inner)
-            self._measure(select_parameters(inner, params))
-            self._read(read(data, batch_size), batch_size)
-            self._settle_loss(resolve_loss(loss))
+            with measuring(self.device, dtype=dtype or working_dtype(inner)):
+                refuse_unmeasurable(inner, params)
+                self._model = frozen_copy(inner, mode, dtype, self.device)
+                self._recurrent = is_recurrent(inner)
+                self._measure(select_parameters(inner, params))
+                self._read(read(data, batch_size), batch_size)
+                drop_idle_hooks(self._model, self._layout.arguments(self.few().raw))
+                with still(self):
+                    self._settle_loss(resolve_loss(loss))
+                check_isolated(self, inner, self.few())
+                self.notices = checked_gradient(self, self.few())
         except Exception as caught:
             error = caught
         raise_together(error, self.device)
@@ -234,22 +249,19 @@ class Probe:
     def with_model(self, edit: Callable[[nn.Module], None]) -> Probe:
         """The same data at an edited copy of the model: `edit` changes the copy in place."""
         twin = self._twin()
-        twin._model = copy.deepcopy(self._model)
+        twin._model = copied(self._model)
         with torch.no_grad():
             edit(twin._model)
         twin._measure(self.space.names)
         return twin
 
-    def few_in_float64(self, samples: int) -> Probe | None:
-        """The same point in float64 on a few of this process's samples, for checks; `None` where batches cannot be cut."""
-        few = next(next(self.batches()).pieces(samples))
-        if few.size > samples:
-            return None
+    def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
+        """The same point on one batch, in another precision, for checks; with a ledger of its own."""
         twin = self._twin()
-        twin._model = copy.deepcopy(self._model).double()
+        twin._model = copied(self._model).to(dtype)
         twin._measure(self.space.names)
-        twin._held = (Batch(twin.ready(few.raw), few.size, few.divisible),)
-        twin._local_samples = twin.n_samples = few.size
+        twin._held = (Batch(twin.ready(batch.raw), batch.size, batch.divisible),)
+        twin._local_samples = twin.n_samples = batch.size
         twin.ledger = Ledger()
         return twin
 
@@ -333,7 +345,7 @@ class Probe:
 
     def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:
         """The context in which the model is evaluated: see `landscope.core.evaluation`."""
-        return measuring(self.device, precision, self._recurrent)
+        return measuring(self.device, precision, self._recurrent, self.dtype)
 
     def batches(self) -> Iterator[Batch]:
         """The data of this process, as it is held or read."""
@@ -348,7 +360,8 @@ class Probe:
         """A batch as the data gave it, on the device and in the probe's precision."""
 
         def move(tensor: Tensor) -> Tensor:
-            return tensor.detach().to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+            tensor = tensor.clone() if tensor.is_inference() else tensor.detach()  # autograd saves no inference tensors
+            return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
 
         return map_tensors(move, raw)
 
@@ -382,6 +395,11 @@ class Probe:
                 sums = accumulate(self.batches(), metered, size, self.device, self.ready)
             assert sums is not None, "every process holds samples: checked at construction"
             return tuple(sum_over_processes(part) for part in sums)
+
+    def few(self) -> Batch:
+        """The first rows, ready; all of a batch that cannot be cut."""
+        few = next(next(self.batches()).pieces(FEW_SAMPLES))
+        return Batch(self.ready(few.raw), few.size, few.divisible)
 
     def _fitting(self, load: float) -> int:
         """How many samples fit: what is free over what one sample's activations take."""
