@@ -28,6 +28,8 @@ __all__ = ["checked_gradient"]
 
 Params = Mapping[str, Tensor]
 
+ATTEMPTS = 3
+"""Points that are compared at, the first one the parameters themselves."""
 NEARBY = 1e-2
 """How far the further points lie, relative to each tensor: off the kinks, and off a minimum."""
 FINER = 4
@@ -55,17 +57,30 @@ def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
                 raise
             return ()  # it cannot be differentiated at all: what needs a gradient will say so
     idle = tuple(name for name, slope in point.gradient.items() if not bool(slope.any()))
-    groups = [group for group in (probe.space.names, idle) if group and point.agrees(group) is not True]
-    if groups:
-        others = [_Point(point.probe, attempt) for attempt in (1, 2)]
-        for group in groups:
-            verdicts = [at.agrees(group) for at in (point, *others)]
-            if True not in verdicts and verdicts.count(False) > 1:
-                at = next(at for at in (*others, point) if at.agrees(group) is False)
-                _refuse(at, list(_disagreeing(at, group)) or list(group))
+    points = [point]
+    for group in (probe.space.names, idle):
+        if group and not _may_be_right(points, group):
+            at = next(at for at in reversed(points) if at.agrees(group) is False)
+            _refuse(at, list(_disagreeing(at, group)) or list(group))
     if not idle:
         return ()
     return (f"the gradient of {_listed(idle)} is exactly 0 on the first {batch.size} samples",)
+
+
+def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
+    """Whether gradient and quotient agree at one of a few points, or cannot be compared; `points` grows as they are needed.
+
+    Something that is wrong is wrong everywhere; what is right may still disagree at a kink.
+    """
+    wrong = 0
+    for attempt in range(ATTEMPTS):
+        if attempt == len(points):
+            points.append(_Point(points[0].probe, attempt))
+        verdict = points[attempt].agrees(names)
+        if verdict:
+            return True
+        wrong += verdict is False
+    return wrong < 2
 
 
 def _in_float64(probe: Probe, batch: Batch) -> Probe:

@@ -16,22 +16,19 @@ from torch.func import functional_call
 from landscope.core import checks
 from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, saved_bytes
 from landscope.core.admission import refuse_unmeasurable
-from landscope.core.batches import Batch, Layout, join, map_tensors, tensors_in
+from landscope.core.batches import Batch, Layout, map_tensors, tensors_in
 from landscope.core.copying import copied
 from landscope.core.distributed import raise_together, sum_over_processes
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.evaluation import Precision, measuring
-from landscope.core.first_derivatives import checked_gradient
 from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
-from landscope.core.hooks import drop_idle_hooks
-from landscope.core.isolation import check_isolated
+from landscope.core.guarding import guarded
 from landscope.core.ledger import FORWARD, Ledger
 from landscope.core.losses import Loss, check_label_range, label_classes, resolve_loss, several_predictions
 from landscope.core.memory import available_bytes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
-from landscope.core.reading import DataLike, FixedData, read
+from landscope.core.reading import DataLike, FixedData, held, read
 from landscope.core.spread import spread
-from landscope.core.stillness import still
 
 __all__ = ["Probe"]
 
@@ -87,8 +84,7 @@ class Probe:
     ) -> None:
         checks.check_options(model, mode, temperature, dtype)
         inner = unwrap(model)
-        present = next((p.device for p in inner.parameters()), torch.device("cpu"))
-        self.device = present if device is None else torch.device(device)
+        self.device = torch.device(device or next((p.device for p in inner.parameters()), "cpu"))
         self.mode: Mode = mode
         self.temperature = float(temperature)
         self.seed = int(seed)
@@ -107,11 +103,7 @@ class Probe:
                 self._recurrent = is_recurrent(inner)
                 self._measure(select_parameters(inner, params))
                 self._read(read(data, batch_size), batch_size)
-                drop_idle_hooks(self._model, self._layout.arguments(self.few().raw))
-                with still(self):
-                    self._settle_loss(resolve_loss(loss))
-                check_isolated(self, inner, self.few())
-                self.notices = checked_gradient(self, self.few())
+                self.notices = guarded(self, inner, lambda: self._settle_loss(resolve_loss(loss)))
         except Exception as caught:
             error = caught
         raise_together(error, self.device)
@@ -131,19 +123,15 @@ class Probe:
         self._data = data
         self._layout = Layout.of(self._model, next(iter(data)))
         self._held: tuple[Batch, ...] | None = None
+        batches = (self._layout.batch(raw) for raw in (data if data.kept is None else data.kept))
         if data.kept is None:
-            self._local_samples = sum(self._layout.batch(raw).size for raw in data)
-            return
-        batches = [self._layout.batch(raw) for raw in data.kept]
-        self._local_samples = sum(batch.size for batch in batches)
-        if self.mode == "batch_statistics":
-            batches = [Batch(batch.raw, batch.size, False) for batch in batches]
-        whole = join(batches)
-        batches = batches if whole is None else [whole]
-        needed = sum(t.numel() * t.element_size() for batch in batches for t in tensors_in(batch.raw))
-        if needed < available_bytes(self.device) // 4:
-            batches = [Batch(self.ready(batch.raw), batch.size, batch.divisible) for batch in batches]
-        self._held = tuple(batches)
+            self._local_samples = sum(batch.size for batch in batches)
+        else:
+            self._held = held(batches, self.mode == "eval", self.device, self.ready)
+            self._local_samples = sum(batch.size for batch in self._held)
+        few = next(next(self.batches()).pieces(FEW_SAMPLES))
+        self.few = Batch(self.ready(few.raw), few.size, few.divisible)
+        """The first rows, ready; all of a batch that cannot be cut."""
 
     def _settle_loss(self, loss: Loss) -> None:
         """Refuse what cannot be measured, and find out how the loss is reduced."""
@@ -260,7 +248,8 @@ class Probe:
         twin = self._twin()
         twin._model = copied(self._model).to(dtype)
         twin._measure(self.space.names)
-        twin._held = (Batch(twin.ready(batch.raw), batch.size, batch.divisible),)
+        twin.few = Batch(twin.ready(batch.raw), batch.size, batch.divisible)
+        twin._held = (twin.few,)
         twin._local_samples = twin.n_samples = batch.size
         twin.ledger = Ledger()
         return twin
@@ -283,8 +272,7 @@ class Probe:
     # The function
 
     def _call(self, params: Params, batch: Batch) -> object:
-        args, kwargs = self._layout.arguments(batch.raw)
-        return functional_call(self._model, dict(params), args, kwargs)
+        return functional_call(self._model, dict(params), *self._layout.arguments(batch.raw))
 
     def outputs(self, params: Params, batch: Batch) -> object:
         """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""
@@ -396,11 +384,6 @@ class Probe:
             assert sums is not None, "every process holds samples: checked at construction"
             return tuple(sum_over_processes(part) for part in sums)
 
-    def few(self) -> Batch:
-        """The first rows, ready; all of a batch that cannot be cut."""
-        few = next(next(self.batches()).pieces(FEW_SAMPLES))
-        return Batch(self.ready(few.raw), few.size, few.divisible)
-
     def _fitting(self, load: float) -> int:
         """How many samples fit: what is free over what one sample's activations take."""
         sample = next(next(self.batches()).pieces(2))
@@ -412,7 +395,6 @@ class Probe:
         held = [*leaves.values(), *self._model.parameters(), *self._model.buffers()]
         with torch.enable_grad():
             per_sample = max(64, saved_bytes(lambda: self.loss_sum(leaves, sample), held) / sample.size)
-        room = available_bytes(self.device) // (4 if self.device.type == "cpu" else 2)
-        if self.device.type == "cpu":
-            room = min(room, CPU_WORKING_SET)
+        free = available_bytes(self.device)
+        room = min(free // 4, CPU_WORKING_SET) if self.device.type == "cpu" else free // 2
         return max(1, int(room / (per_sample * load)))

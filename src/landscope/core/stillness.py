@@ -81,7 +81,7 @@ def check_still(probe: Probe) -> None:
             f"the forward pass, or a hook, changes the parameter {', '.join(moved)}: every pass would measure other weights. "
             f"Remove the update from the model that you measure."
         )
-    batch = probe.few()
+    batch = probe.few
     with probe.measuring(), torch.no_grad():
         held = dict(model.named_buffers())
         changed = [name for name, old in record.buffers.items() if name in held and not _same(old, held[name])]

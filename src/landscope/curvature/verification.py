@@ -73,7 +73,7 @@ def check_second_derivatives(probe: Probe) -> None:
 def _wrong_by(probe: Probe) -> float:
     """The smallest relative difference over a few directions; 0 where it is allowed or cannot be had."""
     try:
-        few = probe.few()
+        few = probe.few
         if few.size > SAMPLES:
             return 0.0
         twin = probe.at_batch(few, torch.float64)

@@ -1,7 +1,9 @@
-"""The copy must compute with its own tensors: what reads the user's would be a constant, and would change with training.
+"""What is checked of the private copy before its numbers are believed.
 
-A forward pass is watched on a few rows. No operation may read the storage of a tensor of the user's model, nor of a measured
-parameter of the copy where another value was put in for it: a closure, a list or a global name holds on to those.
+It must stay the same from pass to pass, its gradient must be that of the loss, and it must compute with its own tensors:
+what reads the user's would be a constant, and would change with training. For that a forward pass is watched on a few rows.
+No operation may read the storage of a tensor of the user's model, nor of a measured parameter of the copy where another
+value was put in for it: a closure, a list or a global name holds on to those.
 """
 
 from __future__ import annotations
@@ -16,11 +18,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscope.core.batches import Batch, tensors_in
 from landscope.core.errors import ModelError
+from landscope.core.first_derivatives import checked_gradient
+from landscope.core.hooks import drop_idle_hooks
+from landscope.core.stillness import still
 
 if TYPE_CHECKING:
     from landscope.core.probe import Probe
 
-__all__ = ["check_isolated"]
+__all__ = ["guarded"]
+
+
+def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tuple[str, ...]:
+    """Settle what is open at a new probe, and refuse a copy that is not what was given; notices about what was found."""
+    drop_idle_hooks(probe.module(""), probe._layout.arguments(probe.few.raw))
+    with still(probe):
+        settle()
+    check_isolated(probe, original, probe.few)
+    return checked_gradient(probe, probe.few)
 
 
 def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
