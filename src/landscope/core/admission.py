@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.ao.quantization import FakeQuantizeBase
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from landscope.core.errors import ModelError, NonFiniteWeightsError
 from landscope.core.parameters import Selection, select_parameters
 
-__all__ = ["refuse_unmeasurable"]
+__all__ = ["refuse_simulated_quantisation", "refuse_unmeasurable"]
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized")
 """Where torch's layers with integer weights live."""
@@ -33,9 +34,20 @@ def refuse_unmeasurable(model: nn.Module, params: Selection) -> None:
                 f"{name} is complex: curvature is defined here for real parameters. Hold it as a real tensor with a last "
                 f"dimension of 2, and use torch.view_as_complex in the forward pass."
             )
+    if any(isinstance(m, FakeQuantizeBase) and bool(m.fake_quant_enabled.any()) for m in model.modules()):  # type: ignore[operator]
+        refuse_simulated_quantisation()
     _refuse_quantised(model, params)
     _refuse_scripted(model, params)
     _refuse_non_finite(model)
+
+
+def refuse_simulated_quantisation() -> None:
+    """Raise `ModelError` for a model in quantisation-aware training."""
+    raise ModelError(
+        "the model is prepared for quantisation-aware training: it rounds in its forward pass, and its straight-through "
+        "gradients are wrong on purpose. Such a loss has no curvature to measure: measure the float model, or switch the "
+        "rounding off (model.apply(torch.ao.quantization.disable_fake_quant))."
+    )
 
 
 def _refuse_quantised(model: nn.Module, params: Selection) -> None:

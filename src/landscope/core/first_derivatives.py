@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from landscope.core.admission import refuse_simulated_quantisation
 from landscope.core.batches import Batch
 from landscope.core.errors import ModelError
 from landscope.core.memory import available_bytes
@@ -34,8 +35,10 @@ NEARBY = 1e-2
 """How far the further points lie, relative to each tensor: off the kinks, and off a minimum."""
 FINER = 4
 """A second step is so many times smaller: at a kink two quotients differ, and so they do in noise."""
+RIGHT = 1e-4
+"""Relative difference up to which a gradient counts as right: a true one differs by 1e-6."""
 ALLOWED = 1e-2
-"""Relative difference that is not an error yet: a true gradient differs by 1e-6, those of iterative solvers by more."""
+"""Relative difference that is not an error yet: gradients of iterative solvers differ by more than rounding."""
 ROUNDING_UNITS = 50
 """Rounding error of a loss in units of the machine epsilon."""
 NAMED = 5
@@ -115,6 +118,8 @@ class _Point:
             loss = probe.loss_sum(leaves, self.batch)
             precision = {metadata.dtype for node in _nodes(loss) for metadata in getattr(node, "_input_metadata", ())}
             _refuse_half_precision(precision, probe)
+            if any(node.name().startswith("FakeQuantize") for node in _nodes(loss)):
+                refuse_simulated_quantisation()
             for name, rows in _padding(loss, leaves).items():
                 self.direction[name][rows] = 0  # gradients count these rows as constants, a step would move them
             grads = (
@@ -145,7 +150,10 @@ class _Point:
         unclear = abs(coarse - fine)
         if not math.isfinite(scale + unclear) or unclear > 5 * ALLOWED * scale or scale < 10 * self.noise:
             return None
-        return abs(coarse - slope) <= max(ALLOWED * scale, 10 * unclear, self.noise)
+        difference = abs(coarse - slope)
+        if difference <= max(RIGHT * scale, 10 * unclear, self.noise):
+            return True
+        return None if difference <= ALLOWED * scale else False
 
     def _quotient(self, names: tuple[str, ...], step: float) -> float:
         ends = []

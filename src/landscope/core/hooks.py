@@ -7,7 +7,8 @@ spectral norm, pruning) or changes an output is part of the model.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from landscope.core.batches import tensors_in
+from landscope.core.checks import output_tensors
+from landscope.core.copying import copied
 from landscope.core.seeding import generator, normal
 
 __all__ = ["drop_idle_hooks"]
@@ -23,99 +26,113 @@ NEARBY = 1e-2
 """How far the parameters are moved, relative to each: a hook that computes a weight from others shows there."""
 
 Call = tuple[tuple[object, ...], dict[str, object]]
+Place = tuple[str, str, int]
+"""Where a hook is: the name of the module, which of its dictionaries, and the key there."""
 
 
 def drop_idle_hooks(model: nn.Module, call: Call) -> None:
     """Remove, in place, backward hooks and those forward hooks without which the outputs stay bit for bit the same."""
-    found: list[tuple[OrderedDict[int, Any], int]] = []
-    for module in model.modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            continue
-        for name in ("_backward_hooks", "_backward_pre_hooks"):
-            getattr(module, name).clear()
-        module._is_full_backward_hook = None
-        found += [(hooks, key) for hooks in (module._forward_hooks, module._forward_pre_hooks) for key in hooks]
-    if not found:
-        return
-    moved = _moved(model)
+    places: list[Place] = []
+    for name, module in model.named_modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            module._backward_hooks.clear()
+            module._backward_pre_hooks.clear()
+            module._is_full_backward_hook = None
+            kinds = ("_forward_hooks", "_forward_pre_hooks")
+            places += [(name, kind, key) for kind in kinds for key in getattr(module, kind)]
+    if places:
+        for name, kind, key in _Trials(model, call).idle(places):
+            del getattr(model.get_submodule(name), kind)[key]
 
-    def outputs() -> list[Tensor]:
+
+class _Trials:
+    """Forward passes of a copy with some hooks and without them, each trial at other parameters.
+
+    The pass without them comes first: what a hook left behind on the module (a weight that it computed) belongs to the
+    parameters of an earlier trial then, and does not hide that the hook is missing.
+    """
+
+    def __init__(self, model: nn.Module, call: Call) -> None:
+        self.model, self.call, self.trials = copied(model), call, 0
+        self.active: set[Place] = set()
+        """Hooks that returned something of their own, or wrote into what they were given."""
+
+    def idle(self, places: list[Place]) -> list[Place]:
+        """Those of some hooks that can go together."""
+        if not places:
+            return []
+        same = self._same_without(places)
+        rest = [place for place in places if place not in self.active]
+        if same and len(rest) == len(places):
+            return rest
+        if len(rest) < len(places):
+            return self.idle(rest)
+        if len(places) == 1:
+            return []
+        middle = len(places) // 2
+        first = self.idle(places[:middle])
+        with self._without(first):
+            return first + self.idle(places[middle:])
+
+    def _same_without(self, places: list[Place]) -> bool:
+        self.trials += 1
+        rng = generator(self.trials, "hooks")
+        moved = {
+            name: value.detach() * (1 + NEARBY * normal(value.shape, rng, value.dtype, value.device))
+            for name, value in self.model.named_parameters()
+            if value.is_floating_point()
+        }
+        try:
+            with self._without(places):
+                without = self._outputs(moved)
+            with self._noting(places):
+                return _equal(without, self._outputs(moved))
+        except Exception:  # the forward pass relies on a hook, or fails with them too, which later checks will say
+            return False
+
+    def _outputs(self, params: dict[str, Tensor]) -> list[Tensor]:
         with torch.no_grad():
-            return [tensor.clone() for tensor in tensors_in(functional_call(model, moved, *call))]
+            return [tensor.clone() for tensor in output_tensors(functional_call(self.model, params, *self.call))]
 
-    try:
-        active = _active(found, outputs)
-        with_all = active.outputs
-        _drop([item for number, item in enumerate(found) if number not in active.numbers], outputs, with_all)
-    except Exception:  # a forward pass that fails: the checks that follow say so
-        return
+    def _hooks(self, place: Place) -> OrderedDict[int, Any]:
+        name, kind, _ = place
+        return getattr(self.model.get_submodule(name), kind)
 
+    @contextmanager
+    def _without(self, places: list[Place]) -> Iterator[None]:
+        before = [(hooks, OrderedDict(hooks)) for hooks in map(self._hooks, places)]
+        for place in places:
+            del self._hooks(place)[place[2]]
+        try:
+            yield
+        finally:
+            for hooks, all_of_them in before:
+                hooks.clear()
+                hooks.update(all_of_them)
 
-def _moved(model: nn.Module) -> dict[str, Tensor]:
-    rng = generator(0, "hooks")
-    return {
-        name: value.detach() * (1 + NEARBY * normal(value.shape, rng, value.dtype, value.device))
-        for name, value in model.named_parameters()
-        if value.is_floating_point()
-    }
+    @contextmanager
+    def _noting(self, places: list[Place]) -> Iterator[None]:
+        hooks = {place: self._hooks(place)[place[2]] for place in places}
+        for place, hook in hooks.items():
+            self._hooks(place)[place[2]] = self._noted(place, hook)
+        try:
+            yield
+        finally:
+            for place, hook in hooks.items():
+                self._hooks(place)[place[2]] = hook
 
-
-class _Activity:
-    """Which hooks return something of their own, or write into what they are given; and the outputs with all of them."""
-
-    def __init__(self) -> None:
-        self.numbers: set[int] = set()
-        self.outputs: list[Tensor] = []
-
-    def noting(self, number: int, hook: Callable[..., Any]) -> Callable[..., Any]:
+    def _noted(self, place: Place, hook: Callable[..., Any]) -> Callable[..., Any]:
         def noted(module: nn.Module, *given: Any) -> Any:
             before = [(tensor, tensor._version) for tensor in tensors_in(given)]
             result = hook(module, *given)
             if (result is not None and result is not given[-1]) or any(t._version != v for t, v in before):
-                self.numbers.add(number)
+                self.active.add(place)
             return result
 
         return noted
 
 
-def _active(found: Sequence[tuple[OrderedDict[int, Any], int]], outputs: Callable[[], list[Tensor]]) -> _Activity:
-    activity = _Activity()
-    hooks = [held[key] for held, key in found]
-    try:
-        for number, (held, key) in enumerate(found):
-            held[key] = activity.noting(number, hooks[number])
-        activity.outputs = outputs()
-    finally:
-        for (held, key), hook in zip(found, hooks, strict=True):
-            held[key] = hook
-    return activity
-
-
-def _drop(
-    group: list[tuple[OrderedDict[int, Any], int]], outputs: Callable[[], list[Tensor]], expected: list[Tensor]
-) -> None:
-    """Remove all of a group if that changes nothing, or else what can go of its halves."""
-    if not group:
-        return
-    whole = [(held, OrderedDict(held)) for held, _ in group]
-    for held, key in group:
-        held.pop(key, None)
-    try:
-        same = _equal(outputs(), expected)
-    except Exception:  # a hook that the forward pass relies on
-        same = False
-    if same:
-        return
-    for held, before in whole:
-        held.clear()
-        held.update(before)
-    if len(group) > 1:
-        middle = len(group) // 2
-        _drop(group[:middle], outputs, expected)
-        _drop(group[middle:], outputs, expected)
-
-
 def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
-    return len(a) == len(b) and all(
+    return len(a) == len(b) > 0 and all(
         x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all()) for x, y in zip(a, b, strict=True)
     )

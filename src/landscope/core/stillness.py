@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from landscope.core.batches import Batch, tensors_in
+from landscope.core.batches import Batch
+from landscope.core.checks import output_tensors
 from landscope.core.errors import ModelError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _outputs(probe: Probe, batch: Batch, buffers: dict[str, Tensor]) -> list[Ten
     model, layout = probe.module(""), probe._layout
     args, kwargs = layout.arguments(batch.raw)
     values = {**probe.params, **{name: value.clone() for name, value in buffers.items()}}
-    return [tensor.detach().clone() for tensor in tensors_in(functional_call(model, values, args, kwargs))]
+    return [tensor.detach().clone() for tensor in output_tensors(functional_call(model, values, args, kwargs))]
 
 
 def _same(old: Tensor, new: Tensor) -> bool:
