@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from landscope.core.errors import ModelError, NonFiniteWeightsError
 from landscope.core.parameters import Selection, select_parameters
 
-__all__ = ["refuse_simulated_quantisation", "refuse_unmeasurable"]
+__all__ = ["quantised_layers", "refuse_simulated_quantisation", "refuse_unmeasurable"]
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized")
 """Where torch's layers with integer weights live."""
@@ -51,7 +51,7 @@ def refuse_simulated_quantisation() -> None:
 
 
 def _refuse_quantised(model: nn.Module, params: Selection) -> None:
-    layers = [name or type(module).__name__ for name, module in model.named_modules() if _is_quantised(module)]
+    layers = quantised_layers(model)
     if layers and params is None:
         rest = sum(p.numel() for p in model.parameters() if p.requires_grad)
         left = (
@@ -63,6 +63,11 @@ def _refuse_quantised(model: nn.Module, params: Selection) -> None:
             f"the weights of {_listed(layers)} are quantised: integers that have no gradient and do not let one through. "
             f"{left}. Measure the model before its quantisation, or name what you want measured: params=[…]."
         )
+
+
+def quantised_layers(model: nn.Module) -> list[str]:
+    """Names of the layers whose weights or outputs are integers."""
+    return [name or type(module).__name__ for name, module in model.named_modules() if _is_quantised(module)]
 
 
 def _is_quantised(module: nn.Module) -> bool:

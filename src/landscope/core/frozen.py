@@ -66,6 +66,9 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
                 f"the model could not be copied ({type(error).__name__}: {error}). Landscope measures a private copy so that "
                 f"yours stays untouched; remove what cannot be copied (locks, open files, generators) from the module."
             ) from error
+    for module in twin.modules():
+        if isinstance(module, torch.jit.ScriptModule):  # copied as it is, whatever the memo says
+            module.to(device=device, dtype=target)
     twin.eval()
     _differentiate_weight_norm(twin)
     keep_padding_constant(twin)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from landscope.core.batches import Batch, tensors_in
+from landscope.core.admission import quantised_layers
+from landscope.core.batches import Batch, map_tensors, tensors_in
 from landscope.core.errors import ModelError
 from landscope.core.first_derivatives import checked_gradient
 from landscope.core.hooks import drop_idle_hooks
@@ -30,11 +31,22 @@ __all__ = ["guarded"]
 
 def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tuple[str, ...]:
     """Settle what is open at a new probe, and refuse a copy that is not what was given; notices about what was found."""
-    drop_idle_hooks(probe.module(""), probe._layout.arguments(probe.few.raw))
+    drop_idle_hooks(probe.module(""), lambda trial: probe._layout.arguments(_turned(probe.few, trial)))
     with still(probe):
         settle()
     check_isolated(probe, original, probe.few)
-    return checked_gradient(probe, probe.few)
+    notices = checked_gradient(probe, probe.few)
+    if notices and (layers := quantised_layers(original)):
+        raise ModelError(
+            f"{notices[0]}, because {_listed(layers)} let no gradient through: they are quantised. Measure the model before "
+            f"its quantisation, or only parameters that come after those layers: params=[…]."
+        )
+    return notices
+
+
+def _turned(batch: Batch, by: int) -> object:
+    """A batch with its rows in turned order, where it is made of rows."""
+    return map_tensors(lambda t: t.roll(by, 0) if t.dim() else t, batch.raw) if batch.divisible else batch.raw
 
 
 def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:

@@ -25,7 +25,8 @@ __all__ = ["drop_idle_hooks"]
 NEARBY = 1e-2
 """How far the parameters are moved, relative to each: a hook that computes a weight from others shows there."""
 
-Call = tuple[tuple[object, ...], dict[str, object]]
+Call = Callable[[int], tuple[tuple[object, ...], dict[str, object]]]
+"""Arguments for the forward pass, others for every trial where that can be."""
 Place = tuple[str, str, int]
 """Where a hook is: the name of the module, which of its dictionaries, and the key there."""
 
@@ -46,10 +47,10 @@ def drop_idle_hooks(model: nn.Module, call: Call) -> None:
 
 
 class _Trials:
-    """Forward passes of a copy with some hooks and without them, each trial at other parameters.
+    """Forward passes of a copy with some hooks and without them, each trial at other parameters and for other rows.
 
-    The pass without them comes first: what a hook left behind on the module (a weight that it computed) belongs to the
-    parameters of an earlier trial then, and does not hide that the hook is missing.
+    The pass without them comes first: what a hook left behind (a weight that it computed, an activation that it kept) belongs
+    to an earlier trial then, and does not hide that the hook is missing.
     """
 
     def __init__(self, model: nn.Module, call: Call) -> None:
@@ -92,7 +93,10 @@ class _Trials:
 
     def _outputs(self, params: dict[str, Tensor]) -> list[Tensor]:
         with torch.no_grad():
-            return [tensor.clone() for tensor in output_tensors(functional_call(self.model, params, *self.call))]
+            return [
+                tensor.clone()
+                for tensor in output_tensors(functional_call(self.model, params, *self.call(self.trials)))
+            ]
 
     def _hooks(self, place: Place) -> OrderedDict[int, Any]:
         name, kind, _ = place

@@ -97,8 +97,8 @@ class Probe:
         """What a reader of the numbers should know about this point."""
         error: Exception | None = None
         try:
+            refuse_unmeasurable(inner, params)
             with measuring(self.device, dtype=dtype or working_dtype(inner)):
-                refuse_unmeasurable(inner, params)
                 self._model = frozen_copy(inner, mode, dtype, self.device)
                 self._recurrent = is_recurrent(inner)
                 self._measure(select_parameters(inner, params))
@@ -246,7 +246,7 @@ class Probe:
     def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
         """The same point on one batch, in another precision, for checks; with a ledger of its own."""
         twin = self._twin()
-        twin._model = copied(self._model).to(dtype)
+        twin._model = copied(self._model).double() if dtype == torch.float64 else copied(self._model)
         twin._measure(self.space.names)
         twin.few = Batch(twin.ready(batch.raw), batch.size, batch.divisible)
         twin._held = (twin.few,)
