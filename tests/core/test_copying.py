@@ -181,6 +181,21 @@ def test_an_edited_copy_of_a_patched_model_is_a_copy_as_well() -> None:
     assert probe.value() == plain.value()
 
 
+def test_a_model_that_keeps_its_last_outputs_can_be_copied_again() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.kept = net(), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept = self.inner(x)
+            return self.kept
+
+    probe = Probe(Keeps(), (X, Y))
+    probe.gradient()
+    assert probe.with_model(lambda model: None).value() == probe.value()
+
+
 def test_functions_kept_as_attributes() -> None:
     class Steps(nn.Module):
         def __init__(self) -> None:
@@ -250,6 +265,22 @@ def test_a_penalty_on_the_users_weights_is_refused() -> None:
 
     with pytest.raises(errors.ModelError, match=r"loss function reads 0\.weight"):
         Probe(model, (X, Y), loss)
+
+
+def test_a_criterion_that_is_part_of_the_model_may_keep_its_constants() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+            self.loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.0, 2.0, 3.0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)
+
+    model, targets = WithLoss(), nn.functional.one_hot(Y, 3).float()
+    assert Probe(model, (X, targets), model.loss).value() == pytest.approx(
+        model.loss(model(X), targets).item(), rel=1e-6
+    )
 
 
 def test_data_that_lies_in_the_models_own_memory_is_data() -> None:

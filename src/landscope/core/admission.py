@@ -34,7 +34,7 @@ def refuse_unmeasurable(model: nn.Module, params: Selection) -> None:
                 f"{name} is complex: curvature is defined here for real parameters. Hold it as a real tensor with a last "
                 f"dimension of 2, and use torch.view_as_complex in the forward pass."
             )
-    if any(isinstance(m, FakeQuantizeBase) and bool(m.fake_quant_enabled.any()) for m in model.modules()):  # type: ignore[operator]
+    if any(isinstance(m, FakeQuantizeBase) and bool(m.fake_quant_enabled.any()) for m in model.modules()):
         refuse_simulated_quantisation()
     _refuse_quantised(model, params)
     _refuse_scripted(model, params)

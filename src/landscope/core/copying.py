@@ -36,6 +36,10 @@ def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
     True
     """
     memo = {} if memo is None else memo
+    for module in model.modules():
+        for value in vars(module).values():  # what a pass left behind (its last outputs) may have a graph behind it
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo.setdefault(id(value), value.detach().clone())
     twin = copy.deepcopy(model, memo)
     parts = {id(part) for module in model.modules() for part in (module, *_own_tensors(module))}
     _Rebinding(memo, parts).walk(twin)
@@ -110,9 +114,9 @@ class _Rebinding:
         if isinstance(value, weakref.ReferenceType):
             return weakref.ref(self.bound(value()))
         if isinstance(value, functools.partial):
-            made = functools.partial(self.bound(value.func), *map(self.bound, value.args))
-            made.__setstate__((made.func, made.args, self._items(value.keywords), self._items(vars(value))))  # type: ignore[attr-defined]
-            return made
+            part = functools.partial(self.bound(value.func), *map(self.bound, value.args))
+            part.__setstate__((part.func, part.args, self._items(value.keywords), self._items(vars(value))))  # type: ignore[attr-defined]
+            return part
         if isinstance(value, dict):
             made = self.made[id(value)] = copy.copy(value)
             made.update(self._items(value))
@@ -202,8 +206,8 @@ def _can_be_made_anew(value: Any) -> bool:
     kind = type(value)
     return (
         kind.__flags__ & (1 << 9) != 0  # a class written in Python
-        and kind.__new__ is object.__new__
-        and not any("__slots__" in vars(base) for base in kind.__mro__)
+        and all(base is object or "__new__" not in vars(base) for base in kind.__mro__)
+        and not any(vars(base).get("__slots__") for base in kind.__mro__)
         and hasattr(value, "__dict__")
     )
 

@@ -191,7 +191,7 @@ def _padding(loss: Tensor, leaves: Params) -> dict[str, list[int]]:
     for node in _nodes(loss):
         row = getattr(node, "_saved_padding_idx", None)
         leaf = getattr(node.next_functions[0][0], "variable", None) if node.next_functions else None
-        if isinstance(row, int) and id(leaf) in names and 0 <= row < len(leaf):
+        if isinstance(row, int) and leaf is not None and id(leaf) in names and 0 <= row < len(leaf):
             rows.setdefault(names[id(leaf)], []).append(row)
     return rows
 

@@ -62,7 +62,8 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
     with probe.measuring(), torch.no_grad():
         values = {name: value.clone() for name, value in probe.params.items()}
         outputs, by_model = _reading(lambda: probe.outputs(values, batch), watched)
-        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), watched)
+        measured = {place: name for place, name in watched.items() if name in probe.params}
+        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), measured)
     if by_model:
         raise ModelError(
             f"the forward pass reads {_listed(by_model)} past the module that holds it, so that a copy of the model still uses "

@@ -61,7 +61,7 @@ def entered(key: Hashable, make: Callable[[], AbstractContextManager[object]]) -
 
 @contextmanager
 def held(
-    key: Hashable, read: Callable[[], Any], write: Callable[[Any], None], change: Callable[[], None] | None = None
+    key: Hashable, read: Callable[[], Any], write: Callable[[Any], object], change: Callable[[], None] | None = None
 ) -> Iterator[None]:
     """Within it, what `read` finds may be changed, by `change` to begin with; in the end `write` puts it back.
 

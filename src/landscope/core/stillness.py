@@ -86,9 +86,8 @@ def check_still(probe: Probe) -> None:
     with probe.measuring(), torch.no_grad():
         held = dict(model.named_buffers())
         changed = [name for name, old in record.buffers.items() if name in held and not _same(old, held[name])]
-        first = _outputs(probe, batch, record.buffers)
         if record.outputs is None:
-            record.outputs = first
+            record.outputs = _outputs(probe, batch, record.buffers)
             for _ in range(REPEATS - 1):
                 _outputs(probe, batch, {})
         change = _change(record.outputs, _outputs(probe, batch, {}))
