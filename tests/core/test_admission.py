@@ -106,6 +106,17 @@ def test_sparse_embeddings_are_dense_on_the_copy(bag: bool) -> None:
         assert torch.equal(GGN(probe) @ v, GGN(dense) @ v)
 
 
+def test_a_largest_norm_of_embeddings_is_applied_once() -> None:
+    model = Words()
+    model.embedding = nn.Embedding(7, 4, max_norm=1.0)
+    before = model.embedding.weight.detach().clone()
+    probe = Probe(model, (TOKENS, Y))
+    assert torch.equal(model.embedding.weight, before)
+    assert probe.value() == pytest.approx(nn.functional.cross_entropy(model(TOKENS), Y).item(), rel=1e-6)
+    assert model.embedding.max_norm == 1.0
+    assert torch.isfinite(Hessian(probe) @ probe.vector()).all()
+
+
 def test_a_sparse_gradient_of_the_models_own() -> None:
     class Direct(Words):
         def forward(self, tokens: Tensor) -> Tensor:

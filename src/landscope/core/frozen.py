@@ -72,7 +72,7 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
     twin.eval()
     _differentiate_weight_norm(twin)
     keep_padding_constant(twin)
-    _keep_gradients_dense(twin)
+    _plain_embeddings(twin)
     if (device or next((p.device for p in twin.parameters()), torch.device("cpu"))).type == "cpu":
         avoid_overruns(twin)
     if mode == "batch_statistics":
@@ -89,11 +89,19 @@ def working_dtype(model: nn.Module) -> torch.dtype:
     return torch.float64 if torch.float64 in kinds else torch.float32
 
 
-def _keep_gradients_dense(model: nn.Module) -> None:
-    """Embeddings that ask for sparse gradients, which have no second derivatives, give dense ones."""
+def _plain_embeddings(model: nn.Module) -> None:
+    """Embeddings without sparse gradients, which have no second derivatives, and with `max_norm` applied once and for all.
+
+    A forward pass would cut rows that are too long in place, so that each pass changed the weights.
+    """
     for module in model.modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             module.sparse = False
+            if module.max_norm is not None:
+                rows = torch.arange(module.num_embeddings, device=module.weight.device)
+                with torch.no_grad():
+                    torch.embedding_renorm_(module.weight, rows, module.max_norm, module.norm_type)
+                module.max_norm = None
 
 
 def _composite_weight_norm(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
