@@ -32,6 +32,7 @@ __all__ = [
     "check_options",
     "check_samples_are_independent",
     "check_targets",
+    "output_tensors",
     "tensor_output",
 ]
 
@@ -101,12 +102,12 @@ def tensor_output(outputs: object) -> Tensor:
     )
 
 
-def _compared(outputs: object) -> list[Tensor]:
+def output_tensors(outputs: object) -> list[Tensor]:
     """Every tensor of what a model returned, those of dataclasses and of objects with `logits` included."""
     found = tensors_in(outputs)
     for leaf in pytree.tree_leaves(outputs):
         if is_dataclass(leaf) and not isinstance(leaf, type):
-            found += _compared([getattr(leaf, field.name) for field in fields(leaf)])
+            found += output_tensors([getattr(leaf, field.name) for field in fields(leaf)])
         elif not isinstance(leaf, Tensor) and isinstance(getattr(leaf, "logits", None), Tensor):
             found.append(leaf.logits)
     return found
@@ -115,11 +116,11 @@ def _compared(outputs: object) -> list[Tensor]:
 def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None:
     """Noise in the forward pass: dropout left on, or random layers."""
     torch.manual_seed(0)
-    first = _compared(forward())
+    first = output_tensors(forward())
     for seed in range(1, 1 + DRAWS):  # a small dropout rate shows on few draws only
         torch.manual_seed(seed)
         before = torch.get_rng_state()
-        again = _compared(forward())
+        again = output_tensors(forward())
         drew = not torch.equal(before, torch.get_rng_state())
         change = max((_relative_change(a, b) for a, b in zip(first, again, strict=True)), default=0.0)
         tolerance = 0.0 if drew else 1e-3  # some GPU kernels add up in varying order
@@ -138,7 +139,7 @@ def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None
 def check_samples_are_independent(forward: Callable[[Batch], object], batch: Batch) -> None:
     """Outputs that depend on which samples share a batch: their mean would depend on the batch size."""
     half = next(batch.pieces(max(1, batch.size // 2)))
-    alone, together = _compared(forward(half)), _compared(forward(batch))
+    alone, together = output_tensors(forward(half)), output_tensors(forward(batch))
     for a, b in zip(alone, together, strict=True):
         if b.dim() and b.shape[0] == batch.size and a.shape[0] == half.size and a.shape[1:] == b.shape[1:]:
             change = _relative_change(a, b[: half.size])

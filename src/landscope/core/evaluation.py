@@ -1,20 +1,26 @@
 """The conditions under which a model is evaluated and differentiated, whatever the caller has switched on or off.
 
 Gradients on, autocast and inference mode off, attention through kernels that have second derivatives, full float32
-precision unless TF32 is asked for, global random state preserved. Everything is put back afterwards.
+precision unless TF32 is asked for, torch's own default type and device, global random state preserved. What a forward pass
+switches on by itself is undone as well: autocast would round to half precision, and activation checkpointing would run
+layers a second time when the parameters that were put in are gone. Everything is put back afterwards, and several threads
+may be inside at once.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import checkpoint as checkpointing
 
 from landscope.core.seeding import preserved_rng
+from landscope.core.shared_state import entered, held
 
 __all__ = ["Precision", "measuring"]
 
@@ -22,26 +28,47 @@ Precision = Literal["highest", "tf32"]
 
 
 @contextmanager
-def measuring(device: torch.device, precision: Precision = "highest", recurrent: bool = False) -> Iterator[None]:
+def measuring(
+    device: torch.device, precision: Precision = "highest", recurrent: bool = False, dtype: torch.dtype | None = None
+) -> Iterator[None]:
     """Evaluate inside this context; it can be nested.
 
     `recurrent` switches cuDNN and oneDNN off: their recurrent layers have no forward or second derivatives, and cuDNN's no
-    backward pass in eval mode.
+    backward pass in eval mode. `dtype` is the precision that is measured in: a default type other than that counts as not set.
     """
     with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message=".*There is a performance drop because we have not yet implemented")
+        stack.enter_context(entered("warnings", _fewer_warnings))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(torch.autocast(device.type, enabled=False))
+        for kind in {"cpu", device.type}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
         stack.enter_context(preserved_rng())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_no_encoder_fast_path())
-        if device.type == "cuda":
-            stack.enter_context(_float32_products(precision))
+        stack.enter_context(entered("attention", lambda: sdpa_kernel(SDPBackend.MATH)))
+        stack.enter_context(entered("fast path", _no_encoder_fast_path))
+        stack.enter_context(_float32_products(device, precision))
+        if torch.get_default_device().type not in ("cpu", device.type):
+            stack.enter_context(torch.device("cpu"))
+        if torch.get_default_dtype() not in (torch.float32, dtype):
+            stack.enter_context(
+                held(
+                    "default type",
+                    torch.get_default_dtype,
+                    torch.set_default_dtype,
+                    lambda: torch.set_default_dtype(torch.float32),
+                )
+            )
         if recurrent:
-            stack.enter_context(_switched_off(torch.backends.mkldnn))
-            stack.enter_context(_switched_off(torch.backends.cudnn))
+            stack.enter_context(entered("mkldnn", lambda: _switched_off(torch.backends.mkldnn)))
+            stack.enter_context(entered("cudnn", lambda: _switched_off(torch.backends.cudnn)))
+        stack.enter_context(entered("forward passes", _plain_forward_passes))
+        stack.enter_context(_in_this_thread())
+        yield
+
+
+@contextmanager
+def _fewer_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*There is a performance drop because we have not yet implemented")
         yield
 
 
@@ -68,24 +95,107 @@ def _no_encoder_fast_path() -> Iterator[None]:
 
 
 @contextmanager
-def _float32_products(precision: Precision) -> Iterator[None]:
-    """Matrix products and convolutions in float32 (`highest`) or TF32; cuDNN would use TF32 by default."""
+def _float32_products(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Matrix products and convolutions in float32 (`highest`) or TF32.
+
+    cuDNN would use TF32 by default; a CPU bfloat16 after `torch.set_float32_matmul_precision("medium")`.
+    """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    if hasattr(matmul, "fp32_precision") and hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
-        wanted = "tf32" if precision == "tf32" else "ieee"
-        homes: tuple[Any, ...] = (matmul, cudnn.conv, cudnn.rnn)  # type: ignore[attr-defined]
-        before = [home.fp32_precision for home in homes]
-        try:
-            for home in homes:
-                home.fp32_precision = wanted
-            yield
-        finally:
-            for home, value in zip(homes, before, strict=True):
-                home.fp32_precision = value
+    homes: tuple[tuple[Any, str], ...]
+    if device.type == "cuda" and hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
+        homes = tuple((home, "fp32_precision") for home in (matmul, cudnn.conv, cudnn.rnn))  # type: ignore[attr-defined]
+        wanted: object = "tf32" if precision == "tf32" else "ieee"
+    elif device.type == "cuda":
+        homes, wanted = ((matmul, "allow_tf32"), (cudnn, "allow_tf32")), precision == "tf32"
     else:
-        allowed = (matmul.allow_tf32, cudnn.allow_tf32)
-        try:
-            matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
-            yield
-        finally:
-            matmul.allow_tf32, cudnn.allow_tf32 = allowed
+        parts = (getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn"))
+        settings = [(part, getattr(part, "fp32_precision", "none")) for part in parts]
+        homes, wanted = tuple((part, "fp32_precision") for part, now in settings if now in ("bf16", "tf32")), "ieee"
+
+    def write(values: list[object]) -> None:
+        for (home, name), value in zip(homes, values, strict=True):
+            setattr(home, name, value)
+
+    if not homes:
+        yield
+        return
+    with held(
+        ("float32 products", device.type),
+        lambda: [getattr(home, name) for home, name in homes],
+        write,
+        lambda: write([wanted] * len(homes)),
+    ):
+        yield
+
+
+# What forward passes switch on themselves
+
+_here = threading.local()
+
+
+@contextmanager
+def _in_this_thread() -> Iterator[None]:
+    """Other threads may train meanwhile: for them nothing changes."""
+    _here.depth = getattr(_here, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1
+
+
+def _measuring_here() -> bool:
+    return getattr(_here, "depth", 0) > 0
+
+
+@contextmanager
+def _plain_forward_passes() -> Iterator[None]:
+    """Autocast that a forward pass enters stays off, and checkpointed layers are called straight."""
+    names = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+    stand_ins = (_straight, _nothing_around)
+    enter = torch.autocast.__enter__
+    found = {name: getattr(checkpointing, name) for name in names if hasattr(checkpointing, name)}
+    torch.autocast.__enter__ = _staying_off(enter)  # type: ignore[method-assign]
+    for name, make in zip(names, stand_ins, strict=True):
+        if name in found:
+            setattr(checkpointing, name, make(found[name]))
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+        for name, value in found.items():
+            setattr(checkpointing, name, value)
+
+
+def _staying_off(enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`torch.autocast.__enter__` that leaves autocast off where something is measured; `__exit__` puts back what was."""
+
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        result = enter(self)
+        if _measuring_here():
+            torch.set_autocast_enabled(self.device, False)
+        return result
+
+    return __enter__
+
+
+def _straight(function: Any) -> Any:
+    """The face of checkpointing that runs backward passes within backward passes, without that."""
+
+    class CheckpointFunction(function):  # type: ignore[misc]
+        @classmethod
+        def apply(cls, run: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+            return run(*args) if _measuring_here() else function.apply(run, preserve, *args)
+
+    return CheckpointFunction
+
+
+def _nothing_around(around: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
+    """What checkpointing does before and after it calls a layer, or nothing."""
+
+    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        if _measuring_here():
+            yield None
+        else:
+            yield from around(*args, **kwargs)
+
+    return generator

@@ -5,20 +5,19 @@ The user's model is read once, here, and never touched again: what is evaluated 
 
 from __future__ import annotations
 
-import copy
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
 from torch.nn.utils.weight_norm import WeightNorm
 
-from landscope.core.errors import ModelError, NonFiniteWeightsError
+from landscope.core.copying import copied
+from landscope.core.errors import ModelError
 from landscope.core.padding import keep_padding_constant
 from landscope.core.strided_pointwise import avoid_overruns
 
-__all__ = ["Mode", "frozen_copy", "is_recurrent", "unwrap"]
+__all__ = ["Mode", "frozen_copy", "is_recurrent", "unwrap", "working_dtype"]
 
 Mode = Literal["eval", "batch_statistics"]
 
@@ -40,22 +39,16 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
     In `batch_statistics` mode BatchNorm uses the statistics of each batch and keeps none; everything else, dropout
     included, is in eval mode.
     """
-    lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
-    if lazy:
-        raise ModelError(f"{lazy[0]} is not initialised yet (a lazy layer). Run one batch through the model first.")
-    _refuse_non_finite(model)
-    kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    if any(p.is_complex() for p in model.parameters()):
-        raise ModelError("complex parameters are not supported: curvature is defined here for real ones")
-    target = dtype or (torch.float64 if torch.float64 in kinds else torch.float32)
+    target = dtype or working_dtype(model)
+    wide = torch.complex128 if target == torch.float64 else torch.complex64
 
     def fixed(tensor: Tensor) -> Tensor:
         value = tensor.detach()
-        home = device or value.device
-        return value.to(device=home, dtype=target if value.is_floating_point() else value.dtype, copy=True)
+        kind = target if value.is_floating_point() else wide if value.is_complex() else value.dtype
+        return value.to(device=device or value.device, dtype=kind, copy=True)
 
     with torch.inference_mode(False), torch.no_grad():
-        memo: dict[int, object] = {}
+        memo: dict[int, Any] = {}
         for module in model.modules():
             for parameter in module._parameters.values():
                 if parameter is not None and id(parameter) not in memo:
@@ -64,18 +57,22 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
                 if buffer is not None and id(buffer) not in memo:
                     memo[id(buffer)] = fixed(buffer)
             for value in vars(module).values():  # what a hook recomputes (old weight_norm) has a graph behind it
-                if isinstance(value, Tensor) and not value.is_leaf:
+                if isinstance(value, Tensor) and (not value.is_leaf or value.is_inference()):
                     memo[id(value)] = fixed(value)
         try:
-            twin = copy.deepcopy(model, memo)
+            twin = copied(model, memo)
         except Exception as error:
             raise ModelError(
                 f"the model could not be copied ({type(error).__name__}: {error}). Landscope measures a private copy so that "
                 f"yours stays untouched; remove what cannot be copied (locks, open files, generators) from the module."
             ) from error
+    for module in twin.modules():
+        if isinstance(module, torch.jit.ScriptModule):  # copied as it is, whatever the memo says
+            module.to(device=device, dtype=target)
     twin.eval()
     _differentiate_weight_norm(twin)
     keep_padding_constant(twin)
+    _plain_embeddings(twin)
     if (device or next((p.device for p in twin.parameters()), torch.device("cpu"))).type == "cpu":
         avoid_overruns(twin)
     if mode == "batch_statistics":
@@ -84,6 +81,27 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
                 module.track_running_stats = False
                 module.running_mean = module.running_var = module.num_batches_tracked = None
     return twin
+
+
+def working_dtype(model: nn.Module) -> torch.dtype:
+    """The precision in which a model is measured by default: float64 where it has such weights, float32 otherwise."""
+    kinds = {p.dtype for p in model.parameters()}
+    return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+def _plain_embeddings(model: nn.Module) -> None:
+    """Embeddings without sparse gradients, which have no second derivatives, and with `max_norm` applied once and for all.
+
+    A forward pass would cut rows that are too long in place, so that each pass changed the weights.
+    """
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            module.sparse = False
+            if module.max_norm is not None:
+                rows = torch.arange(module.num_embeddings, device=module.weight.device)
+                with torch.no_grad():
+                    torch.embedding_renorm_(module.weight, rows, module.max_norm, module.norm_type)
+                module.max_norm = None
 
 
 def _composite_weight_norm(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
@@ -103,20 +121,6 @@ def _differentiate_weight_norm(model: nn.Module) -> None:
                 hook.compute_weight = lambda module, hook=hook: _composite_weight_norm(  # type: ignore[method-assign,misc]
                     getattr(module, hook.name + "_v"), getattr(module, hook.name + "_g"), hook.dim
                 )
-
-
-def _refuse_non_finite(model: nn.Module) -> None:
-    suspects = dict(model.named_parameters())
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            suspects |= {f"{name}.{key}": b for key, b in module.named_buffers(recurse=False)}  # type: ignore[misc]
-    for name, tensor in suspects.items():
-        bad = int((~torch.isfinite(tensor.detach())).sum()) if tensor.is_floating_point() else 0
-        if bad:
-            raise NonFiniteWeightsError(
-                f"{name} holds {bad} NaN or infinite values out of {tensor.numel()}. A diverged model has no minimum to "
-                f"measure: load an earlier checkpoint."
-            )
 
 
 def is_recurrent(model: nn.Module) -> bool:

@@ -48,7 +48,7 @@ class ParameterSpace:
             lead = tensor.shape[: tensor.dim() - len(shape)]
             if tensor.shape[len(lead) :] != shape:
                 raise OperandError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
-            parts.append(tensor.reshape(*lead, -1))
+            parts.append((tensor.to_dense() if tensor.is_sparse else tensor).reshape(*lead, -1))
         return torch.cat(parts, -1)
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import chain
@@ -15,16 +14,19 @@ from torch.func import functional_call
 
 from landscope.core import checks
 from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, saved_bytes
-from landscope.core.batches import Batch, Layout, join, map_tensors, tensors_in
+from landscope.core.admission import refuse_unmeasurable
+from landscope.core.batches import Batch, Layout, map_tensors, tensors_in
+from landscope.core.copying import copied
 from landscope.core.distributed import raise_together, sum_over_processes
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.evaluation import Precision, measuring
-from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap
+from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
+from landscope.core.guarding import guarded
 from landscope.core.ledger import FORWARD, Ledger
 from landscope.core.losses import Loss, resolve_loss
 from landscope.core.memory import available_bytes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
-from landscope.core.reading import DataLike, FixedData, read
+from landscope.core.reading import DataLike, FixedData, held, read
 from landscope.core.settling import leave_out_ignored, settled
 from landscope.core.targets import IGNORED, kept_labels
 
@@ -34,6 +36,8 @@ Params = Mapping[str, Tensor]
 
 CHECKED_SAMPLES = 32
 """How many samples the checks at construction evaluate at once: the first ones, and some from all over the data."""
+FEW_SAMPLES = 4
+"""How many samples derivatives are checked on."""
 CPU_WORKING_SET = 2**30
 """Bytes of activations at once on a CPU: more brings no speed there."""
 
@@ -80,25 +84,29 @@ class Probe:
     ) -> None:
         checks.check_options(model, mode, temperature, dtype)
         inner = unwrap(model)
-        present = next((p.device for p in inner.parameters()), torch.device("cpu"))
-        self.device = present if device is None else torch.device(device)
+        self.device = torch.device(device or next((p.device for p in inner.parameters()), "cpu"))
         self.mode: Mode = mode
         self.temperature = float(temperature)
         self.seed = int(seed)
         self.ledger = Ledger()
-        self.loss: Loss
         self.results: dict[Hashable, object] = {}
         """What was computed at this point already; it stays true, and lives as long as the probe."""
         self.alike = WeakSet((self,))
         """The probes that differ from this one in temperature at most, itself among them."""
+        self.notices: tuple[str, ...] = ()
+        """What a reader of the numbers should know about this point."""
         error: Exception | None = None
         try:
-            self._model = frozen_copy(inner, mode, dtype, self.device)
-            self._recurrent = is_recurrent(inner)
-            self._measure(select_parameters(inner, params))
-            self._read(read(data, batch_size), batch_size)
-            self._settle_loss(resolve_loss(loss), {id(t) for t in chain(inner.parameters(), inner.buffers())})
-            counted = self._count()
+            refuse_unmeasurable(inner, params)
+            with measuring(self.device, dtype=dtype or working_dtype(inner)):
+                self._model = frozen_copy(inner, mode, dtype, self.device)
+                self._recurrent = is_recurrent(inner)
+                self._measure(select_parameters(inner, params))
+                self.loss = resolve_loss(loss)
+                self._read(read(data, batch_size), batch_size)
+                users = {id(t) for t in chain(inner.parameters(), inner.buffers())}
+                self.notices = guarded(self, inner, lambda: self._settle_loss(users))
+                counted = self._count()
         except Exception as caught:
             error = caught
         raise_together(error, self.device)
@@ -120,21 +128,14 @@ class Probe:
         self._data = data
         self.layout = Layout.of(self._model, next(iter(data)))
         self._held: tuple[Batch, ...] | None = None
-        if data.kept is None:
-            return
-        batches = [self.layout.batch(raw) for raw in data.kept]
-        if self.mode == "batch_statistics":
-            batches = [Batch(batch.raw, batch.size, False) for batch in batches]
-        whole = join(batches)
-        batches = batches if whole is None else [whole]
-        needed = sum(t.numel() * t.element_size() for batch in batches for t in tensors_in(batch.raw))
-        if needed < available_bytes(self.device) // 4:
-            batches = [Batch(self.ready(batch.raw), batch.size, batch.divisible) for batch in batches]
-        self._held = tuple(batches)
+        if data.kept is not None:
+            batches = (self.layout.batch(raw) for raw in data.kept)
+            self._held = held(batches, self.mode == "eval", self.device, self.ready)
+        self._take_few()
 
-    def _settle_loss(self, loss: Loss, users: set[int]) -> None:
+    def _settle_loss(self, users: set[int]) -> None:
         """Refuse what cannot be measured, and find out how the loss is reduced."""
-        self.loss = loss
+        loss = self.loss
         with self.measuring(), torch.no_grad():
             first = next(self.batches())
             checks.check_targets(loss, self.targets(first))
@@ -150,6 +151,12 @@ class Probe:
                 checks.check_finite_loss(self.loss_sum(self._params, batch), "of samples with non-finite inputs")
         if self._held is not None:
             self._held = tuple(self._without_ignored(self._held))
+        self._take_few()
+
+    def _take_few(self) -> None:
+        few = next(next(self.batches()).pieces(FEW_SAMPLES))
+        self.few = Batch(self.ready(few.raw), few.size, few.divisible)
+        """The first rows, ready; all of a batch that cannot be cut."""
 
     def _without_ignored(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches without samples all of whose labels are ignored."""
@@ -241,22 +248,20 @@ class Probe:
     def with_model(self, edit: Callable[[nn.Module], None]) -> Probe:
         """The same data at an edited copy of the model: `edit` changes the copy in place."""
         twin = self._twin()
-        twin._model = copy.deepcopy(self._model)
+        twin._model = copied(self._model)
         with torch.no_grad():
             edit(twin._model)
         twin._measure(self.space.names)
         return twin
 
-    def few_in_float64(self, samples: int) -> Probe | None:
-        """The same point in float64 on a few of this process's samples, for checks; `None` where batches cannot be cut."""
-        few = next(next(self.batches()).pieces(samples))
-        if few.size > samples:
-            return None
+    def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
+        """The same point on one batch, in another precision, for checks; with a ledger of its own."""
         twin = self._twin()
-        twin._model = copy.deepcopy(self._model).double()
+        twin._model = copied(self._model).double() if dtype == torch.float64 else copied(self._model)
         twin._measure(self.space.names)
-        twin._held = (Batch(twin.ready(few.raw), few.size, few.divisible),)
-        twin._local_samples = twin.n_samples = few.size
+        twin.few = Batch(twin.ready(batch.raw), batch.size, batch.divisible)
+        twin._held = (twin.few,)
+        twin._local_samples = twin.n_samples = batch.size
         twin.ledger = Ledger()
         return twin
 
@@ -278,8 +283,7 @@ class Probe:
     # The function
 
     def _call(self, params: Params, batch: Batch) -> object:
-        args, kwargs = self.layout.arguments(batch.raw)
-        return functional_call(self._model, dict(params), args, kwargs)
+        return functional_call(self._model, dict(params), *self.layout.arguments(batch.raw))
 
     def outputs(self, params: Params, batch: Batch) -> object:
         """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""
@@ -344,7 +348,7 @@ class Probe:
 
     def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:
         """The context in which the model is evaluated: see `landscope.core.evaluation`."""
-        return measuring(self.device, precision, self._recurrent)
+        return measuring(self.device, precision, self._recurrent, self.dtype)
 
     def batches(self) -> Iterator[Batch]:
         """The data of this process, as it is held or read."""
@@ -360,7 +364,8 @@ class Probe:
         """A batch as the data gave it, on the device and in the probe's precision."""
 
         def move(tensor: Tensor) -> Tensor:
-            return tensor.detach().to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
+            tensor = tensor.clone() if tensor.is_inference() else tensor.detach()  # autograd saves no inference tensors
+            return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
 
         return map_tensors(move, raw)
 
@@ -406,7 +411,6 @@ class Probe:
         held = [*leaves.values(), *self._model.parameters(), *self._model.buffers()]
         with torch.enable_grad():
             per_sample = max(64, saved_bytes(lambda: self.loss_sum(leaves, sample), held) / sample.size)
-        room = available_bytes(self.device) // (4 if self.device.type == "cpu" else 2)
-        if self.device.type == "cpu":
-            room = min(room, CPU_WORKING_SET)
+        free = available_bytes(self.device)
+        room = min(free // 4, CPU_WORKING_SET) if self.device.type == "cpu" else free // 2
         return max(1, int(room / (per_sample * load)))

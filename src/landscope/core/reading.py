@@ -7,20 +7,20 @@ loading. Tensors and lists of batches cannot change and are taken as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
-from landscope.core.batches import as_tensors, map_tensors, tensors_in
+from landscope.core.batches import Batch, as_tensors, join, map_tensors, tensors_in
 from landscope.core.errors import ChangingDataError, DataError, EmptyDataError, OneShotDataError
 from landscope.core.memory import available_bytes
 from landscope.core.seeding import generator, preserved_rng
 
-__all__ = ["DataLike", "FixedData", "freeze", "read"]
+__all__ = ["DataLike", "FixedData", "freeze", "held", "read"]
 
 DataLike = (
     DataLoader[object]
@@ -71,7 +71,9 @@ def freeze(data: DataLike, batch_size: int | None = None) -> FrozenBatches:
     """
     source, _, _ = _source(data, batch_size)
     with preserved_rng(*_generators(source)):
-        return FrozenBatches(map_tensors(torch.clone, as_tensors(raw)) for raw in source)
+        batches = FrozenBatches(map_tensors(torch.clone, as_tensors(raw)) for raw in source)
+        _refuse_repeated(source, sum(len(sample_hashes(batch)) for batch in batches))
+    return batches
 
 
 def read(data: DataLike, batch_size: int | None = None) -> FixedData:
@@ -85,6 +87,7 @@ def read(data: DataLike, batch_size: int | None = None) -> FixedData:
     with preserved_rng(*_generators(source)):
         first = _Pass(source, keep=available_bytes(torch.device("cpu")) // 4)
         second = _Pass(source, keep=0, reference=first.kept)
+        _refuse_repeated(source, first.samples)
     if first.batches == 0:
         raise EmptyDataError("the data holds no batches")
     if second.batches == 0:
@@ -96,6 +99,19 @@ def read(data: DataLike, batch_size: int | None = None) -> FixedData:
         raise ChangingDataError(_what_changed(first, second, data))
     same_order = first.order == second.order
     return FixedData(source, None if first.kept is None else tuple(first.kept), own_batches, same_order)
+
+
+def held(
+    batches: Iterable[Batch], divisible: bool, device: torch.device, ready: Callable[[object], object]
+) -> tuple[Batch, ...]:
+    """Batches that fit into memory, as one where they can be joined, and on the device where they fit there too."""
+    found = [Batch(batch.raw, batch.size, batch.divisible and divisible) for batch in batches]
+    whole = join(found)
+    found = found if whole is None else [whole]
+    needed = sum(t.numel() * t.element_size() for batch in found for t in tensors_in(batch.raw))
+    if needed < available_bytes(device) // 4:
+        found = [Batch(ready(batch.raw), batch.size, batch.divisible) for batch in found]
+    return tuple(found)
 
 
 def _source(data: DataLike, batch_size: int | None) -> tuple[Iterable[object], bool, bool]:
@@ -133,6 +149,32 @@ def _source(data: DataLike, batch_size: int | None) -> tuple[Iterable[object], b
             f"the data is a {type(data).__name__}; expected a DataLoader, a Dataset, (x, y) tensors or an iterable of batches"
         )
     return data, True, type(data) in (list, tuple)
+
+
+def _refuse_repeated(source: object, samples: int) -> None:
+    """An IterableDataset that gives every worker of its loader the same samples: one worker alone would give fewer."""
+    if not (isinstance(source, DataLoader) and isinstance(source.dataset, IterableDataset) and source.num_workers > 1):
+        return
+    alone = _Pass(
+        DataLoader(
+            source.dataset,
+            batch_size=source.batch_size,
+            collate_fn=source.collate_fn,
+            drop_last=source.drop_last,
+            num_workers=1,
+            timeout=source.timeout,
+            worker_init_fn=source.worker_init_fn,
+            multiprocessing_context=source.multiprocessing_context,
+        ),
+        keep=0,
+    )
+    if samples > alone.samples:
+        raise DataError(
+            f"the loader's {source.num_workers} workers give {samples} samples, one worker alone {alone.samples}: the "
+            f"IterableDataset gives each worker the same samples, and they would count {samples / alone.samples:.3g} times. "
+            f"Share them out in its __iter__ (torch.utils.data.get_worker_info(): every num_workers-th sample from id on), "
+            f"or set num_workers to 1."
+        )
 
 
 def _cut(whole: Mapping[str, object] | tuple[object, ...], batch_size: int | None) -> list[object]:

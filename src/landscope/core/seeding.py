@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from landscope.core.shared_state import held
 
 __all__ = ["generator", "normal", "preserved_rng", "rademacher", "stream_seed"]
 
@@ -62,19 +65,25 @@ def preserved_rng(*extra: torch.Generator) -> Iterator[None]:
     """Whatever happens inside, the global generators (torch, NumPy, Python) and `extra` ones come back as they were.
 
     Reading a `DataLoader` draws from torch's global generator even without shuffling; users' transforms draw from all
-    three.
+    three. Where several threads are inside at once, the last one out puts back what the first one found.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
-    python, legacy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (it is what users draw from)
-    cuda = [torch.cuda.get_rng_state(d) for d in devices]
-    own = [g.get_state() for g in extra]
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(held("random state", _global_states, _set_global_states))
+        for rng in extra:
+            stack.enter_context(held(("generator", id(rng)), rng.get_state, rng.set_state))
         yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)  # noqa: NPY002
-        torch.set_rng_state(cpu)
-        for device, state in zip(devices, cuda, strict=True):
-            torch.cuda.set_rng_state(state, device)
-        for rng, state in zip(extra, own, strict=True):
-            rng.set_state(state)
+
+
+def _global_states() -> tuple[Any, ...]:
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() and torch.cuda.is_initialized() else ()
+    cuda = {device: torch.cuda.get_rng_state(device) for device in devices}
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda  # noqa: NPY002 (it is what users draw from)
+
+
+def _set_global_states(states: tuple[Any, ...]) -> None:
+    python, legacy, cpu, cuda = states
+    random.setstate(python)
+    np.random.set_state(legacy)  # noqa: NPY002
+    torch.set_rng_state(cpu)
+    for device, state in cuda.items():
+        torch.cuda.set_rng_state(state, device)

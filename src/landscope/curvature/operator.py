@@ -97,7 +97,11 @@ class CurvatureOperator(ABC):
 
     def __matmul__(self, other: Tensor) -> Tensor:
         self._check_operand(other)
-        columns = other.detach().to(self.dtype)
+        with self.probe.measuring():
+            return self._product(other.clone() if other.is_inference() else other.detach())
+
+    def _product(self, other: Tensor) -> Tensor:
+        columns = other.to(self.dtype)
         rows = columns[None] if columns.dim() == 1 else columns.T
         if not len(rows):
             return columns.clone()

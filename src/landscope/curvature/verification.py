@@ -23,6 +23,7 @@ from landscope.curvature.differentiation import hessian_reverse_over_reverse
 __all__ = ["check_second_derivatives"]
 
 SAMPLES = 4
+"""A batch that cannot be cut to so many is not looked at."""
 ATTEMPTS = 3
 """Directions that are tried; one that agrees is enough, since a wrong Hessian agrees in none."""
 STEP = 1e-7
@@ -72,9 +73,10 @@ def check_second_derivatives(probe: Probe) -> None:
 def _wrong_by(probe: Probe) -> float:
     """The smallest relative difference over a few directions; 0 where it is allowed or cannot be had."""
     try:
-        twin = probe.few_in_float64(SAMPLES)
-        if twin is None:
+        few = probe.few
+        if few.size > SAMPLES:
             return 0.0
+        twin = probe.at_batch(few, torch.float64)
         differences = [found for attempt in range(ATTEMPTS) if (found := _difference(twin, attempt)) is not None]
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return 0.0  # the model insists on its own precision, or cannot be differentiated: the product will say so

@@ -12,6 +12,7 @@ from landscope.core.estimate import Estimate, Plain
 from landscope.core.memory import is_out_of_memory
 from landscope.core.probe import Probe
 from landscope.core.registry import Registry
+from landscope.core.stillness import still
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -78,9 +79,10 @@ class Measure(ABC):
 
     def __call__(self, probe: Probe) -> Estimate:
         """Measure."""
-        with probe.ledger.metered() as meter:
+        with probe.ledger.metered() as meter, probe.measuring():
             try:
-                estimate = self._measure(probe)
+                with still(probe):
+                    estimate = self._measure(probe)
             except NotApplicableError as error:
                 estimate = Estimate.not_applicable(str(error))
             except (DifferentiationError, OutOfMemoryError, BudgetSpentError) as error:

@@ -222,6 +222,7 @@ def _least(measure: Measure, probe: Probe) -> float:
 
 
 def _about(probe: Probe) -> dict[str, Plain]:
+    notices: dict[str, Plain] = {"notices": list(probe.notices)} if probe.notices else {}
     return {
         "model": type(probe.module("")).__name__,
         "parameters": f"{probe.n_params:,} parameters",
@@ -233,4 +234,5 @@ def _about(probe: Probe) -> dict[str, Plain]:
         "device": str(probe.device),
         "seed": probe.seed,
         "torch": torch.__version__,
+        **notices,
     }

@@ -1,0 +1,118 @@
+"""What is checked of the private copy before its numbers are believed.
+
+It must stay the same from pass to pass, its gradient must be that of the loss, and it must compute with its own tensors:
+what reads the user's would be a constant, and would change with training. For that a forward pass is watched on a few rows.
+No operation may read the storage of a tensor of the user's model, nor of a measured parameter of the copy where another
+value was put in for it: a closure, a list or a global name holds on to those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from landscope.core.admission import quantised_layers
+from landscope.core.batches import Batch, map_tensors, tensors_in
+from landscope.core.errors import ModelError
+from landscope.core.first_derivatives import checked_gradient
+from landscope.core.hooks import drop_idle_hooks
+from landscope.core.stillness import still
+
+if TYPE_CHECKING:
+    from landscope.core.probe import Probe
+
+__all__ = ["guarded"]
+
+
+def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tuple[str, ...]:
+    """Settle what is open at a new probe, and refuse a copy that is not what was given; notices about what was found."""
+    drop_idle_hooks(probe.module(""), lambda trial: probe.layout.arguments(_turned(probe.few, trial)))
+    with still(probe):
+        settle()
+    check_isolated(probe, original, probe.few)
+    notices = checked_gradient(probe, probe.few)
+    if notices and (layers := quantised_layers(original)):
+        raise ModelError(
+            f"{notices[0]}, because {_listed(layers)} let no gradient through: they are quantised. Measure the model before "
+            f"its quantisation, or only parameters that come after those layers: params=[…]."
+        )
+    return notices
+
+
+def _turned(batch: Batch, by: int) -> object:
+    """A batch with its rows in turned order, where it is made of rows."""
+    return map_tensors(lambda t: t.roll(by, 0) if t.dim() else t, batch.raw) if batch.divisible else batch.raw
+
+
+def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
+    """Refuse a model or a loss that reads tensors which are not those it is given."""
+    theirs = {**dict(original.named_parameters()), **dict(original.named_buffers())}
+    given = {_place(tensor) for tensor in tensors_in(batch.raw)}
+    watched = {
+        place: name
+        for tensors in (theirs, probe.params)
+        for name, tensor in tensors.items()
+        if (place := _place(tensor)) is not None and place not in given
+    }
+    with probe.measuring(), torch.no_grad():
+        values = {name: value.clone() for name, value in probe.params.items()}
+        outputs, by_model = _reading(lambda: probe.outputs(values, batch), watched)
+        measured = {place: name for place, name in watched.items() if name in probe.params}
+        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), measured)
+    if by_model:
+        raise ModelError(
+            f"the forward pass reads {_listed(by_model)} past the module that holds it, so that a copy of the model still uses "
+            f"the original's tensor: a forward that was replaced by a function, a list of parameters, or a global name. "
+            f"Landscope measures a private copy. Define the forward pass as a method of a module that looks its parameters "
+            f"up on self, or undo the replacement before measuring (accelerate: unwrap_model(model, "
+            f"keep_fp32_wrapper=False); hooks: remove_hook_from_module(model, recurse=True))."
+        )
+    if by_loss:
+        raise ModelError(
+            f"the loss function reads {_listed(by_loss)} of your model directly. Landscope moves the parameters of a private "
+            f"copy, for which that is a constant: a penalty on weights would have no gradient. Return it from the model's "
+            f"forward pass together with the outputs, or leave it out."
+        )
+
+
+def _reading(function: Callable[[], Any], watched: Mapping[int, str]) -> tuple[Any, list[str]]:
+    """What a function returns, and which of the watched tensors it reads."""
+    mode = _Reads(watched)
+    try:
+        with mode:
+            result = function()
+    except (RuntimeError, NotImplementedError, TypeError):  # an operation that cannot be watched
+        return function(), []
+    return result, list(dict.fromkeys(mode.found))
+
+
+class _Reads(TorchDispatchMode):
+    """Notes which of the watched storages operations read."""
+
+    def __init__(self, watched: Mapping[int, str]) -> None:
+        super().__init__()
+        self.watched, self.found = watched, list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for leaf in pytree.tree_leaves((args, kwargs or {})):
+            if isinstance(leaf, Tensor) and (place := _place(leaf)) in self.watched:
+                self.found.append(self.watched[place])  # type: ignore[index]
+        return func(*args, **(kwargs or {}))
+
+
+def _place(tensor: Tensor) -> int | None:
+    """Where the values of a tensor lie; `None` where they lie in no one place."""
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

@@ -1,0 +1,254 @@
+"""Whatever the caller has switched on, and however many threads measure: the same bits, and everything put back."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+import torch
+from networks import BY_NAME
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.data import DataLoader, TensorDataset
+
+import landscope as ls
+from landscope import GGN, Hessian, Probe
+from landscope.core.evaluation import measuring
+from landscope.core.shared_state import held
+
+X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
+
+
+class Constants(nn.Module):
+    """Makes tensors in its forward pass, of the default type on the default device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x) * torch.tensor(0.7) + torch.full((5,), 0.1)))
+
+
+@contextmanager
+def default_type(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def default_device(name: str) -> Iterator[None]:
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+AROUND: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "inference_mode": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "float64": lambda: default_type(torch.float64),
+    "bfloat16": lambda: default_type(torch.bfloat16),
+    "meta": lambda: default_device("meta"),
+    "device": lambda: torch.device("meta"),
+    "medium": lambda: matmul_precision("medium"),
+    "flash": lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+}
+
+
+def numbers(report: ls.Report) -> dict[str, tuple[str, ...]]:
+    return {name: (repr(e.value), repr(e.stderr), str(e.status), e.reason) for name, e in report.items()}
+
+
+@pytest.fixture(scope="module")
+def outside() -> dict[str, tuple[str, ...]]:
+    return numbers(ls.measure(Constants(), (X, Y)))
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_every_measure_gives_the_same_bits_inside(around: str, outside: dict[str, tuple[str, ...]]) -> None:
+    model = Constants()
+    with AROUND[around]():
+        inside = numbers(ls.measure(model, (X, Y)))
+    assert inside == outside
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_operators_give_the_same_bits_inside(around: str) -> None:
+    v = torch.randn(43, generator=torch.Generator().manual_seed(1))
+    model = Constants()
+    probe = Probe(model, (X, Y))
+    with AROUND[around]():
+        found = Hessian(probe) @ v, GGN(Probe(model, (X, Y))) @ v, probe.gradient()
+    assert torch.equal(found[0], Hessian(probe) @ v)
+    assert torch.equal(found[1], GGN(probe) @ v)
+    assert torch.equal(found[2], probe.gradient())
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_weights_data_and_vectors_made_in_inference_mode(loader: bool, outside: dict[str, tuple[str, ...]]) -> None:
+    with torch.inference_mode():
+        model, x, y = Constants(), X.clone(), Y.clone()
+        v = torch.ones(43)
+    data = DataLoader(TensorDataset(x, y), batch_size=24) if loader else (x, y)
+    assert numbers(ls.measure(model, data)) == outside
+    assert torch.equal(Hessian(Probe(model, data)) @ v, Hessian(Probe(Constants(), (X, Y))) @ torch.ones(43))
+
+
+def test_a_default_type_that_the_model_needs_is_left_alone() -> None:
+    class Product(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) @ torch.eye(3)
+
+    with default_type(torch.float64):
+        assert Probe(Product(4, 3), (X.double(), Y)).dtype == torch.float64
+
+
+def flags() -> tuple[object, ...]:
+    return (
+        torch.backends.mha.get_fastpath_enabled(),
+        set(_cur_sdpa_kernel_backends()),
+        torch.backends.mkldnn.enabled,
+        torch.get_default_dtype(),
+        torch.autocast.__enter__,
+        torch.utils.checkpoint.CheckpointFunction,
+        list(warnings.filters),
+        torch.get_rng_state().tolist(),
+    )
+
+
+def test_threads_that_leave_in_the_order_they_came_put_everything_back() -> None:
+    """Each would put back what the one before it had set."""
+    before, turns = flags(), [threading.Event() for _ in range(8)]
+
+    def work(number: int) -> None:
+        turns[number].wait()
+        with measuring(torch.device("cpu"), recurrent=True):
+            torch.rand(3)
+            turns[number + 1].set()
+            turns[number + 4].wait()
+        if number < 3:
+            turns[number + 5].set()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    turns[0].set()
+    for thread in threads:
+        thread.join(60)
+    assert flags() == before
+
+
+def test_while_one_thread_measures_the_conditions_hold_for_it() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with measuring(torch.device("cpu")):
+            inside.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    inside.wait(60)
+    with measuring(torch.device("cpu")):
+        leave.set()
+        thread.join(60)
+        assert not torch.backends.mha.get_fastpath_enabled()
+        assert _cur_sdpa_kernel_backends() == [SDPBackend.MATH]
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_other_threads_keep_their_autocast() -> None:
+    found = []
+
+    def train() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found.append(torch.ones(2, 2) @ torch.ones(2, 2))
+
+    with measuring(torch.device("cpu")):
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join(60)
+        train()
+    assert [t.dtype for t in found] == [torch.bfloat16, torch.float32]
+
+
+def test_four_threads_measure_one_model() -> None:
+    net = BY_NAME["transformer_encoder"]
+    model, data = net.model(), net.data()
+    names = ["gradient_norm", "hessian_top_eigenvalue", "hessian_trace"]
+    expected, before = numbers(ls.measure(model, data, names)), flags()
+    barrier, found = threading.Barrier(4), []
+
+    def work() -> None:
+        barrier.wait(60)
+        found.append(numbers(ls.measure(model, data, names)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert found == [expected] * 4
+    assert flags() == before
+
+
+def test_a_scope_within_a_scope_puts_back_what_the_outer_one_set() -> None:
+    state = [0]
+    scope = lambda value: held(  # noqa: E731
+        "nested", lambda: state[0], lambda found: state.__setitem__(0, found), lambda: state.__setitem__(0, value)
+    )
+    with scope(1):
+        with scope(2):
+            assert state == [2]
+        assert state == [1]
+    assert state == [0]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh())
+        self.head, self.way = nn.Linear(5, 3), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way == "sequential":
+            return self.head(checkpoint_sequential(self.body, 2, x, use_reentrant=False))
+        if self.way == "plain":
+            return self.head(self.body(x))
+        return self.head(checkpoint(self.body, x, use_reentrant=self.way == "reentrant"))
+
+
+@pytest.mark.parametrize("way", ["reentrant", "not_reentrant", "sequential"])
+def test_activation_checkpointing_is_called_straight(way: str) -> None:
+    plain, model = Probe(Checkpointed("plain"), (X, Y)), Checkpointed(way)
+    probe = Probe(model, (X, Y))
+    v = torch.randn(probe.n_params, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(probe.gradient(), plain.gradient())
+    assert torch.equal(Hessian(probe) @ v, Hessian(plain) @ v)
+    assert torch.equal(GGN(probe) @ v, GGN(plain) @ v)
+    x = X.clone().requires_grad_()
+    model(x).sum().backward()
+    assert x.grad is not None

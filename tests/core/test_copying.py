@@ -1,0 +1,373 @@
+"""A model whose forward was replaced on the instance gives the numbers of the same model untouched."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import types
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from landscope import GGN, Hessian, Probe, errors
+
+X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+class Wrapper:
+    """What accelerate puts around a forward pass to cast its outputs; it refuses to be pickled, as that one does."""
+
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        self.forward = forward
+        functools.update_wrapper(self, forward)
+
+    def __call__(self, *args: Tensor) -> Tensor:
+        return self.forward(*args)
+
+    def __getstate__(self) -> object:
+        raise TypeError("cannot be pickled")
+
+
+def by_lambda(m: nn.Module) -> None:
+    old = m.forward
+    m.forward = lambda *a, **k: old(*a, **k)
+
+
+def by_global(m: nn.Module) -> None:
+    global OLD
+    OLD = m.forward
+    m.forward = lambda *a, **k: OLD(*a, **k)
+
+
+def by_partial(m: nn.Module) -> None:
+    m.forward = functools.partial(m.forward)
+
+
+def by_partial_of_a_closure(m: nn.Module) -> None:
+    old = m.forward
+    m.forward = functools.update_wrapper(functools.partial(lambda module, x: old(x), m), old)
+
+
+def by_default(m: nn.Module) -> None:
+    m.forward = lambda x, old=m.forward: old(x)
+
+
+def by_keyword_default(m: nn.Module) -> None:
+    def forward(x: Tensor, *, old: Callable[..., Tensor] = m.forward) -> Tensor:
+        return old(x)
+
+    m.forward = forward
+
+
+def by_wraps(m: nn.Module) -> None:
+    old = m.forward
+
+    @functools.wraps(old)
+    def forward(*args: Tensor) -> Tensor:
+        return old(*args)
+
+    m.forward = forward
+
+
+def twice(m: nn.Module) -> None:
+    by_lambda(m)
+    by_wraps(m)
+
+
+def by_method(m: nn.Module) -> None:
+    old = type(m).forward
+    m.forward = types.MethodType(lambda self, x: old(m, x), m)
+
+
+def by_object(m: nn.Module) -> None:
+    wrapper = Wrapper(m.forward)
+    m.forward = lambda x: wrapper(x)
+
+
+def by_hook_object(m: nn.Module) -> None:
+    """As accelerate's `add_hook_to_module`."""
+    m._old_forward = m.forward
+    m._hf_hook = types.SimpleNamespace(pre=lambda module, x: x)
+    m.forward = functools.update_wrapper(
+        functools.partial(lambda module, x: module._old_forward(module._hf_hook.pre(module, x)), m), m._old_forward
+    )
+
+
+def by_recursion(m: nn.Module) -> None:
+    old = m.forward
+
+    def forward(x: Tensor, depth: int = 2) -> Tensor:
+        return forward(x, depth - 1) if depth else old(x)
+
+    m.forward = forward
+
+
+def by_compiling(m: nn.Module) -> None:
+    m.forward = torch.compile(m.forward, backend="eager")
+
+
+def by_container(m: nn.Module) -> None:
+    steps = {"all": [m.forward]}
+    m.forward = lambda x: steps["all"][0](x)
+
+
+def by_weak_reference(m: nn.Module) -> None:
+    own = weakref.ref(m)
+    m.forward = lambda x: type(own()).forward(own(), x)
+
+
+def of_a_layer(m: nn.Sequential) -> None:
+    by_lambda(m[0])
+
+
+def of_a_layer_through_the_parent(m: nn.Sequential) -> None:
+    m[0].forward = lambda x: nn.functional.linear(x, m[0].weight, m[0].bias)
+
+
+PATCHES = [
+    by_lambda,
+    by_global,
+    by_partial,
+    by_partial_of_a_closure,
+    by_default,
+    by_keyword_default,
+    by_wraps,
+    twice,
+    by_method,
+    by_object,
+    by_hook_object,
+    by_recursion,
+    by_compiling,
+    by_container,
+    by_weak_reference,
+    of_a_layer,
+    of_a_layer_through_the_parent,
+]
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: p.__name__)
+def test_a_replaced_forward_is_measured_at_the_copys_weights(patch: Callable[[nn.Module], None]) -> None:
+    plain = Probe(net(), (X, Y))
+    model = net()
+    patch(model)
+    probe = Probe(model, (X, Y))
+    v = torch.randn(plain.n_params, generator=torch.Generator().manual_seed(1))
+    assert probe.value() == plain.value()
+    assert torch.equal(probe.gradient(), plain.gradient())
+    assert torch.equal(Hessian(probe) @ v, Hessian(plain) @ v)
+    assert torch.equal(GGN(probe) @ v, GGN(plain) @ v)
+    with torch.no_grad():
+        model[0].weight.zero_()
+    assert probe.value() == plain.value()
+
+
+def double_first(model: nn.Module) -> None:
+    model[0].weight.mul_(2)
+
+
+def test_an_edited_copy_of_a_patched_model_is_a_copy_as_well() -> None:
+    model = net()
+    by_lambda(model)
+    probe, plain = Probe(model, (X, Y)), Probe(net(), (X, Y))
+    assert probe.with_model(double_first).value() == plain.with_model(double_first).value() != plain.value()
+    assert probe.value() == plain.value()
+
+
+def test_a_model_that_keeps_its_last_outputs_can_be_copied_again() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.kept = net(), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.kept = self.inner(x)
+            return self.kept
+
+    probe = Probe(Keeps(), (X, Y))
+    probe.gradient()
+    assert probe.with_model(lambda model: None).value() == probe.value()
+
+
+def test_functions_kept_as_attributes() -> None:
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+            self.steps = [lambda x: torch.tanh(self.first(x)), lambda x: self.last(x)]
+
+        def forward(self, x: Tensor) -> Tensor:
+            for step in self.steps:
+                x = step(x)
+            return x
+
+    assert torch.equal(Probe(Steps(), (X, Y)).gradient(), Probe(net(), (X, Y)).gradient())
+
+
+class Listed(nn.Module):
+    """Holds on to its parameters in a list besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4))
+        self.held = [self.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.held[0].T
+
+
+STATE: dict[str, nn.Module] = {}
+
+
+def through_a_global_dictionary() -> nn.Module:
+    model = STATE["model"] = net()
+    model.forward = lambda x: nn.Sequential.forward(STATE["model"], x)
+    return model
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(
+    ("make", "named"), [(Listed, "weight"), (through_a_global_dictionary, r"0\.weight")], ids=["list", "global"]
+)
+def test_what_cannot_be_rebound_is_refused(make: Callable[[], nn.Module], named: str, frozen: bool) -> None:
+    model = make().requires_grad_(not frozen)
+    with pytest.raises(errors.ModelError, match=f"reads {named}.* past the module"):
+        Probe(model, (X, Y), params=["*"])
+
+
+def test_a_buffer_of_the_users_model_is_seen_too() -> None:
+    class Scaled(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 3)
+            self.register_buffer("scale", torch.full((3,), 2.0))
+            STATE["scaled"] = self
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * STATE["scaled"].scale
+
+    with pytest.raises(errors.ModelError, match="reads scale past"):
+        Probe(Scaled(), (X, Y))
+
+
+def test_a_penalty_on_the_users_weights_is_refused() -> None:
+    model = net()
+
+    def loss(z: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(z, y, reduction="none") + model[0].weight.square().sum()
+
+    with pytest.raises(errors.ModelError, match=r"loss function reads 0\.weight"):
+        Probe(model, (X, Y), loss)
+
+
+def test_a_criterion_that_is_part_of_the_model_may_keep_its_constants() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+            self.loss = nn.BCEWithLogitsLoss(pos_weight=torch.tensor([1.0, 2.0, 3.0]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)
+
+    model, targets = WithLoss(), nn.functional.one_hot(Y, 3).float()
+    assert Probe(model, (X, targets), model.loss).value() == pytest.approx(
+        model.loss(model(X), targets).item(), rel=1e-6
+    )
+
+
+def test_data_that_lies_in_the_models_own_memory_is_data() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    probe = Probe(model, (torch.eye(4), model.weight.detach()), "mse")
+    assert probe.value() == pytest.approx((model.weight.T - model.weight).square().mean().item(), rel=1e-6)
+
+
+class Mixed(nn.Module):
+    """Switches autocast on by itself, in one of the ways there are."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.inner, self.way = net(), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way == "decorated":
+            return self.decorated(x)
+        if self.way == "deprecated":
+            with pytest.warns(FutureWarning), torch.cpu.amp.autocast(dtype=torch.bfloat16):
+                return self.inner(x).float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.inner(x).float()
+
+    @torch.autocast("cpu", dtype=torch.bfloat16)
+    def decorated(self, x: Tensor) -> Tensor:
+        return self.inner(x).float()
+
+
+def as_accelerate(model: nn.Module) -> nn.Module:
+    """The structure that `Accelerator(mixed_precision="bf16").prepare(model)` makes."""
+    model._original_forward = model.forward
+    model.forward = types.MethodType(torch.autocast("cpu", dtype=torch.bfloat16)(model.forward.__func__), model)
+    wrapper = Wrapper(model.forward.__func__)
+
+    def forward(*args: Tensor) -> Tensor:
+        return wrapper(*args).float()
+
+    forward.__wrapped__ = wrapper
+    model.forward = types.MethodType(forward, model)
+    return model
+
+
+MIXED = {
+    "accelerate": lambda: as_accelerate(net()),
+    "within": lambda: Mixed("within"),
+    "decorated": lambda: Mixed("decorated"),
+    "deprecated": lambda: Mixed("deprecated"),
+}
+
+
+@pytest.mark.parametrize("way", MIXED)
+def test_autocast_inside_a_forward_pass_stays_off(way: str) -> None:
+    plain, probe = Probe(net(), (X, Y)), Probe(MIXED[way](), (X, Y))
+    v = torch.randn(plain.n_params, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(probe.gradient(), plain.gradient())
+    assert torch.equal(GGN(probe) @ v, GGN(plain) @ v)
+    model = MIXED[way]()
+    assert not torch.equal(model(X), net()(X))  # for the user it is on, before and after
+    Probe(model, (X, Y))
+    assert not torch.equal(model(X), net()(X))
+
+
+def test_casts_to_half_precision_are_refused() -> None:
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x).bfloat16().float()
+
+    with pytest.raises(errors.ModelError, match="computes in bfloat16.*Remove the casts"):
+        Probe(Cast(), (X, Y))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_model_that_accelerate_prepared(precision: str, hooked: bool) -> None:
+    from accelerate import Accelerator
+    from accelerate.hooks import ModelHook, add_hook_to_module
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    model, plain = net(), Probe(net(), (X, Y))
+    if hooked:
+        add_hook_to_module(model[0], ModelHook())
+    probe = Probe(Accelerator(mixed_precision=precision, cpu=True).prepare(model), (X, Y))
+    assert torch.equal(probe.gradient(), plain.gradient())
