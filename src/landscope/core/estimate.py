@@ -166,7 +166,7 @@ class Estimate:
 
 _NUMBER_OR_NONE: Kind = (*NUMBER, type(None))
 _ESTIMATE: dict[str, Kind] = {
-    "value": _NUMBER_OR_NONE, "stderr": NUMBER, "data_stderr": _NUMBER_OR_NONE, "status": TEXT, "reason": TEXT,
+    "value": _NUMBER_OR_NONE, "stderr": _NUMBER_OR_NONE, "data_stderr": _NUMBER_OR_NONE, "status": TEXT, "reason": TEXT,
     "settings": OBJECT, "details": OBJECT,
 }  # fmt: skip
 _COST: dict[str, Kind] = {"passes": NUMBER, "seconds": NUMBER, "bytes": WHOLE}
