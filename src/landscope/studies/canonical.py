@@ -40,7 +40,15 @@ def canonical_json(value: object) -> str:
     >>> canonical_json({"seed": 3, "lr": 1e-1, "widths": (64, 64)})
     '{"lr":0.1,"seed":3,"widths":[64,64]}'
     """
-    return json.dumps(_composed(strict(value, "spec"), "spec"), sort_keys=True, separators=(",", ":"))
+    plain = to_plain(value)
+    try:
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        _check_finite(plain, "spec")
+        raise
+    if "\\u" not in text:  # all of it is ASCII, which has one spelling
+        return text
+    return json.dumps(_composed(plain, "spec"), sort_keys=True, separators=(",", ":"))
 
 
 def strict(value: object, place: str) -> Plain:

@@ -81,12 +81,11 @@ class Store:
     def add(self, spec: Mapping[str, object]) -> RunFolder:
         """The run of a spec, waiting if it is new."""
         run = RunFolder(self._runs / run_key(spec), self.stale_after)
-        content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
         path = run.path("spec.json")
-        there = path.read_bytes() if path.exists() else b""
-        if there != content and not self._same(run.key, spec, there):
+        if not self._same(run.key, spec, path.read_bytes() if path.exists() else b""):
             if not (self.root / "store.json").exists():
                 write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
+            content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
             write_whole(path, content, flush=False)  # whoever comes again brings it again
         return run
 
@@ -145,11 +144,13 @@ class Store:
             other = json.loads(there)
         except ValueError:
             return False  # none, or torn by a disk: it is written anew
-        if not isinstance(other, dict) or run_key(other) != key:
+        if not isinstance(other, dict):
             return False
-        if canonical_json(other) != canonical_json(spec):
+        if canonical_json(other) == canonical_json(spec):
+            return True
+        if run_key(other) == key:
             raise StoreError(f"two different specs have the key {key}; add any field (a comment) to one of them")
-        return True
+        return False
 
 
 def _status(run: RunFolder, now: float) -> RunStatus:
