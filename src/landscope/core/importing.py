@@ -1,17 +1,26 @@
-"""Functions of the user's own, named in a spec or on the command line as `package.module:function`."""
+"""Functions of the user's own, named in a spec or on the command line as `package.module:function`.
+
+Whoever names one has its module imported and the function called: a spec is code. What is installed comes first; the current
+folder is searched last, and only where a name leads nowhere else, so that a file there never stands in for a module that
+Python or another package means. `locate` looks a name up without running anything.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
+import os
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 from landscope.core.errors import SpecError
 
-__all__ = ["call_imported", "import_function", "is_import", "source_version"]
+__all__ = ["call_imported", "import_function", "is_import", "locate", "source_version"]
 
 
 def is_import(source: str) -> bool:
@@ -24,7 +33,7 @@ def is_import(source: str) -> bool:
 
 
 def import_function(source: str) -> Callable[..., object]:
-    """The function behind `package.module:function`; the present folder is searched, too.
+    """The function behind `package.module:function`, which runs the module's code; the current folder is searched last.
 
     >>> import_function("math:hypot")(3, 4)
     5.0
@@ -32,34 +41,68 @@ def import_function(source: str) -> Callable[..., object]:
     Traceback (most recent call last):
     landscope.core.errors.SpecError: math:hypothenuse: math has no function 'hypothenuse'
     """
-    module_name, _, function_name = source.partition(":")
-    if not module_name or not function_name:
-        raise SpecError(f"{source}: a function is written package.module:function")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    module_name, function_name = _parts(source)
     try:
-        module = importlib.import_module(module_name)
+        module = _imported(module_name)
     except ModuleNotFoundError as error:
-        raise SpecError(f"{source}: {error}. It is looked for in this folder and where packages are") from error
+        raise SpecError(f"{source}: {error}. It is looked for where packages are and in this folder") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise SpecError(f"{source}: {module_name} has no function {function_name!r}")
+        raise SpecError(f"{source}: {module_name} has no function {function_name!r}{_hidden(module)}")
     return cast(Callable[..., object], function)
 
 
-def source_version(source: str) -> str:
+def locate(source: str) -> Path | None:
+    """The file of the module that `source` names, found without importing anything; None where it has none, or only code tells.
+
+    >>> locate("json.decoder:JSONDecoder").name
+    'decoder.py'
+    >>> locate("no_such_package.nets:build")
+    Traceback (most recent call last):
+    landscope.core.errors.SpecError: no_such_package.nets:build: there is no module named 'no_such_package'. It is looked for where
+    packages are and in this folder
+    """
+    module_name, _ = _parts(source)
+    top, *below = module_name.split(".")
+    found = _find(top)
+    if found is None or found.origin is None:  # not there, or a mere folder, which a package in this one goes before
+        found = PathFinder.find_spec(top, [*sys.path, *_here()]) or found
+    if found is None:
+        raise SpecError(
+            f"{source}: there is no module named {top!r}. It is looked for where packages are and in this folder"
+        )
+    name = top
+    for part in below:
+        name = f"{name}.{part}"
+        within = found.submodule_search_locations
+        found = None if within is None else PathFinder.find_spec(name, within)
+        if found is None:
+            return None
+    return Path(found.origin) if found.has_location and found.origin else None
+
+
+def source_version(source: str, *, imports: bool = True) -> str:
     """The name of a function with a digest of the file that it is written in, so that an edit is another version.
 
-    A function of our own, whose versions have numbers, or one without a file goes by its name alone.
+    A function of our own, whose versions have numbers, or one without a file goes by its name alone. Without `imports` nothing is
+    run, and the function is taken to be written in the module that it is named by.
 
     >>> source_version("math:hypot")
     'math:hypot'
     """
-    function = import_function(source)
-    file = getattr(sys.modules.get(getattr(function, "__module__", "") or ""), "__file__", None)
-    if source.startswith(f"{__package__.partition('.')[0]}.") or file is None or not file.endswith(".py"):
+    if source.startswith(f"{__package__.partition('.')[0]}."):
+        if imports:
+            import_function(source)  # a wrong name is found out
         return source
-    return f"{source} {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}"
+    if imports:
+        module = sys.modules.get(getattr(import_function(source), "__module__", "") or "")
+        written = getattr(module, "__file__", None)
+        file = Path(written) if written else None
+    else:
+        file = locate(source)
+    if file is None or file.suffix != ".py":
+        return source
+    return f"{source} {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 
 def call_imported(source: str, options: Mapping[str, object]) -> object:
@@ -69,3 +112,58 @@ def call_imported(source: str, options: Mapping[str, object]) -> object:
         return function(**options)
     except TypeError as error:
         raise SpecError(f"{source} cannot be called with the options {dict(options)}: {error}") from error
+
+
+def _parts(source: str) -> tuple[str, str]:
+    module_name, _, function_name = source.partition(":")
+    if not all(module_name.split(".")) or not function_name:
+        raise SpecError(f"{source}: expected package.module:function, such as my_package.nets:build")
+    return module_name, function_name
+
+
+def _imported(name: str) -> ModuleType:
+    if name not in sys.modules:
+        found = _find(name.partition(".")[0])
+        if found is None or found.origin is None:
+            _search_here()
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        if not _search_here():
+            raise
+        return importlib.import_module(name)  # an installed module that needs one of this folder
+
+
+def _search_here() -> bool:
+    """Have the current folder searched after all others; False where it was already."""
+    here = [folder for folder in _here() if folder not in sys.path]
+    sys.path += here
+    if here:
+        importlib.invalidate_caches()
+    return bool(here)
+
+
+def _here() -> list[str]:
+    try:
+        return [os.getcwd()]
+    except FileNotFoundError:  # the current folder was removed
+        return []
+
+
+def _find(top: str) -> ModuleSpec | None:
+    """Where Python would take a module from that lies in no package; nothing is run."""
+    try:
+        return importlib.util.find_spec(top)
+    except ValueError:  # it is loaded and does not say from where
+        return None
+
+
+def _hidden(module: ModuleType) -> str:
+    """That a file of this folder is not what was imported, where there is one of that name."""
+    top = module.__name__.partition(".")[0]
+    loaded = getattr(sys.modules.get(top), "__file__", None)
+    for folder in _here():
+        own = PathFinder.find_spec(top, [folder])
+        if own is not None and own.origin and own.origin != loaded:
+            return f". {own.origin} is not read, because an installed module has that name: give it another"
+    return ""

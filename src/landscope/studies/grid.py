@@ -6,7 +6,7 @@ import copy
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
@@ -90,14 +90,19 @@ def _words(values: Sequence[object]) -> list[str]:
 
 
 def runs_of(
-    study: StudySpec, place: Mapping[Path, str] | None = None, versions: Mapping[str, Plain] | None = None
+    study: StudySpec,
+    place: Mapping[Path, str] | None = None,
+    versions: Mapping[str, Plain] | None = None,
+    *,
+    imports: bool = False,
 ) -> list[RunSpec]:
     """Every run of the study, checked; one error names every mistake with its place in the file.
 
-    `versions` (of the code and of the data) become part of every run's key.
+    `versions` (of the code and of the data) become part of every run's key. With `imports` the networks and measures of the
+    user's own are imported, to check that they are there; without, nothing that the spec names is run.
     """
     common: dict[str, Plain] = {"measuring": to_plain(study.measuring), "versions": dict(versions or {})}
-    problems = {located(path, text, place): None for path, text in _unmeasured(study)}
+    problems = {located(path, text, place): None for path, text in _unmeasured(study, imports)}
     if study.checkpoints is not None:
         if problems:
             raise SpecError("\n".join(problems))
@@ -111,7 +116,7 @@ def runs_of(
     for chosen in itertools.product(*axes.values()):
         for seed in study.seed_numbers:
             try:
-                run = _training_run(study, dict(zip(axes, chosen, strict=True)), seed, common)
+                run = _training_run(study, dict(zip(axes, chosen, strict=True)), seed, common, imports)
                 before = seen.setdefault(json.dumps(run.plain, sort_keys=True), run.condition)
                 if before != run.condition:
                     raise MismatchError(
@@ -135,12 +140,16 @@ def runs_of(
     return runs
 
 
-def _unmeasured(study: StudySpec) -> Iterator[tuple[Path, str]]:
-    """The columns that the analysis names and no run will have, of those that a split would have."""
-    measured = {
-        split: [f"{split}.{name}" for name in (*wanted.chosen(), *wanted.of_paper())]
-        for split, wanted in study.measuring.splits.items()
-    }
+def _unmeasured(study: StudySpec, imports: bool) -> Iterator[tuple[Path, str]]:
+    """The columns that the analysis names and no run will have, of those that a split would have; own measures that fail."""
+    measured: dict[str, list[str] | None] = {}
+    for split, wanted in study.measuring.splits.items():
+        names: Collection[str] | None = None
+        try:
+            names = wanted.chosen() if imports else wanted.names()
+        except LandscopeError as error:
+            yield ("measuring", "splits", split), str(error)
+        measured[split] = None if names is None else [f"{split}.{name}" for name in (*names, *wanted.of_paper())]
     analysis, usual = study.analysis, AnalysisSpec()
     named: dict[Path, str] = {
         ("analysis", kind, number): column
@@ -154,11 +163,13 @@ def _unmeasured(study: StudySpec) -> Iterator[tuple[Path, str]]:
         split = column.partition(".")[0]
         if split in SPLITS and split not in measured:
             yield path, f"{column!r} is of a split that is not measured; measuring.splits has {', '.join(measured)}"
-        elif split in SPLITS and column not in measured[split]:
-            yield path, str(UnknownNameError.among(f"column of the split {split}", column, measured[split]))
+        elif split in SPLITS and (known := measured[split]) is not None and column not in known:
+            yield path, str(UnknownNameError.among(f"column of the split {split}", column, known))
 
 
-def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, common: Mapping[str, Plain]) -> RunSpec:
+def _training_run(
+    study: StudySpec, chosen: Mapping[str, Level], seed: int, common: Mapping[str, Plain], imports: bool
+) -> RunSpec:
     written = copy.deepcopy(dict(study.training or {}))
     changed: dict[str, Level] = {}
     for level in chosen.values():
@@ -181,7 +192,7 @@ def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, comm
         raise MismatchError((("training",), str(error))) from None
     assert isinstance(training, TrainingSpec)
     try:
-        _check_model(training.model)
+        _check_model(training.model, imports)
     except LandscopeError as error:
         raise MismatchError(_blame(("training", "model"), str(error), changed)) from None
     _check_checkpoints(study, training)
@@ -194,12 +205,12 @@ def _training_run(study: StudySpec, chosen: Mapping[str, Level], seed: int, comm
     )
 
 
-def _check_model(model: ModelSpec) -> None:
-    """The network is there and has the options that are given."""
-    if is_import(model.name):
-        import_function(model.name)
-    else:
+def _check_model(model: ModelSpec, imports: bool) -> None:
+    """The network is there and has the options that are given; one of the user's own is looked for with `imports` only."""
+    if not is_import(model.name):
         check(model.name, MODELS[model.name].options, model.options)  # type: ignore[arg-type]
+    elif imports:
+        import_function(model.name)
 
 
 def _set(written: dict[str, object], key: str, value: object, path: Path) -> None:

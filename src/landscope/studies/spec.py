@@ -22,11 +22,12 @@ A study without training lists `checkpoints` instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from landscope.core.errors import SpecError, UnknownNameError
+from landscope.core.importing import is_import
 from landscope.core.losses import LOSSES
 from landscope.core.schema import Natural, Positive, Range
 from landscope.data import CORRUPTIONS
@@ -70,10 +71,8 @@ class SplitSpec:
     tempered: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        chosen = self.chosen()
-        for name in self.tempered or ():
-            if name not in chosen:
-                raise UnknownNameError.among("measure of this split", name, chosen)
+        if (names := self.names()) is not None:
+            self._check_tempered(names)
         if self.only and self.as_published is None:
             raise SpecError("`only` picks measures of `as_published`, which is not given")
         if self.as_published is not None:
@@ -89,14 +88,49 @@ class SplitSpec:
         >>> {name: measure.key for name, measure in split.chosen().items()}
         {'near': 'random_sharpness', 'l2_norm': 'l2_norm'}
         """
-        if not isinstance(self.measures, Mapping):
-            return resolve_measures(None if self.measures == "all" else list(self.measures), seed)
-        found: dict[str, Measure] = {}
-        for name, written in self.measures.items():
-            settings = dict(written or {})
-            key = str(settings.pop("measure", name))
-            found[name] = resolve_measures({key: settings}, seed)[key]
+        found = self._resolved(seed, imports=True)
+        self._check_tempered(found)
         return found
+
+    def own(self) -> list[str]:
+        """Those of the user's own among the measures, as `package.module:Class`; `chosen` imports them."""
+        return [key for key, _ in self._written().values() if is_import(key)]
+
+    def names(self) -> list[str] | None:
+        """The names under which `chosen` reports, without importing; None where a list has a measure that alone tells its own.
+
+        >>> SplitSpec(measures=("loss", "my_package:Mine")).names(), SplitSpec(measures={"my_package:Mine": None}).names()
+        (None, ['my_package:Mine'])
+        """
+        found = self._resolved(0, imports=False)
+        if isinstance(self.measures, Mapping):
+            return list(self.measures)
+        return None if self.own() else list(found)
+
+    def _written(self) -> dict[str, tuple[str, dict[str, object]]]:
+        """Name → measure and settings."""
+        if self.measures == "all":
+            return {}
+        if not isinstance(self.measures, Mapping):
+            return {name: (name, {}) for name in self.measures}
+        each = {name: dict(settings or {}) for name, settings in self.measures.items()}
+        return {name: (str(settings.pop("measure", name)), settings) for name, settings in each.items()}
+
+    def _resolved(self, seed: int, *, imports: bool) -> dict[str, Measure]:
+        if self.measures == "all":
+            return resolve_measures(None, seed)
+        if not isinstance(self.measures, Mapping):
+            return resolve_measures([name for name in self.measures if imports or not is_import(name)], seed)
+        return {
+            name: resolve_measures({key: settings}, seed)[key]
+            for name, (key, settings) in self._written().items()
+            if imports or not is_import(key)
+        }
+
+    def _check_tempered(self, names: Collection[str]) -> None:
+        for name in self.tempered or ():
+            if name not in names:
+                raise UnknownNameError.among("measure of this split", name, names)
 
     def of_paper(self) -> dict[str, Measure]:
         """The measures of `as_published` by the name under which they are reported.

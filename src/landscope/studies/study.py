@@ -66,7 +66,7 @@ class Progress:
 
 
 class Study:
-    """A spec, its runs by key, and the store that holds them.
+    """A spec, its runs by key, and the store that holds them; without `imports`, nothing that the spec names is run.
 
     >>> import tempfile
     >>> spec = {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}, "seeds": 2}
@@ -82,11 +82,13 @@ class Study:
         root: str | os.PathLike[str],
         place: Mapping[Path, str] | None = None,
         versions: Mapping[str, Plain] | None = None,
+        *,
+        imports: bool = True,
     ) -> None:
         self.spec = spec
         self.store = Store(FilePath(root))
-        self.versions = dict(versions or _versions(spec, place))
-        self.runs = {run_key(run.plain): run for run in runs_of(spec, place, self.versions)}
+        self.versions = dict(versions or _versions(spec, place, imports))
+        self.runs = {run_key(run.plain): run for run in runs_of(spec, place, self.versions, imports=imports)}
 
     @classmethod
     def of(
@@ -114,7 +116,7 @@ class Study:
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error
-        return cls(build(StudySpec, spec, {(): str(place)}), root, versions=versions)
+        return cls(build(StudySpec, spec, {(): str(place)}), root, versions=versions, imports=False)
 
     def save(self, folder: str | os.PathLike[str]) -> FilePath:
         """Keep the spec in a folder, so that `open` finds the study there."""
@@ -180,29 +182,29 @@ class Study:
         return wide_table(self.records())
 
 
-def _versions(spec: StudySpec, place: Mapping[Path, str] | None) -> dict[str, Plain]:
+def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool) -> dict[str, Plain]:
     """Versions of code and data, which are part of every run's key; data that is missing is reported now."""
     import landscope
 
     taken = spec.checkpoints
     named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
-    versions: dict[str, Plain] = {"landscope": landscope.__version__, "data": _data_version(named, place)}
+    versions: dict[str, Plain] = {"landscope": landscope.__version__, "data": _data_version(named, place, imports)}
     if others := sorted({name for name in _named(spec.axes, "data") if name != named.name}):
-        versions["data on axes"] = [_data_version(DataSpec(name=name), place) for name in others]
+        versions["data on axes"] = [_data_version(DataSpec(name=name), place, imports) for name in others]
     written: object = {"model": taken.model.name} if taken is not None else (spec.training, spec.axes)
     for what, names in {"networks": _named(written, "model"), "measures": _measures(spec)}.items():
         own = sorted({name for name in names if is_import(name)})
         with suppress(SpecError):  # one that cannot be imported is reported with the runs, by the line it stands on
-            versions |= {what: [source_version(name) for name in own]} if own else {}
+            versions |= {what: [source_version(name, imports=imports) for name in own]} if own else {}
     return versions
 
 
-def _data_version(named: DataSpec, place: Mapping[Path, str] | None) -> Plain:
+def _data_version(named: DataSpec, place: Mapping[Path, str] | None, imports: bool) -> Plain:
     where = (place or {}).get(("training", "data"), "")
     prefix = f"{where}: " if where else ""
     if is_import(named.name):
         try:
-            return source_version(named.name)
+            return source_version(named.name, imports=imports)
         except SpecError as error:
             raise SpecError(f"{prefix}{error}") from error
     found = data_status(named.name, root=named.options.get("root"), verify=False)  # type: ignore[arg-type]
