@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -57,6 +57,10 @@ class RunStatus:
     since: float = 0.0
     heartbeat: float = 0.0
     error: str = ""
+    outcome: str = ""
+    """How the last attempt ended: done, failed or stopped; empty while it lasts, or where its process was killed."""
+    checksum: str = ""
+    """The SHA-256 of the record, where the run is done."""
 
 
 class Store:
@@ -89,13 +93,17 @@ class Store:
             write_whole(path, content, flush=False)  # whoever comes again brings it again
         return run
 
-    def keys(self) -> list[str]:
-        """Every run, by key. A folder without a spec is one that is just being made."""
+    def keys(self, among: Container[str] | None = None) -> list[str]:
+        """Every run, or those of them that are among some, by key. A folder without a spec is one that is just being made."""
         with store_errors(self._runs):
             if not self._runs.exists():
                 return []
             with os.scandir(self._runs) as entries:
-                return sorted(entry.name for entry in entries if os.path.exists(f"{entry.path}/spec.json"))
+                return sorted(
+                    entry.name
+                    for entry in entries
+                    if (among is None or entry.name in among) and os.path.exists(f"{entry.path}/spec.json")
+                )
 
     def run(self, key: str) -> RunFolder:
         """The run with a key."""
@@ -156,13 +164,14 @@ class Store:
 def _status(run: RunFolder, now: float) -> RunStatus:
     last = run.latest()
     attempts = last.number if last else 0
-    if run.done():
-        return RunStatus(run.key, RunState.DONE, attempts)
+    if checksum := run.checksum():
+        return RunStatus(run.key, RunState.DONE, attempts, outcome=last.outcome if last else "", checksum=checksum)
     if last is None:
         return RunStatus(run.key, RunState.DAMAGED if run.path("record.json").exists() else RunState.WAITING)
     if last.held(now, run.stale_after):
         return RunStatus(run.key, RunState.RUNNING, attempts, last.owner, last.since, last.beat)
     if run.path("record.json").exists():
-        return RunStatus(run.key, RunState.DAMAGED, attempts, error="the record is not what was written")
+        error = "the record is not what was written"
+        return RunStatus(run.key, RunState.DAMAGED, attempts, error=error, outcome=last.outcome)
     state = RunState.FAILED if last.outcome == "failed" else RunState.INTERRUPTED
-    return RunStatus(run.key, state, attempts, last.owner, last.since, last.beat, last.error)
+    return RunStatus(run.key, state, attempts, last.owner, last.since, last.beat, last.error, last.outcome)
