@@ -30,7 +30,6 @@ from landscope.studies.running import work
 from landscope.studies.study import Study
 
 
-
 def written(runs: int) -> dict[str, object]:
     """A study of about so many runs: 20 rates, 10 decays, the rest seeds."""
     return {

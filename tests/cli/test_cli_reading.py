@@ -1,4 +1,4 @@
-"""Looking at a study imports nothing that its folder names, and reads each record no oftener than it must."""
+"""Looking at a study imports nothing that its folder names, and a report that is current is kept."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from study_runs import do_here
 from landscope.core.errors import SpecError
 from landscope.core.schema import build
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
+from landscope.report.study import is_report_of, write_study_report
 from landscope.studies.grid import runs_of
 from landscope.studies.spec import StudySpec
+from landscope.studies.store import RunState, RunStatus
 from landscope.studies.study import Study
 from landscope.studies.table import long_table, wide_table
 
 Call = Callable[..., tuple[int, str, str]]
 
-MODULE = '''\
+MODULE = """\
 import torch, landscope
 from landscope.measures.base import Measure
 from landscope.core.estimate import Estimate
@@ -39,7 +41,7 @@ class Mine(Measure):
 
     def passes(self, probe):
         return 1.0
-'''
+"""
 BASE: dict[str, object] = {
     "name": "own",
     "training": {"data": "circles", "model": {"name": "mlp", "widths": [4]}, "epochs": 1, "batch_size": 20},
@@ -154,6 +156,67 @@ def test_a_bundle_of_records_imports_nothing(trap: Callable[[], None], tmp_path:
     again = load_bundle(save_bundle(kept, tmp_path / "part.json.gz"))
     assert len(runs_of(again.spec)) == 2
     assert "trap" not in sys.modules
+
+
+def test_a_report_is_written_again_where_it_would_be_another(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("landscope.cli.study.reports_are_light", lambda: True)
+    spec, folder = tmp_path / "study.json", tmp_path / "s"
+    words = ("study", "run", spec, "--into", folder, "--json")
+    spec.write_text(json.dumps(BASE))
+    do_here(Study.of(spec, folder))
+    made: list[Path] = []
+
+    def write_report(records: object, path: Path, mark: str, **_: object) -> Path:
+        path.write_text(f'<meta name="landscope-study" content="{mark}">')
+        made.append(path)
+        return path
+
+    monkeypatch.setattr("landscope.report.study.write_report", write_report)
+
+    def is_written() -> bool:
+        made.clear()
+        code, out, err = call(*words)
+        assert code == 0, err
+        assert json.loads(out)["report"] == str(folder / "report.html")
+        return bool(made)
+
+    assert is_written()
+    assert not is_written()
+    assert not is_written()
+    for change in (lambda: (folder / "report.html").unlink(), lambda: (folder / "report.html").write_text("mine")):
+        change()
+        assert is_written()
+        assert not is_written()
+    spec.write_text(json.dumps({**BASE, "question": "Another one?"}))
+    assert is_written()
+    monkeypatch.setattr("landscope.cli.study.reports_are_light", lambda: False)
+    assert is_written()
+    monkeypatch.setattr("landscope.report.study.__version__", "another")
+    assert is_written()
+    assert not is_written()
+    run = next(iter(Study.of(spec, folder).store.keys()))
+    record = Study.of(spec, folder).store.run(run)
+    with record.claim():
+        record.finish({**record.record(), "seconds": 7.0})
+    assert is_written()
+    assert not is_written()
+    made.clear()
+    assert call("report", folder)[0] == 0
+    assert made, "who asks for a report gets it written"
+
+
+def test_a_page_carries_its_mark_in_its_head(tmp_path: Path) -> None:
+    study = do_here(Study.of({**BASE, "seeds": 1}, tmp_path / "s"))
+    statuses = study.statuses()
+    page = write_study_report(study, tmp_path / "page.html", study.records(), statuses, light=True)
+    assert is_report_of(page, study, statuses, light=True)
+    assert not is_report_of(page, study, statuses)
+    (key,) = study.runs
+    failed = {key: RunStatus(key, RunState.FAILED, error="it was too large")}
+    assert not is_report_of(page, study, failed, light=True)
+    assert not is_report_of(tmp_path / "none.html", study, statuses, light=True)
 
 
 @pytest.mark.parametrize("kind", OWN)

@@ -41,7 +41,7 @@ def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json
     from landscope.report.study import is_report_of
     from landscope.studies.store import RunState
 
-    statuses = made.statuses()
+    statuses = made.statuses() if with_report or not as_json else {}
     page, drawn = None, list[Path]()
     if with_report and any(status.state is RunState.DONE for status in statuses.values()):
         page = folder / "report.html"

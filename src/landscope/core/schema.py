@@ -194,9 +194,7 @@ def _instance(value: object, cls: type, path: Path) -> object:
     if not isinstance(value, Mapping):
         raise MismatchError((path, f"must be {describe(cls)}, but is {value!r}"))
     known = _hints(cls)
-    problems: list[tuple[Path, str]] = [
-        (path, f"{name!r} is missing") for name in _required(cls) if name not in value
-    ]
+    problems: list[tuple[Path, str]] = [(path, f"{name!r} is missing") for name in _required(cls) if name not in value]
     given: dict[str, object] = {}
     others: dict[str, object] = {}
     for key, item in value.items():

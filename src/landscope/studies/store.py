@@ -19,7 +19,7 @@ from pathlib import Path
 from landscope.core.errors import StoreError, UnknownNameError
 from landscope.core.schema import Plain
 from landscope.studies import locks
-from landscope.studies.canonical import canonical_json, run_key, strict
+from landscope.studies.canonical import canonical_json, canonical_text, run_key, strict
 from landscope.studies.durable import store_errors, write_whole
 from landscope.studies.owners import Owner
 from landscope.studies.run_folder import RunFolder
@@ -154,7 +154,7 @@ class Store:
             return False  # none, or torn by a disk: it is written anew
         if not isinstance(other, dict):
             return False
-        if canonical_json(other) == canonical_json(spec):
+        if canonical_text(other) == canonical_json(spec):
             return True
         if run_key(other) == key:
             raise StoreError(f"two different specs have the key {key}; add any field (a comment) to one of them")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
@@ -140,10 +140,11 @@ class Study:
                 self.store.add(run.plain)
         return [Job.of(spec, resources) for spec in specs]
 
-    def statuses(self) -> dict[str, RunStatus]:
-        """Where each run of this study stands; those that the store does not know yet are waiting."""
-        found = {status.key: status for status in self.store.statuses(self.store.keys(self.runs))}
-        return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in self.runs}
+    def statuses(self, keys: Collection[str] | None = None) -> dict[str, RunStatus]:
+        """Where each run of this study, or some of them, stands; those that the store does not know yet are waiting."""
+        keys = self.runs if keys is None else keys
+        found = {status.key: status for status in self.store.statuses(self.store.keys(keys))}
+        return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in keys}
 
     def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> Progress:
         """How many runs are where, and how long one takes; from `statuses` that have just been read, if they are given."""
