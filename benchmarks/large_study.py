@@ -8,8 +8,9 @@ through the store, as a worker writes it. Timed are, each in a process of its ow
 - `import landscope` with all that a study needs, which every command pays first,
 - `study status`, also as JSON,
 - `study run --dry-run`, which lists the runs,
-- `study run --no-report` and `study run` with nothing left to do,
-- `report --light`,
+- `study run --no-report` with nothing left to do,
+- `report`, which reads every record and writes the page,
+- `study run` with nothing left to do and that page, which it leaves as it is,
 
 by processor time (user and system, children included), wall time and the largest resident memory; the median of some rounds.
 """
@@ -97,8 +98,8 @@ def main() -> None:
             "study status --json": ["study", "status", study, "--json"],
             "study run --dry-run": [*resume, "--dry-run"],
             "study run --no-report": [*resume, "--no-report"],
+            "report": ["report", study],
             "study run": resume,
-            "report --light": ["report", study, "--light"],
         }
         print(f"{'':24}{'CPU s':>8}{'wall s':>8}{'MiB':>8}")
         alone = ["-c", "import landscope.cli, landscope.studies.study, landscope.studies.forecast"]

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from landscope.studies.study import Study
+
 Call = Callable[..., tuple[int, str, str]]
 needs_plotly = pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="needs plotly (landscope[report])")
 
@@ -90,6 +92,26 @@ def test_no_study_there(call: Call, tmp_path: Path) -> None:
         code, _, err = call(*command, tmp_path)
         assert code == 2
         assert "holds no study" in err
+
+
+def test_a_shared_store_that_is_not_mounted_is_not_an_empty_one(call: Call, spec: Path, tmp_path: Path) -> None:
+    Study.of(spec, tmp_path / "store").save(tmp_path / "s")
+    for command in (("study", "status"), ("study", "report"), ("report",), ("study", "status", "--watch")):
+        code, _, err = call(*command, tmp_path / "s")
+        assert code == 2
+        assert f"{tmp_path / 'store'}, where the runs of {tmp_path / 's'} are, is not there" in err
+
+
+def test_a_study_that_vanishes_ends_the_watch(
+    call: Call, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study.of(spec, tmp_path / "s")
+    study.store.add(next(iter(study.runs.values())).plain)
+    study.save(tmp_path / "s")
+    monkeypatch.setattr("time.sleep", lambda _: shutil.rmtree(tmp_path / "s", ignore_errors=True))
+    code, _, err = call("study", "status", tmp_path / "s", "--watch")
+    assert code == 2
+    assert "is not there any more" in err
 
 
 def test_unknown_executor_settings(call: Call, spec: Path, tmp_path: Path) -> None:

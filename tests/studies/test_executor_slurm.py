@@ -12,7 +12,7 @@ import pytest
 from store_work import chain
 
 from landscope.core.errors import StudyError
-from landscope.studies.executors import Job, LocalExecutor, Resources, SlurmExecutor
+from landscope.studies.executors import Job, LocalExecutor, Resources, SlurmExecutor, slurm
 from landscope.studies.store import RunState, Store
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("submitit") is None, reason="submitit is not installed")
@@ -33,6 +33,15 @@ def test_the_records_are_those_of_any_other_way(tmp_path):
 def test_settings_that_submitit_does_not_know_are_refused(tmp_path):
     with pytest.raises(StudyError, match="slurm_partitoin"):
         SlurmExecutor(Store(tmp_path), "store_work:work", cluster="debug", options={"slurm_partitoin": "gpu"}).run(JOBS)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="python -P")
+@pytest.mark.parametrize("cluster", ["slurm", "local"])
+def test_jobs_do_not_search_the_current_folder_first(tmp_path, monkeypatch, cluster):
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")  # submitit looks for srun
+    settings = SlurmExecutor(Store(tmp_path), "store_work:work", cluster=cluster)
+    made = slurm._Arrays(slurm._submitit(), settings)._executor(Resources())
+    assert made._executor._submitit_command_str.startswith(f"{sys.executable} -P -u -m submitit")
 
 
 @pytest.mark.slow

@@ -54,6 +54,8 @@ def parsed_options(pairs: Sequence[str] | None) -> dict[str, object]:
             options[key] = float(value) if isinstance(value, str) and value[:1] in "+-.0123456789" else value
         except (yaml.YAMLError, ValueError):
             options[key] = text
+        except RecursionError:
+            raise CommandError(f"{key}: {text[:60]}… is nested too deep; write it in a spec, or simpler") from None
     return options
 
 

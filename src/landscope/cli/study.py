@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,9 @@ from landscope.cli.study_running import (
 )
 from landscope.cli.study_showing import foretell, plain_statuses, reports_are_light, show, status_table, write
 from landscope.cli.text import examples
+
+if TYPE_CHECKING:
+    from landscope.studies.study import Study
 
 __all__ = ["REPORT_EXAMPLES", "app", "report"]
 
@@ -72,7 +75,10 @@ def run(
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs with an estimate of time; do nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="List the runs with an estimate of time; do nothing, and call nothing that SPEC names."
+        ),
     ] = False,
     with_report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
     as_json: Json = False,
@@ -91,7 +97,7 @@ def run(
     document = read_document(spec)
     checked = build(StudySpec, document.content, document.place)
     folder = target_folder(into or Path("studies") / checked.name)
-    made = Study(checked, store or folder, document.place)
+    made = Study(checked, store or folder, document.place, imports=not dry_run)
     asked = chosen(made.runs, only or ())
     if dry_run:
         made.runs = {key: one for key, one in made.runs.items() if key in asked}
@@ -103,6 +109,18 @@ def run(
     show(made, folder, summary, with_report, as_json, light=light)
 
 
+def _opened(folder: Path) -> Study:
+    """The study in a folder; a shared store that is not mounted must not look like one in which nothing was done."""
+    from landscope.studies.study import Study
+
+    made = Study.open(folder)
+    if not made.store.root.is_dir():
+        raise CommandError(
+            f"{made.store.root}, where the runs of {folder} are, is not there. Mount it or put it back, or run the study again"
+        )
+    return made
+
+
 @app.command(
     "status", epilog=examples("landscope study status studies/regularisers", "landscope study status FOLDER --watch")
 )
@@ -112,9 +130,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show which runs are done, running, interrupted, failed or waiting."""
-    from landscope.studies.study import Study
-
-    made = Study.open(folder)
+    made = _opened(folder)
     if as_json:
         print_json(plain_statuses(made))
         return
@@ -125,10 +141,12 @@ def status(
 
     from landscope.studies.store import RunState
 
+    made.store.check_there()
     statuses = made.statuses()
     with Live(status_table(made, statuses), console=console(), refresh_per_second=1) as live:
         while any(status.state is not RunState.DONE for status in statuses.values()):
             time.sleep(2)
+            made.store.check_there()
             statuses = made.statuses()
             live.update(status_table(made, statuses))
 
@@ -231,9 +249,8 @@ def report(
 ) -> None:
     """Write the report of a study: one HTML file that needs no network."""
     from landscope.studies.store import RunState
-    from landscope.studies.study import Study
 
-    made = Study.open(folder)
+    made = _opened(folder)
     statuses = made.statuses()
     if all(status.state is not RunState.DONE for status in statuses.values()):
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")

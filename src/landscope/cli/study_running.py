@@ -121,6 +121,7 @@ def do_runs(
                 f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
             ) from None
         raise
+    made.store.check_there()
     note(f"{counted(len(summary.finished), 'run')} finished in {duration(time.monotonic() - start)}")
     return summary
 

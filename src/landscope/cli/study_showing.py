@@ -70,10 +70,18 @@ def _summary(made: Study, summary: Summary, folder: Path, page: Path | None) -> 
 
 
 def foretell(made: Study, as_json: bool) -> None:
-    """The runs, with an estimate of time."""
+    """The runs, with an estimate of time, and what was left unchecked: nothing that the spec names is imported or called."""
     from landscope.studies.forecast import forecast
+    from landscope.studies.inputs import functions_of
 
     told = forecast(made)
+    unchecked = functions_of(made)
+    if unchecked:
+        note(
+            f"a dry run neither imports nor calls {', '.join(f'{name} ({what})' for name, what in unchecked.items())}; running "
+            "the study does. Not checked: whether they are there, take these options and return what is needed, and how long "
+            "their runs take. The keys of their runs, and so their states, are right if each is written in the module named"
+        )
     states = made.statuses()
     if as_json:
         rows = [
@@ -86,18 +94,24 @@ def foretell(made: Study, as_json: bool) -> None:
             }
             for key, r in made.runs.items()
         ]
-        print_json({"runs": rows, "measuring_seconds": told.measuring, "total_seconds": told.total})
+        times = {"measuring_seconds": told.measuring, "total_seconds": told.total}
+        print_json({"runs": rows, **times, "not_checked": list(unchecked)})
         return
     shown = table("run", "condition", "seed", "state", "training", right=["seed", "training"])
     for key, r in made.runs.items():
-        shown.add_row(key, r.condition, str(r.seed), states[key].state.value, duration(told.training[key]))
+        seconds = told.training[key]
+        time_told = "not known" if seconds is None else duration(seconds)
+        shown.add_row(key, r.condition, str(r.seed), states[key].state.value, time_told)
     console().print(shown)
     each = (
         "not known before a run is done (or set measuring.seconds)"
         if told.measuring is None
         else f"about {duration(told.measuring)} per run"
     )
-    typer.echo(f"{counted(len(made.runs), 'run')}, one at a time about {duration(told.total)}; measuring {each}.")
+    timed = len(told.known)
+    some = "" if timed == len(made.runs) else f" for the {timed} whose training could be timed"
+    total = f"one at a time about {duration(told.total)}{some}" if timed else "training not timed"
+    typer.echo(f"{counted(len(made.runs), 'run')}, {total}; measuring {each}.")
 
 
 def plain_statuses(made: Study) -> list[dict[str, object]]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 import yaml
 
 from landscope.core.errors import MissingExtraError, SpecError
+from landscope.core.limits import DEEPEST, LARGEST_FILE, MOST_VALUES, toml_excess, too_deep, too_many, whole_characters
 from landscope.core.schema import Path, build
 
 __all__ = ["Document", "read_document", "read_spec"]
@@ -28,8 +29,60 @@ class Document:
     place: Mapping[Path, str] = field(default_factory=dict)
 
 
+class _RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
+    """Something about well-formed YAML."""
+
+
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3, and on/off/yes/no are words."""
+    """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3, and on/off/yes/no are words.
+
+    What anchors stand for is counted while the text is read, and refused before it is written out.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._open = [[0, 0]]
+        """For each node that is being read: the values in it so far, and the levels below it."""
+        self._sizes: dict[yaml.Node, list[int]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        """The next node, or the one that an alias stands for."""
+        start = self.peek_event()
+        if len(self._open) > DEEPEST + 1:
+            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+        self._open.append([1, 0])
+        node = super().compose_node(parent, index)
+        size = self._open.pop()
+        if isinstance(start, yaml.AliasEvent):
+            if node not in self._sizes:
+                raise _RefusedError(
+                    problem=f"*{start.anchor} stands for what it is in, without end", problem_mark=start.start_mark
+                )
+            size = self._sizes[node]
+        self._sizes[node] = size
+        outer = self._open[-1]
+        outer[0], outer[1] = outer[0] + size[0], max(outer[1], size[1] + 1)
+        if len(self._open) + size[1] > DEEPEST + 1:
+            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+        if outer[0] > MOST_VALUES:
+            raise _RefusedError(problem=too_many, problem_mark=start.start_mark)
+        return node
+
+    def compose_scalar_node(self, anchor: str | None) -> yaml.ScalarNode:
+        """A text with whole characters."""
+        node = super().compose_scalar_node(anchor)
+        try:
+            node.value = whole_characters(node.value)
+        except ValueError as error:
+            raise _RefusedError(problem=str(error), problem_mark=node.start_mark) from error
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """The value of a node; a date or a number that is none is reported with its line."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, ArithmeticError) as error:
+            raise _RefusedError(problem=str(error), problem_mark=node.start_mark) from error
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -54,7 +107,14 @@ def read_document(path: str | os.PathLike[str]) -> Document:
     """Read a `.yaml`, `.yml`, `.json` or `.toml` file."""
     file = FilePath(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            line = content.count(b"\n") + 1
+            raise SpecError(
+                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the most a spec may be"
+            )
+        text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         raise SpecError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -92,12 +152,15 @@ def _yaml(file: FilePath, text: str) -> Document:
                 walk(value, (*path, at))
 
     try:
-        walk(yaml.compose(text, Loader=_Loader), ())
-        return Document(yaml.load(text, Loader=_Loader), place)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        walk(node, ())
+        return Document(None if node is None else loader.construct_document(node), place)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
-        raise SpecError(f"{where}: is no YAML: {getattr(error, 'problem', None) or error}") from error
+        what = "" if isinstance(error, _RefusedError) else "is no YAML: "
+        raise SpecError(f"{where}: {what}{getattr(error, 'problem', None) or error}") from error
 
 
 def _toml(file: FilePath, text: str) -> Document:
@@ -110,9 +173,12 @@ def _toml(file: FilePath, text: str) -> Document:
             raise MissingExtraError(
                 "TOML files need Python 3.11, or the package tomli: pip install tomli. YAML works everywhere"
             ) from error
+    if (found := toml_excess(text)) is not None:
+        line, problem = found
+        raise SpecError(f"{file}:{line}: {problem}")
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
         raise SpecError(f"{file}: is no TOML: {error}") from error
     return Document(content, {(): str(file), **_toml_lines(file, text)})
 

@@ -33,7 +33,8 @@
     │   └── StepOrderError              the parts of a step were called out of order
     ├── StudyError                  a study cannot go on
     │   ├── StoreError                  a file of the store cannot be written, or is not what was written
-    │   │   └── StoreFullError              no room is left where the store lies
+    │   │   ├── StoreFullError              no room is left where the store lies
+    │   │   └── StoreGoneError              the store's folder was there and is not any more
     │   ├── ClaimError                  another process works on the run
     │   ├── RunFailedError              a run raised an error, or its process died
     │   └── RunStoppedError             a run was asked to stop; it can be resumed
@@ -85,6 +86,7 @@ __all__ = [
     "StochasticModelError",
     "StoreError",
     "StoreFullError",
+    "StoreGoneError",
     "StudyError",
     "TrainingError",
     "UnknownNameError",
@@ -226,6 +228,10 @@ class StoreError(StudyError, OSError):
 
 class StoreFullError(StoreError):
     """No room is left where the store lies."""
+
+
+class StoreGoneError(StoreError):
+    """The folder of a store, or of a run in it, was there and is not any more: removed, renamed or unmounted."""
 
 
 class ClaimError(StudyError):

@@ -1,12 +1,15 @@
 """Files that are there whole or not at all.
 
 A file is written under another name in its own folder, flushed to the disk, and renamed; then the folder is flushed, so that
-a power cut after the return cannot undo it. Whoever dies on the way leaves the old file, and a hidden `.….aside`.
+a power cut after the return cannot undo it. Whoever dies on the way leaves the old file, and a hidden `.….aside`. Whichever
+library writes it, the file has the mode of any new file there: some make theirs for one user alone, and a colleague must be
+able to go on.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +38,15 @@ def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
     ...     [file.name for file in (Path(folder) / "weights").iterdir()]
     ['final.bin']
     """
+    with _renamed(path, flush) as aside:
+        yield aside
+        mode = _mode_of_new(path)
+        if stat.S_IMODE(aside.stat().st_mode) != mode:
+            aside.chmod(mode)
+
+
+@contextmanager
+def _renamed(path: Path, flush: bool) -> Iterator[Path]:
     aside = aside_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -51,10 +63,20 @@ def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
 
 def write_whole(path: Path, content: bytes, *, flush: bool = True) -> None:
     """Write a file, whole or not at all."""
-    with writing(path, flush=flush) as aside, aside.open("xb", buffering=0) as file:
+    with _renamed(path, flush) as aside, aside.open("xb", buffering=0) as file:
         rest = memoryview(content)
         while rest:
             rest = rest[file.write(rest) :]
+
+
+def _mode_of_new(path: Path) -> int:
+    """The mode that a file made beside `path` gets: the umask's, or the folder's own. To ask for the umask is to set it."""
+    probe = aside_of(path)
+    try:
+        probe.touch(exist_ok=False)
+        return stat.S_IMODE(probe.stat().st_mode)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _flush(path: Path, flags: int) -> None:

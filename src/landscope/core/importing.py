@@ -57,10 +57,10 @@ def locate(source: str) -> Path | None:
 
     >>> locate("json.decoder:JSONDecoder").name
     'decoder.py'
-    >>> locate("no_such_package.nets:build")
+    >>> locate("nowhere:build")
     Traceback (most recent call last):
-    landscope.core.errors.SpecError: no_such_package.nets:build: there is no module named 'no_such_package'. It is looked for where
-    packages are and in this folder
+    landscope.core.errors.SpecError: nowhere:build: there is no module named 'nowhere'. It is looked for where packages are and in
+    this folder
     """
     module_name, _ = _parts(source)
     top, *below = module_name.split(".")

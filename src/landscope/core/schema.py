@@ -26,6 +26,7 @@ from functools import cache
 from typing import Annotated, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
+from landscope.core.limits import excess
 
 __all__ = [
     "Fraction",
@@ -123,7 +124,10 @@ def conform(value: object, hint: object, path: Path = ()) -> object:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def _either(value: object, choices: tuple[object, ...], hint: object, path: Path) -> object:
@@ -256,6 +260,8 @@ def build(cls: type[T], value: object, place: Mapping[Path, str] | None = None) 
     widht: unknown key 'widht'; did you mean 'width'? Choices: depth, width
     depth: must be an integer ≥ 1, but is 0
     """
+    if (found := excess(value)) is not None:
+        raise SpecError(located(*found, place))
     try:
         return cast(T, conform(value, cls))
     except MismatchError as error:

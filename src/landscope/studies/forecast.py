@@ -1,10 +1,14 @@
-"""About how long a study will take: one gradient is timed for each kind of training, and multiplied out."""
+"""About how long a study will take: one gradient is timed for each kind of training, and multiplied out.
+
+Nothing that the spec names as `package.module:function` is called: how long such trainings take is not known.
+"""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 
+from landscope.core.importing import is_import
 from landscope.studies.grid import RunSpec
 from landscope.studies.study import Study
 from landscope.training.sources import Task, make_task
@@ -18,27 +22,32 @@ TRIALS = 3
 class Forecast:
     """Seconds of each run by key, one run at a time on this machine; measuring is counted where it has a budget."""
 
-    training: dict[str, float]
+    training: dict[str, float | None]
+    """`None` where rows or network are functions that the spec names, which are not called here."""
     measuring: float | None
     """Per run; `None` where the spec sets no `seconds` and no run is done yet."""
 
     @property
     def total(self) -> float:
         """Seconds of all runs, as far as they can be told."""
-        return sum(self.training.values()) + len(self.training) * (self.measuring or 0.0)
+        return sum(self.known) + len(self.training) * (self.measuring or 0.0)
+
+    @property
+    def known(self) -> list[float]:
+        """Seconds of the trainings that could be timed."""
+        return [seconds for seconds in self.training.values() if seconds is not None]
 
 
 def forecast(study: Study) -> Forecast:
     """Time one gradient for every network and batch size of the study; runs that are done tell the rest."""
     timed: dict[tuple[object, ...], float] = {}
-    training: dict[str, float] = {}
-    for key, run in study.runs.items():
-        training[key] = _training_seconds(run, timed)
+    training = {key: _training_seconds(run, timed) for key, run in study.runs.items()}
+    known = sorted(seconds for seconds in training.values() if seconds is not None)
     progress = study.progress()
     spec = study.spec.measuring
     measuring = None
-    if progress.seconds_per_run is not None:
-        usual = sorted(training.values())[len(training) // 2]
+    if progress.seconds_per_run is not None and known:
+        usual = known[len(known) // 2]
         measuring = max(0.0, progress.seconds_per_run - usual)
     elif spec.seconds is not None:
         subjects = len(spec.checkpoints) * spec.temperatures
@@ -46,10 +55,12 @@ def forecast(study: Study) -> Forecast:
     return Forecast(training, measuring)
 
 
-def _training_seconds(run: RunSpec, timed: dict[tuple[object, ...], float]) -> float:
+def _training_seconds(run: RunSpec, timed: dict[tuple[object, ...], float]) -> float | None:
     spec = run.training
     if spec is None:
         return 0.0
+    if is_import(spec.data.name) or is_import(spec.model.name):
+        return None
     kind = (spec.model.name, repr(sorted(spec.model.options.items())), repr(spec.data), spec.batch_size)
     if kind not in timed:
         task = make_task(spec)

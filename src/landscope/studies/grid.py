@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from pathlib import Path as FilePath
 
 from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 from landscope.core.importing import import_function, is_import
+from landscope.core.limits import MOST_RUNS
 from landscope.core.schema import MismatchError, Path, Plain, conform, located, to_plain
 from landscope.models import MODELS
 from landscope.models.options import check
@@ -111,6 +113,14 @@ def runs_of(
         axes = {axis: levels(axis, written) for axis, written in study.axes.items()}
     except MismatchError as error:
         raise SpecError("\n".join(located(path, text, place) for path, text in error.problems)) from None
+    number = math.prod(map(len, axes.values())) * study.seed_count
+    if number > MOST_RUNS:
+        at: Path = ("seeds",) if study.seed_count > MOST_RUNS or not axes else ("axes",)
+        asks = " × ".join([*(f"{len(found)} of {axis}" for axis, found in axes.items()), f"{study.seed_count} seeds"])
+        text = (
+            f"{asks} are more than {MOST_RUNS:,} runs, the most a study may have. Take fewer, or make several studies"
+        )
+        raise SpecError(located(at, text, place))
     runs: list[RunSpec] = []
     seen: dict[str, str] = {}
     for chosen in itertools.product(*axes.values()):

@@ -21,7 +21,23 @@ from landscope.training.rows import load_rows
 from landscope.training.sources import make_task
 from landscope.training.spec import TrainingSpec
 
-__all__ = ["check_inputs"]
+__all__ = ["check_inputs", "functions_of"]
+
+
+def functions_of(study: Study) -> dict[str, str]:
+    """Every function that running the study imports and calls because its spec names it, and what it is for; nothing is run.
+
+    >>> from landscope.studies.spec import StudySpec
+    >>> spec = StudySpec(name="own", training={"data": {"name": "os:system", "command": "true"}, "model": "mlp"})
+    >>> functions_of(Study(spec, "no/such/folder", imports=False))
+    {'os:system': 'data'}
+    """
+    taken = study.spec.checkpoints
+    given = [(run.training.data.name, run.training.model.name) for run in study.runs.values() if run.training]
+    given += [(taken.data.name, taken.model.name)] if taken is not None else []
+    named = [(name, what) for pair in given for name, what in zip(pair, ("data", "model"), strict=True)]
+    named += [(name, "measure") for split in study.spec.measuring.splits.values() for name in split.own()]
+    return {name: what for name, what in named if is_import(name)}
 
 
 def check_inputs(study: Study, keys: Collection[str], asked: set[tuple[str, str]]) -> None:

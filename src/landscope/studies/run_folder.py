@@ -26,7 +26,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import cast
 
-from landscope.core.errors import ClaimError, DataFileError, MissingExtraError, RunStoppedError, StoreError
+from landscope.core.errors import (
+    ClaimError,
+    DataFileError,
+    MissingExtraError,
+    RunStoppedError,
+    StoreError,
+    StoreGoneError,
+)
 from landscope.core.schema import Plain
 from landscope.studies import locks
 from landscope.studies.canonical import run_key, strict
@@ -101,6 +108,7 @@ class RunFolder:
         with its traceback; one that ends before `finish`, or in a request to stop, or for lack of room, of a data file or of
         a package, leaves a run that can be resumed.
         """
+        self._check_there()
         attempt = locks.take(self._attempts, self.stale_after)
         outcome: locks.Outcome = "stopped"
         said = ""
@@ -114,6 +122,7 @@ class RunFolder:
                 try:
                     yield self
                 except Exception as error:
+                    self._check_there()
                     said = _one_line(error)
                     if not isinstance(error, RunStoppedError | ClaimError) and not is_full(error):
                         self._write_failure(error)
@@ -121,6 +130,7 @@ class RunFolder:
                             outcome = "failed"
                     raise
         finally:
+            self._check_there()
             if not locks.read(self._attempts, attempt.number).outcome:
                 locks.close(self._attempts, attempt, "done" if self.done() else outcome, said)
 
@@ -190,7 +200,20 @@ class RunFolder:
         with suppress(StoreError):  # the attempt still says in one line what happened
             write_whole(self.path("failure.txt"), told.encode(errors="replace"))
 
+    def _check_there(self) -> None:
+        """A folder that vanished is not made again by writing to it."""
+        try:
+            self.path("spec.json").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreGoneError(
+                f"the folder of the run {self.key} is not there any more: {self.folder} was removed, renamed or unmounted. "
+                "Put it back, or run the study again to start this run over"
+            ) from None
+        except OSError:
+            pass
+
     def _check_claim(self) -> locks.Attempt:
+        self._check_there()
         attempt = self.latest()
         if attempt is None or attempt.outcome or attempt.owner != Owner.this_process():
             raise ClaimError(

@@ -22,14 +22,15 @@ A study without training lists `checkpoints` instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.importing import is_import
+from landscope.core.limits import excess
 from landscope.core.losses import LOSSES
-from landscope.core.schema import Natural, Positive, Range
+from landscope.core.schema import Natural, Positive, Range, located
 from landscope.data import CORRUPTIONS
 from landscope.measures import AS_PUBLISHED
 from landscope.measures.as_published.preset import Preset
@@ -303,6 +304,9 @@ class StudySpec:
     """Kept with the study, not read."""
 
     def __post_init__(self) -> None:
+        for part in ("name", "question", "training", "axes", "notes"):
+            if (found := excess(getattr(self, part))) is not None:
+                raise SpecError(located((part, *found[0]), found[1]))
         if self.name in ("", ".", "..") or set(self.name) & set("/\\\0") or len(self.name.encode()) > LONGEST_NAME:
             raise SpecError(f"name: a folder is called by it, so it is short and has no slash; {self.name!r} came")
         if (self.training is None) == (self.checkpoints is None):
@@ -318,6 +322,11 @@ class StudySpec:
             )
 
     @property
-    def seed_numbers(self) -> tuple[int, ...]:
+    def seed_count(self) -> int:
+        """How many seeds there are, whatever their number: `len` of a range ends at 2⁶³."""
+        return self.seeds if isinstance(self.seeds, int) else len(self.seeds)
+
+    @property
+    def seed_numbers(self) -> Sequence[int]:
         """The seeds one by one."""
-        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+        return range(self.seeds) if isinstance(self.seeds, int) else self.seeds

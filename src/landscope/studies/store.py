@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from landscope.core.errors import StoreError, UnknownNameError
+from landscope.core.errors import StoreError, StoreGoneError, UnknownNameError
 from landscope.core.schema import Plain
 from landscope.studies import locks
 from landscope.studies.canonical import canonical_json, canonical_text, run_key, strict
@@ -80,6 +80,7 @@ class Store:
         self.root = Path(root).absolute()
         self.stale_after = stale_after
         self._runs = self.root / "runs"
+        self._seen = False
         self._check_format()
 
     def add(self, spec: Mapping[str, object]) -> RunFolder:
@@ -92,6 +93,20 @@ class Store:
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
             write_whole(path, content, flush=False)  # whoever comes again brings it again
         return run
+
+    def check_there(self) -> None:
+        """Raise `StoreGoneError` if the folder was there before and is not any more; other troubles of a disk may pass."""
+        try:
+            (self.root / "store.json").stat()
+            self._seen = True
+        except (FileNotFoundError, NotADirectoryError):
+            if self._seen:
+                raise StoreGoneError(
+                    f"the store {self.root} is not there any more: its folder was removed, renamed or unmounted. Put it back and "
+                    "run the same command to resume; if it is lost, that command starts over"
+                ) from None
+        except OSError:
+            pass
 
     def keys(self, among: Container[str] | None = None) -> list[str]:
         """Every run, or those of them that are among some, by key. A folder without a spec is one that is just being made."""

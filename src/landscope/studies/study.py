@@ -114,7 +114,7 @@ class Study:
             raise SpecError(
                 f"{folder} holds no study ({STUDY_FILE} is not there); `landscope study run` makes one"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error
         return cls(build(StudySpec, spec, {(): str(place)}), root, versions=versions, imports=False)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from landscope.core.errors import ClaimError, RunFailedError, StoreFullError
 from landscope.studies.executors.base import Event, Job, OnEvent, Summary, to_do
@@ -29,8 +30,9 @@ class Course:
         self._tell = on_event
         self._attempts = attempts
         self._waiting = deque(to_do(store, jobs, self.summary, on_event, retry_failed=retry_failed).values())
+        store.check_there()
         self._elsewhere: list[Job] = []
-        self._looked = time.monotonic()
+        self._looked = self._minded = time.monotonic()
         self._deaths: Counter[str] = Counter()
 
     @property
@@ -60,7 +62,9 @@ class Course:
         self._tell(Event("started", job.key, worker=worker))
 
     def ended(self, job: Job, result: Result) -> None:
-        """A job's process says how it ended. A full disk ends the study: `StoreFullError`."""
+        """A job's process says how it ended. A store that is full or gone ends the study: `StoreFullError`, `StoreGoneError`."""
+        if result.ending not in (Ending.FINISHED, Ending.SKIPPED):
+            self.store.check_there()
         if result.ending is Ending.FINISHED:
             self.summary.finished.append(job.key)
             self._tell(Event("finished", job.key))
@@ -107,6 +111,18 @@ class Course:
         """Try a job again, after the others."""
         self._waiting.append(job)
         self._tell(Event("retried", job.key, why))
+
+    @contextmanager
+    def minding_the_store(self) -> Iterator[None]:
+        """`StoreGoneError`, instead of what else comes of it, where the store's folder vanishes while the study runs."""
+        try:
+            if time.monotonic() - self._minded >= LOOK_AGAIN:
+                self._minded = time.monotonic()
+                self.store.check_there()
+            yield
+        except Exception:
+            self.store.check_there()
+            raise
 
     def look_elsewhere(self) -> None:
         """Take up jobs that another process has let go of, finished or not."""

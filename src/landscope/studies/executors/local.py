@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from landscope.core.errors import SpecError, StudyError
+from landscope.core.errors import SpecError, StoreGoneError, StudyError
 from landscope.core.importing import import_function
 from landscope.studies.executors.base import Job, OnEvent, Summary, ignore
 from landscope.studies.executors.card_sharing import multi_process_service, warn_of_parts
@@ -29,6 +30,8 @@ COUNTS = {
     "per_gpu": "runs that share a graphics card",
     "attempts": "times that a run is tried",
 }
+STARTS = 3
+"""Workers in a row, for each place there is, that may be killed while they start; after that the machine is to blame."""
 TICK = 0.2
 """Seconds after which signals, memory and silent workers are looked at, when nothing else happens."""
 
@@ -37,9 +40,9 @@ TICK = 0.2
 class LocalExecutor:
     """Do runs on this machine.
 
-    A worker that dies (the kernel's out-of-memory killer, a crash in a library) costs its present run one of `attempts`
-    and nothing else. Where memory was the cause, fewer workers go on; none is begun where the largest run seen so far would
-    not fit into what is free.
+    A worker that dies (the kernel's out-of-memory killer, a crash in a library), also while it starts, costs its present run
+    one of `attempts` and nothing else. Where memory was the cause, fewer workers go on; none is begun where the largest run
+    seen so far would not fit into what is free.
     """
 
     store: Store
@@ -81,11 +84,15 @@ class LocalExecutor:
                 while course.unfinished or crew.working:
                     if stop.count:
                         raise KeyboardInterrupt
-                    crew.assign()
-                    crew.listen()
-                    course.look_elsewhere()
+                    with course.minding_the_store():
+                        crew.assign()
+                        crew.listen()
+                        course.look_elsewhere()
+            except StoreGoneError:
+                raise  # there is nothing to write a checkpoint to
             except BaseException:
-                crew.stop(stop)
+                with course.minding_the_store():
+                    crew.stop(stop)
                 raise
             finally:
                 crew.dismiss()
@@ -121,6 +128,8 @@ class _Crew:
         self._limit = count
         self._memory = MemoryWatch(max((needs.memory for needs in waiting), default=0))
         self._oom_kills = oom_kills()
+        self._never_ready = 0
+        """Workers in a row that were killed before they could take a job."""
 
     @property
     def working(self) -> list[WorkerProcess]:
@@ -163,6 +172,7 @@ class _Crew:
             self._memory.observe(worker.pid)
             gone = worker.dead()  # asked before reading: what it said before it died is then all there
             result = worker.listen() if worker.fileno() in speaking or gone else None
+            self._never_ready = 0 if worker.ready else self._never_ready
             if result is not None:
                 worker.job = None
                 if not (result.memory and self._with_fewer(worker, job, result.detail)):
@@ -190,12 +200,16 @@ class _Crew:
 
     def _bury(self, seat: _Seat, worker: WorkerProcess, job: Job) -> None:
         words, out_of_memory = worker.last_words(), False
-        if worker.killed() and (kills := oom_kills()) > self._oom_kills:
+        if worker.signal() == signal.SIGKILL and (kills := oom_kills()) > self._oom_kills:
             self._oom_kills, out_of_memory = kills, True
-        ready = worker.ready
         self._vacate(seat)
-        if not ready and not self._course.stopping:
-            raise StudyError(f"a worker could not start: {words}")
+        if not worker.ready and not self._course.stopping:
+            self._never_ready += 1
+            most = max(STARTS, self._settings.attempts) * len(self._seats)
+            if not worker.signal() or self._never_ready > most:  # no run is to blame
+                times = f", {self._never_ready} times in a row" * (self._never_ready > 1)
+                raise StudyError(f"a worker could not start: {words}{times}")
+            words += " while it started"
         if not (out_of_memory and self._with_fewer(worker, job, words)):
             self._course.died(job, words + (": memory ran out" if out_of_memory else ""))
 

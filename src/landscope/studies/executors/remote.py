@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 
+from landscope.core.errors import StoreGoneError
 from landscope.studies.executors.base import Job
 from landscope.studies.executors.course import Course
 from landscope.studies.executors.signals import StopSignals
@@ -67,18 +68,23 @@ def follow(course: Course, cluster: Cluster, grace: float) -> None:
             while course.unfinished or going:
                 if stop.count:
                     raise KeyboardInterrupt
-                fresh = {job.key: job for job in iter(course.next, None)}
-                before |= {key: course.store.run(key).attempts for key in fresh}
-                cluster.submit(list(fresh.values()))
-                going |= fresh
-                hear()
-                course.look_elsewhere()
+                with course.minding_the_store():
+                    fresh = {job.key: job for job in iter(course.next, None)}
+                    before |= {key: course.store.run(key).attempts for key in fresh}
+                    cluster.submit(list(fresh.values()))
+                    going |= fresh
+                    hear()
+                    course.look_elsewhere()
+        except StoreGoneError:
+            cluster.cancel()  # there is nothing to write a checkpoint to
+            raise
         except BaseException:
             course.stopping = True
             cluster.cancel()
             until, asked = time.monotonic() + grace, stop.count
             while going and time.monotonic() < until and stop.count == asked:
-                hear()
+                with course.minding_the_store():
+                    hear()
             raise
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import getpass
 import math
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from typing import Any, Literal
 
 from landscope.core.errors import StudyError
 from landscope.core.importing import import_function
+from landscope.core.safe_start import SAFE
 from landscope.models.extras import require
 from landscope.studies.executors.base import Job, OnEvent, Resources, Summary, ignore
 from landscope.studies.executors.course import Course
@@ -150,9 +153,12 @@ class _Arrays:
 
     def _executor(self, needs: Resources) -> Any:
         settings = self._settings
-        timeouts = {} if settings.cluster == "debug" else {f"{settings.cluster}_max_num_timeout": settings.requeues}
+        ways: dict[str, object] = {}
+        if settings.cluster != "debug":
+            ways[f"{settings.cluster}_max_num_timeout"] = settings.requeues
+            ways[f"{settings.cluster}_python"] = shlex.join([sys.executable, *SAFE])
         try:
-            executor = self._submitit.AutoExecutor(settings.store.root / "slurm", settings.cluster, **timeouts)
+            executor = self._submitit.AutoExecutor(settings.store.root / "slurm", settings.cluster, **ways)
             executor.update_parameters(
                 name="landscope",
                 timeout_min=settings.minutes,

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 
+from landscope.core.safe_start import SAFE, search_path
 from landscope.studies.executors.base import Job
 from landscope.studies.executors.card_sharing import shares
 from landscope.studies.performing import Ending, Result
@@ -39,7 +40,7 @@ def environment(threads: int, gpu: str, sharing: int = 1) -> dict[str, str]:
         **(shares(sharing) if gpu else {}),
         **dict.fromkeys(THREADS, str(threads)),
         "CUDA_VISIBLE_DEVICES": gpu,
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONPATH": search_path(),
         "PYTHONUNBUFFERED": "1",  # the last words of a process that is killed are in its log
     }
 
@@ -56,7 +57,7 @@ class WorkerProcess:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._rest = b""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "landscope.studies.worker", work, str(grace)],
+            [sys.executable, *SAFE, "-m", "landscope.studies.worker", work, str(grace)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
@@ -102,9 +103,9 @@ class WorkerProcess:
         self._words.seek(max(0, os.fstat(self._words.fileno()).st_size - 2000))
         return f"its process {how} {self._words.read().decode(errors='replace').strip()}".strip()
 
-    def killed(self) -> bool:
-        """Whether it ended by SIGKILL, as those do that the kernel takes when memory runs out."""
-        return self._process.poll() == -signal.SIGKILL
+    def signal(self) -> int:
+        """The signal that ended it, 0 where none did; those that the kernel takes when memory runs out end by SIGKILL."""
+        return max(0, -(self._process.poll() or 0))
 
     def ask_to_stop(self) -> None:
         """Ask the work to stop at a checkpoint, and the process to end then."""

@@ -1,0 +1,111 @@
+"""Functions of the user's own: where they are looked for, and what is run to find them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from landscope.core.errors import SpecError
+from landscope.core.importing import import_function, locate, source_version
+
+ROOT = Path(__file__).parent.parent.parent
+BOOM = "import pathlib\npathlib.Path('boom.txt').write_text('ran')\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which nothing else has on the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path
+
+
+def alone(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A process in a folder that finds this package, and its tests' folder not."""
+    settings = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, env=settings)
+
+
+def test_the_current_folder_is_searched_last_and_only_where_it_is_needed(here: Path) -> None:
+    (here / "own_last.py").write_text("def build(): return 'own'\n")
+    import_function("json:loads")
+    assert str(here) not in sys.path
+    assert import_function("own_last:build")() == "own"
+    assert sys.path[-1] == str(here)
+    assert sys.path.count(str(here)) == 1
+
+
+def test_a_package_of_this_folder_goes_before_a_mere_folder_elsewhere(here: Path) -> None:
+    (here / "elsewhere" / "own_nets").mkdir(parents=True)
+    (here / "own_nets").mkdir()
+    (here / "own_nets" / "__init__.py").write_text("def build(): return 'own'\n")
+    sys.path.insert(0, str(here / "elsewhere"))
+    assert locate("own_nets:build") == here / "own_nets" / "__init__.py"
+    assert import_function("own_nets:build")() == "own"
+
+
+def test_an_installed_module_may_need_one_of_this_folder(here: Path) -> None:
+    (here / "installed").mkdir()
+    (here / "installed" / "needs_a_helper.py").write_text("from a_helper_here import build\n")
+    (here / "a_helper_here.py").write_text("def build(): return 'helped'\n")
+    sys.path.insert(0, str(here / "installed"))
+    assert import_function("needs_a_helper:build")() == "helped"
+
+
+def test_a_file_that_another_module_hides_is_named(here: Path) -> None:
+    (here / "json.py").write_text("def rows(): ...\n")
+    with pytest.raises(SpecError, match=r"json has no function 'rows'\. .*json\.py is not read, because an installed"):
+        import_function("json:rows")
+
+
+@pytest.mark.parametrize("source", ["nets:", ":build", ".nets:build", "a..b:build", ":"])
+def test_what_is_not_a_function_by_name_is_refused(source: str) -> None:
+    for look in (import_function, locate):
+        with pytest.raises(SpecError, match=r"expected package\.module:function"):
+            look(source)
+
+
+def test_locating_runs_nothing(here: Path) -> None:
+    (here / "own_package").mkdir()
+    for name in ("__init__", "nets"):
+        (here / "own_package" / f"{name}.py").write_text(BOOM + "def build(): ...\n")
+    assert locate("own_package.nets:build") == here / "own_package" / "nets.py"
+    assert locate("own_package.made_by_code:build") is None
+    version = source_version("own_package.nets:build", imports=False)
+    assert not (here / "boom.txt").exists()
+    assert "own_package" not in sys.modules
+    assert source_version("own_package.nets:build") == version
+    assert (here / "boom.txt").exists()
+
+
+def test_the_current_folder_may_be_gone(here: Path) -> None:
+    (here / "gone").mkdir()
+    os.chdir(here / "gone")
+    (here / "gone").rmdir()
+    with pytest.raises(SpecError, match="no_such_module_anywhere"):
+        import_function("no_such_module_anywhere:build")
+    with pytest.raises(SpecError, match="there is no module named 'no_such_module_anywhere'"):
+        locate("no_such_module_anywhere:build")
+
+
+def test_a_file_of_this_folder_does_not_stand_in_for_a_module_of_pythons(tmp_path: Path) -> None:
+    for name in ("random", "tempfile", "dataclasses", "torch", "difflib"):
+        (tmp_path / f"{name}.py").write_text(BOOM + "raise RuntimeError('not the real one')\n")
+    done = alone("-m", "landscope", "--version", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("landscope ")
+    assert not (tmp_path / "boom.txt").exists()
+
+
+def test_a_package_that_imports_landscope_keeps_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "__init__.py").write_text("import landscope.core\nimport a_sibling\n")
+    (tmp_path / "theirs" / "__main__.py").write_text("print(a_sibling := 'fine')\n")
+    (tmp_path / "a_sibling.py").write_text("")
+    done = alone("-m", "theirs", folder=tmp_path)
+    assert done.stdout == "fine\n", done.stderr

@@ -1,0 +1,157 @@
+"""A study's folder that vanishes while it runs: told in one line, at once, and not made again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from landscope.core.errors import StoreGoneError
+from landscope.studies.executors import Event, Job, LocalExecutor
+from landscope.studies.executors.base import ignore
+from landscope.studies.executors.course import Course
+from landscope.studies.executors.remote import follow
+from landscope.studies.performing import Ending, Result, perform
+from landscope.studies.store import Store
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if happened():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never happened")
+
+
+def removed(folder: Path) -> None:
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def renamed(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def emptied(folder: Path) -> None:
+    """As a mount point is when what was mounted there is not."""
+    renamed(folder)
+    folder.mkdir()
+
+
+@pytest.mark.parametrize("vanish", [removed, emptied])
+def test_the_folder_vanishes_while_a_run_works(tmp_path: Path, vanish: Callable[[Path], None]) -> None:
+    store = Store(tmp_path / "s")
+    jobs = [Job.of({"seed": seed, "steps": 3, "at": 2, "until": str(tmp_path / "never")}) for seed in (1, 2)]
+    events: list[Event] = []
+
+    def watch(event: Event) -> None:
+        events.append(event)
+        if event.kind == "started":
+            wait_for(store.run(event.key).path("state/links.json").exists)
+            vanish(store.root)
+
+    with pytest.raises(StoreGoneError, match=r"/s is not there any more: .* run the same command to resume"):
+        LocalExecutor(store, "store_work:work", workers=1).run(jobs, on_event=watch)
+    assert [event.kind for event in events] == ["started"]
+    assert not list(store.root.glob("*"))
+
+
+def test_the_folder_vanishes_before_a_worker_has_begun(tmp_path: Path) -> None:
+    store, jobs = Store(tmp_path / "s"), [Job.of({"seed": seed, "steps": 3}) for seed in (1, 2)]
+    with pytest.raises(StoreGoneError):
+        LocalExecutor(store, "store_work:work", workers=1).run(jobs, on_event=lambda _: removed(store.root))
+    assert not store.root.exists()
+
+
+def test_asked_to_stop_when_the_folder_is_gone(tmp_path: Path) -> None:
+    def stop(event: Event) -> None:
+        removed(store.root)
+        raise KeyboardInterrupt
+
+    store = Store(tmp_path / "s")
+    with pytest.raises((StoreGoneError, KeyboardInterrupt)):
+        LocalExecutor(store, "store_work:work", workers=1, grace=1.0).run(
+            [Job.of({"seed": 1, "steps": 3})], on_event=stop
+        )
+    assert not store.root.exists()
+
+
+class Cluster:
+    """One that loses the store's folder when it is handed the runs."""
+
+    def __init__(self, root: Path, end: Result | str) -> None:
+        self.root, self.end, self.cancelled = root, end, False
+        self.jobs: list[Job] = []
+
+    def submit(self, jobs: list[Job]) -> None:
+        self.jobs += jobs
+        removed(self.root)
+
+    def ended(self) -> list[tuple[Job, Result | str]]:
+        return [(self.jobs.pop(), self.end)] if self.jobs else []
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@pytest.mark.parametrize("end", [Result(Ending.FAILED, "FileNotFoundError"), Result(Ending.BUSY), "its node died"])
+def test_on_a_cluster(tmp_path: Path, end: Result | str) -> None:
+    store = Store(tmp_path / "s")
+    course = Course(store, [Job.of({"seed": 1, "steps": 3})], ignore, attempts=3, retry_failed=False)
+    cluster = Cluster(store.root, end)
+    with pytest.raises(StoreGoneError):
+        follow(course, cluster, grace=60.0)  # type: ignore[arg-type]
+    assert cluster.cancelled
+    assert not store.root.exists()
+
+
+def test_a_run_whose_folder_is_gone_makes_no_new_one(tmp_path: Path) -> None:
+    run = Store(tmp_path / "s").add({"seed": 1, "steps": 3})
+    with pytest.raises(StoreGoneError, match="the folder of the run"), run.claim():
+        removed(tmp_path / "s")
+        run.write_json("history.json", [])
+    removed(tmp_path / "s")
+    result = perform("store_work:work", run)
+    assert result.ending is Ending.FAILED
+    assert result.detail.startswith("StoreGoneError: the folder of the run")
+    assert not (tmp_path / "s").exists()
+
+
+def test_only_what_was_there_is_missed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    store.check_there()
+    store.add({"seed": 1})
+    store.check_there()
+    removed(store.root)
+    with pytest.raises(StoreGoneError):
+        store.check_there()
+    (tmp_path / "s").write_text("a file")
+    with pytest.raises(StoreGoneError):
+        store.check_there()
+
+
+@pytest.mark.slow
+def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(
+        "name: gone\ntraining: {data: circles, model: mlp, epochs: 100000}\nseeds: 2\n"
+        "measuring: {splits: {train: [loss]}}\n"
+    )
+    words = ["-m", "landscope", "study", "run", "study.yaml", "--into", "s", "-e", "workers=1"]
+    settings = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    study = subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=settings
+    )
+    wait_for(lambda: bool(list((tmp_path / "s").glob("runs/*/log.txt"))))
+    renamed(tmp_path / "s")
+    _, err = study.communicate(timeout=60)
+    assert study.returncode == 2
+    assert "Traceback" not in err
+    assert (
+        err.strip().splitlines()[-1].startswith(f"landscope: error: the store {tmp_path / 's'} is not there any more")
+    )
