@@ -38,14 +38,14 @@ def reports_are_light() -> bool:
 
 def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool, *, light: bool = False) -> None:
     """What became of the runs, and the report; an error where a run failed."""
-    from landscope.report.study import is_report_of
+    from landscope.studies.report_mark import has_mark, report_mark
     from landscope.studies.store import RunState
 
     statuses = made.statuses() if with_report or not as_json else {}
     page, drawn = None, list[Path]()
     if with_report and any(status.state is RunState.DONE for status in statuses.values()):
         page = folder / "report.html"
-        if made.spec.figures or not is_report_of(page, made, statuses, light=light):
+        if made.spec.figures or not has_mark(page, report_mark(made, statuses, light=light)):
             page, drawn = write(made, page, made.spec.figures, statuses, light=light)
     if as_json:
         print_json(_summary(made, summary, folder, page) | {"figures": drawn})

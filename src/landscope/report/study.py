@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
-from landscope import __version__
 from landscope.analysis.coefficients import Method
 from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.schema import Plain, to_plain
@@ -18,17 +15,13 @@ from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim
 from landscope.report.static import figures
 from landscope.studies.record import Failure, Record
+from landscope.studies.report_mark import report_mark
 from landscope.studies.spec import AnalysisSpec, StudySpec
-from landscope.studies.store import RunState, RunStatus
+from landscope.studies.store import RunStatus
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
 
-__all__ = ["is_report_of", "write_records_report", "write_study_figures", "write_study_report"]
-
-HEAD = 4096
-"""Bytes of a page among which its mark stands."""
-SHOWN = (RunState.DONE, RunState.FAILED)
-"""Runs that a report tells of."""
+__all__ = ["write_records_report", "write_study_figures", "write_study_report"]
 
 
 def write_study_report(
@@ -41,26 +34,8 @@ def write_study_report(
 ) -> Path:
     """The report of what is done so far: of the study's records and of the statuses of its runs."""
     failed = study.failures(statuses)
-    mark = _mark(study, statuses, light=light)
+    mark = report_mark(study, statuses, light=light)
     return write_records_report(study.spec, records, path, failed=failed, light=light, mark=mark)
-
-
-def is_report_of(
-    path: str | os.PathLike[str], study: Study, statuses: Mapping[str, RunStatus], *, light: bool = False
-) -> bool:
-    """Whether a file is the report that `write_study_report` would write, down to the bytes of every record."""
-    try:
-        with open(path, "rb") as page:
-            return _mark(study, statuses, light=light).encode() in page.read(HEAD)
-    except OSError:
-        return False
-
-
-def _mark(study: Study, statuses: Mapping[str, RunStatus], *, light: bool) -> str:
-    """A digest of all that a report is made from: the version, the spec, each record by its checksum, each failure."""
-    runs = {key: status.checksum or status.error for key, status in statuses.items() if status.state in SHOWN}
-    made_of = [__version__, light, to_plain(study.spec), runs]
-    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
 def write_records_report(
