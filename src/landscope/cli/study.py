@@ -135,16 +135,20 @@ def status(
         print_json(plain_statuses(made))
         return
     if not watch:
-        console().print(status_table(made))
+        console().print(status_table(made, made.statuses()))
         return
     from rich.live import Live
 
+    from landscope.studies.store import RunState
+
     made.store.check_there()
-    with Live(status_table(made), console=console(), refresh_per_second=1) as live:
-        while made.progress().done < len(made.runs):
+    statuses = made.statuses()
+    with Live(status_table(made, statuses), console=console(), refresh_per_second=1) as live:
+        while any(status.state is not RunState.DONE for status in statuses.values()):
             time.sleep(2)
             made.store.check_there()
-            live.update(status_table(made))
+            statuses = made.statuses()
+            live.update(status_table(made, statuses))
 
 
 @app.command(
@@ -244,14 +248,14 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write the report of a study: one HTML file that needs no network."""
-    from landscope.report.study import write_study_figures
+    from landscope.studies.store import RunState
 
     made = _opened(folder)
-    if not made.progress().done:
+    statuses = made.statuses()
+    if all(status.state is not RunState.DONE for status in statuses.values()):
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")
-    page = write(made, output or folder / "report.html", light=light)
     formats = figures.split(",") if figures else made.spec.figures
-    drawn = write_study_figures(made, page.parent / "figures", formats) if formats else []
+    page, drawn = write(made, output or folder / "report.html", formats, statuses, light=light)
     if as_json:
         print_json({"report": page, "figures": drawn})
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from landscope.studies.executors.base import Summary
+    from landscope.studies.store import RunStatus
     from landscope.studies.study import Study
 
 __all__ = ["foretell", "plain_statuses", "reports_are_light", "show", "status_table", "write"]
@@ -36,14 +38,19 @@ def reports_are_light() -> bool:
 
 def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool, *, light: bool = False) -> None:
     """What became of the runs, and the report; an error where a run failed."""
-    from landscope.report.study import write_study_figures
+    from landscope.studies.report_mark import has_mark, report_mark
+    from landscope.studies.store import RunState
 
-    page = write(made, folder / "report.html", light=light) if with_report and made.progress().done else None
-    drawn = write_study_figures(made, folder / "figures", made.spec.figures) if page and made.spec.figures else []
+    statuses = made.statuses() if with_report or not as_json else {}
+    page, drawn = None, list[Path]()
+    if with_report and any(status.state is RunState.DONE for status in statuses.values()):
+        page = folder / "report.html"
+        if made.spec.figures or not has_mark(page, report_mark(made, statuses, light=light)):
+            page, drawn = write(made, page, made.spec.figures, statuses, light=light)
     if as_json:
         print_json(_summary(made, summary, folder, page) | {"figures": drawn})
     else:
-        console().print(status_table(made))
+        console().print(status_table(made, statuses))
         if page is not None:
             typer.echo(f"report: {page}")
         if drawn:
@@ -122,11 +129,11 @@ def plain_statuses(made: Study) -> list[dict[str, object]]:
     ]
 
 
-def status_table(made: Study) -> Table:
+def status_table(made: Study, statuses: Mapping[str, RunStatus]) -> Table:
     """Where each run stands, those that are not done first."""
     from landscope.studies.store import RunState
 
-    progress = made.progress()
+    progress = made.progress(statuses)
     counts = ", ".join(f"{count} {state.value}" for state, count in progress.by_state.items())
     left = f"; about {duration(progress.seconds_left)} of work left" if progress.seconds_left else ""
     shown = table(
@@ -141,7 +148,7 @@ def status_table(made: Study) -> Table:
         title=f"{made.spec.name}: {counts}{left}",
     )
     styles = {RunState.DONE: "green", RunState.FAILED: "red", RunState.RUNNING: "bold", RunState.DAMAGED: "red"}
-    order = sorted(made.statuses().items(), key=lambda item: item[1].state is RunState.DONE)
+    order = sorted(statuses.items(), key=lambda item: item[1].state is RunState.DONE)
     for key, found in order[:MOST_ROWS]:
         r = made.runs[key]
         since = duration(time.time() - found.since) if found.since and found.state is RunState.RUNNING else ""
@@ -161,8 +168,13 @@ def status_table(made: Study) -> Table:
     return shown
 
 
-def write(made: Study, path: Path, *, light: bool = False) -> Path:
-    """The report of what is done so far."""
-    from landscope.report.study import write_study_report
+def write(
+    made: Study, path: Path, formats: Sequence[str], statuses: Mapping[str, RunStatus], *, light: bool = False
+) -> tuple[Path, list[Path]]:
+    """The report of what is done so far, and figures in some formats in a folder beside it."""
+    from landscope.report.study import write_study_figures, write_study_report
 
-    return write_study_report(made, path, light=light)
+    records = made.records()
+    page = write_study_report(made, path, records, statuses, light=light)
+    drawn = write_study_figures(made, page.parent / "figures", formats, records) if formats else []
+    return page, drawn

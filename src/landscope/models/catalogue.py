@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal, TypeAlias, TypeVar
 
@@ -59,7 +60,7 @@ class ModelEntry:
     fixed: Mapping[str, OptionValue] = field(default_factory=lambda: _NOTHING)
     sampler: Sampler = _normal_inputs
 
-    @property
+    @cached_property
     def options(self) -> dict[str, Option]:
         """What can be set, by name."""
         return options_of(self.factory, without=tuple(self.fixed))

@@ -76,6 +76,7 @@ def write_report(
     failed: Sequence[Failure] = (),
     notes: Sequence[str] = (),
     light: bool = False,
+    mark: str = "",
 ) -> Path:
     """Write the report of a study, whole or not at all, and return where it is.
 
@@ -98,6 +99,7 @@ def write_report(
         failed: runs that left no record, listed with their reasons.
         notes: sentences that stand below the answer.
         light: without script, undated and small: figures as they stand (see `landscope.report.light`).
+        mark: a word that stands in the head of the page, by which it is known again.
 
     Cost: a few seconds for tens of models, about ten for a thousand. Size: 5 MB, of which Plotly is 4.8; 9 MB for a thousand.
     """
@@ -134,10 +136,10 @@ def write_report(
     shown = [section for section in sections if section.blocks]
     kicker = _kicker(study, main, len(failed))
     if plotly is None:
-        page = _page(title, question, kicker, lightened(shown, pictures(study, main)))
+        page = _page(title, question, kicker, lightened(shown, pictures(study, main)), mark=mark)
     else:
         data: dict[str, Plain] = {**plain_study(study), "plots": _plots(shown), "files": {**packed}}
-        page = _page(title, question, f"{kicker} · {_today()}", shown, data, plotly)
+        page = _page(title, question, f"{kicker} · {_today()}", shown, data, plotly, mark)
     target = Path(path)
     aside = target.with_name(target.name + ".part")
     aside.write_text(page, encoding="utf-8", errors="replace")
@@ -174,6 +176,7 @@ def _page(
     sections: Sequence[Section],
     data: dict[str, Plain] | None = None,
     plotly: str = "",
+    mark: str = "",
 ) -> str:
     from landscope import __version__
 
@@ -196,6 +199,7 @@ def _page(
         policy=policy,
         colour=colour,
         version=__version__,
+        mark=mark,
         style=Markup(read("page.css")),
         data=None if data is None else Markup(embedded_json(data)),
         plotly=Markup(plotly),

@@ -15,16 +15,27 @@ from landscope.report.published import ComparedNumber
 from landscope.report.section import Claim
 from landscope.report.static import figures
 from landscope.studies.record import Failure, Record
+from landscope.studies.report_mark import report_mark
 from landscope.studies.spec import AnalysisSpec, StudySpec
+from landscope.studies.store import RunStatus
 from landscope.studies.study import Study
 from landscope.studies.table import wide_table
 
 __all__ = ["write_records_report", "write_study_figures", "write_study_report"]
 
 
-def write_study_report(study: Study, path: str | os.PathLike[str], *, light: bool = False) -> Path:
-    """The report of what is done so far."""
-    return write_records_report(study.spec, study.records(), path, failed=study.failures(), light=light)
+def write_study_report(
+    study: Study,
+    path: str | os.PathLike[str],
+    records: Sequence[Record],
+    statuses: Mapping[str, RunStatus],
+    *,
+    light: bool = False,
+) -> Path:
+    """The report of what is done so far: of the study's records and of the statuses of its runs."""
+    failed = study.failures(statuses)
+    mark = report_mark(study, statuses, light=light)
+    return write_records_report(study.spec, records, path, failed=failed, light=light, mark=mark)
 
 
 def write_records_report(
@@ -36,6 +47,7 @@ def write_records_report(
     claims: Sequence[Claim] | None = None,
     failed: Sequence[Failure] = (),
     light: bool = False,
+    mark: str = "",
 ) -> Path:
     """The report of a study's records: its question and the columns that its analysis names.
 
@@ -56,15 +68,17 @@ def write_records_report(
         failed=failed,
         notes=_left_out(spec.analysis, known),
         light=light,
+        mark=mark,
     )
 
 
-def write_study_figures(study: Study, folder: str | os.PathLike[str], formats: Sequence[str]) -> list[Path]:
+def write_study_figures(
+    study: Study, folder: str | os.PathLike[str], formats: Sequence[str], records: Sequence[Record]
+) -> list[Path]:
     """Static figures for papers, of what the report is of."""
     for word in formats:
         if word not in ("png", "svg", "pdf"):
             raise SpecError(f"figures are png, svg or pdf; {word!r} came")
-    records = study.records()
     asked = _asked(study.spec, set(wide_table(records).columns))
     return list(figures(records, folder, formats=tuple(formats), **asked))
 

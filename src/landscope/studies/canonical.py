@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from landscope.core.errors import SpecError
 from landscope.core.schema import Plain, to_plain
 
-__all__ = ["canonical_json", "run_key", "strict"]
+__all__ = ["canonical_json", "canonical_text", "run_key", "strict"]
 
 KEY_DIGITS = 16
 
@@ -40,7 +40,19 @@ def canonical_json(value: object) -> str:
     >>> canonical_json({"seed": 3, "lr": 1e-1, "widths": (64, 64)})
     '{"lr":0.1,"seed":3,"widths":[64,64]}'
     """
-    return json.dumps(_composed(strict(value, "spec"), "spec"), sort_keys=True, separators=(",", ":"))
+    return canonical_text(to_plain(value))
+
+
+def canonical_text(plain: Plain) -> str:
+    """The one JSON text of what is plain already, such as what was just read from JSON."""
+    try:
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        _check_finite(plain, "spec")
+        raise
+    if "\\u" not in text:  # all of it is ASCII, which has one spelling
+        return text
+    return json.dumps(_composed(plain, "spec"), sort_keys=True, separators=(",", ":"))
 
 
 def strict(value: object, place: str) -> Plain:

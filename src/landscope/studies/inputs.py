@@ -62,15 +62,19 @@ def check_inputs(study: Study, keys: Collection[str], asked: set[tuple[str, str]
 
 
 def _left(study: Study, keys: Collection[str]) -> Iterator[TrainingSpec]:
-    """What those of the runs that are not done train, or take as it was trained."""
+    """What those of the runs train, or take as it was trained, that are not done and have something to ask for."""
     taken = study.spec.checkpoints
-    for key, status in study.statuses().items():
-        if key in keys and status.state is not RunState.DONE:
-            training = study.runs[key].training
-            if training is not None:
-                yield training
-            elif taken is not None:
-                yield TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss)
+    given = None if taken is None else TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss)
+    trainings = {key: run.training or given for key, run in study.runs.items() if key in keys}
+    asked = {key: training for key, training in trainings.items() if training is not None and _is_asked(training)}
+    for key, status in study.statuses(asked).items():
+        if status.state is not RunState.DONE:
+            yield asked[key]
+
+
+def _is_asked(training: TrainingSpec) -> bool:
+    """Whether there is anything to ask: most studies name data sets and networks that are known to be here."""
+    return is_import(training.data.name) or _may_lack_a_package(training.model.name)
 
 
 def _may_lack_a_package(network: str) -> bool:

@@ -174,6 +174,11 @@ class RunFolder:
         """Whether the record is there and is what was written."""
         return self._record_bytes() is not None
 
+    def checksum(self) -> str:
+        """The SHA-256 of a record that is there and is what was written; otherwise nothing."""
+        content = self._record_bytes()
+        return "" if content is None else content.partition(b"\n")[0].split(b'"')[-2].decode()  # see `_header`
+
     def record(self) -> dict[str, Plain]:
         """The result of a run that is done."""
         content = self._record_bytes()

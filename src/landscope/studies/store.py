@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,7 +21,7 @@ from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import WHOLE, checked
 from landscope.core.schema import Plain
 from landscope.studies import locks
-from landscope.studies.canonical import canonical_json, run_key, strict
+from landscope.studies.canonical import canonical_json, canonical_text, run_key, strict
 from landscope.studies.durable import store_errors, write_whole
 from landscope.studies.owners import Owner
 from landscope.studies.run_folder import RunFolder
@@ -59,6 +59,10 @@ class RunStatus:
     since: float = 0.0
     heartbeat: float = 0.0
     error: str = ""
+    outcome: str = ""
+    """How the last attempt ended: done, failed or stopped; empty while it lasts, or where its process was killed."""
+    checksum: str = ""
+    """The SHA-256 of the record, where the run is done."""
 
 
 class Store:
@@ -84,12 +88,11 @@ class Store:
     def add(self, spec: Mapping[str, object]) -> RunFolder:
         """The run of a spec, waiting if it is new."""
         run = RunFolder(self._runs / run_key(spec), self.stale_after)
-        content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
         path = run.path("spec.json")
-        there = path.read_bytes() if path.exists() else b""
-        if there != content and not self._same(run.key, spec, there):
+        if not self._same(run.key, spec, path.read_bytes() if path.exists() else b""):
             if not (self.root / "store.json").exists():
                 write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
+            content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
             write_whole(path, content, flush=False)  # whoever comes again brings it again
         return run
 
@@ -107,13 +110,17 @@ class Store:
         except OSError:
             pass
 
-    def keys(self) -> list[str]:
-        """Every run, by key. A folder without a spec is one that is just being made."""
+    def keys(self, among: Container[str] | None = None) -> list[str]:
+        """Every run, or those of them that are among some, by key. A folder without a spec is one that is just being made."""
         with store_errors(self._runs):
             if not self._runs.exists():
                 return []
             with os.scandir(self._runs) as entries:
-                return sorted(entry.name for entry in entries if os.path.exists(f"{entry.path}/spec.json"))
+                return sorted(
+                    entry.name
+                    for entry in entries
+                    if (among is None or entry.name in among) and os.path.exists(f"{entry.path}/spec.json")
+                )
 
     def run(self, key: str) -> RunFolder:
         """The run with a key."""
@@ -162,23 +169,26 @@ class Store:
             other = parse_json(there)
         except ValueError:
             return False  # none, or torn by a disk: it is written anew
-        if not isinstance(other, dict) or run_key(other) != key:
+        if not isinstance(other, dict):
             return False
-        if canonical_json(other) != canonical_json(spec):
+        if canonical_text(other) == canonical_json(spec):
+            return True
+        if run_key(other) == key:
             raise StoreError(f"two different specs have the key {key}; add any field (a comment) to one of them")
-        return True
+        return False
 
 
 def _status(run: RunFolder, now: float) -> RunStatus:
     last = run.latest()
     attempts = last.number if last else 0
-    if run.done():
-        return RunStatus(run.key, RunState.DONE, attempts)
+    if checksum := run.checksum():
+        return RunStatus(run.key, RunState.DONE, attempts, outcome=last.outcome if last else "", checksum=checksum)
     if last is None:
         return RunStatus(run.key, RunState.DAMAGED if run.path("record.json").exists() else RunState.WAITING)
     if last.held(now, run.stale_after):
         return RunStatus(run.key, RunState.RUNNING, attempts, last.owner, last.since, last.beat)
     if run.path("record.json").exists():
-        return RunStatus(run.key, RunState.DAMAGED, attempts, error="the record is not what was written")
+        error = "the record is not what was written"
+        return RunStatus(run.key, RunState.DAMAGED, attempts, error=error, outcome=last.outcome)
     state = RunState.FAILED if last.outcome == "failed" else RunState.INTERRUPTED
-    return RunStatus(run.key, state, attempts, last.owner, last.since, last.beat, last.error)
+    return RunStatus(run.key, state, attempts, last.owner, last.since, last.beat, last.error, last.outcome)

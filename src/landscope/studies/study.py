@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
@@ -90,7 +90,7 @@ class Study:
     ) -> None:
         self.spec = spec
         self.store = Store(FilePath(root))
-        self.versions = dict(versions or _versions(spec, place, imports))
+        self.versions = dict(_versions(spec, place, imports) if versions is None else versions)
         self.runs = {run_key(run.plain): run for run in runs_of(spec, place, self.versions, imports=imports)}
 
     @classmethod
@@ -143,15 +143,15 @@ class Study:
                 self.store.add(run.plain)
         return [Job.of(spec, resources) for spec in specs]
 
-    def statuses(self) -> dict[str, RunStatus]:
-        """Where each run of this study stands; those that the store does not know yet are waiting."""
-        known = set(self.store.keys())
-        found = {status.key: status for status in self.store.statuses(key for key in self.runs if key in known)}
-        return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in self.runs}
+    def statuses(self, keys: Collection[str] | None = None) -> dict[str, RunStatus]:
+        """Where each run of this study, or some of them, stands; those that the store does not know yet are waiting."""
+        keys = self.runs if keys is None else keys
+        found = {status.key: status for status in self.store.statuses(self.store.keys(keys))}
+        return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in keys}
 
-    def progress(self) -> Progress:
-        """How many runs are where, and how long one takes."""
-        statuses = self.statuses()
+    def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> Progress:
+        """How many runs are where, and how long one takes; from `statuses` that have just been read, if they are given."""
+        statuses = self.statuses() if statuses is None else statuses
         states = [status.state for status in statuses.values()]
         done = [key for key, status in statuses.items() if status.state is RunState.DONE]
         some = done[:: max(1, len(done) // TIMED_RUNS)]
@@ -160,9 +160,9 @@ class Study:
         counts = {state: states.count(state) for state in RunState if state in states}
         return Progress(len(self.runs), counts, median(seconds) if seconds else None)
 
-    def _stored(self) -> list[tuple[str, dict[str, Plain]]]:
-        known = set(self.store.keys())
-        return list(self.store.records(key for key in self.runs if key in known))
+    def _stored(self) -> Iterator[tuple[str, dict[str, Plain]]]:
+        known = set(self.store.keys(self.runs))
+        return self.store.records(key for key in self.runs if key in known)
 
     def records(self) -> list[Record]:
         """The records of the runs that are done, named as this study names them, in its order."""
@@ -181,11 +181,11 @@ class Study:
         run: RunSpec = self.runs[key]
         return replace(record, condition=run.condition, axes=run.axes)
 
-    def failures(self) -> list[Failure]:
-        """The runs that failed, in the order of the study."""
+    def failures(self, statuses: Mapping[str, RunStatus] | None = None) -> list[Failure]:
+        """The runs that failed, in the order of the study; from `statuses` that have just been read, if they are given."""
         return [
             Failure(self.runs[key].condition, self.runs[key].seed, status.error)
-            for key, status in self.statuses().items()
+            for key, status in (self.statuses() if statuses is None else statuses).items()
             if status.state is RunState.FAILED
         ]
 

@@ -96,7 +96,8 @@ def to_do(
     left = {store.add(job.spec).key: job for job in jobs}
     for status in store.statuses(list(left)):
         if status.state is RunState.DONE:
-            store.run(status.key).tidy()
+            if status.outcome != "done":
+                store.run(status.key).tidy()
             summary.skipped.append(status.key)
             on_event(Event("skipped", status.key, "done before"))
             del left[status.key]
