@@ -216,7 +216,7 @@ def test_a_closed_form_is_not_used_where_it_does_not_hold() -> None:
     scaled.register_forward_hook(lambda m, a, out: out * 3)
     for probe in (
         Probe(not_logits, (x, y)),
-        Probe(head, (x, soft)),  # these do not add up to one
+        Probe(head, (x, soft), nn.CrossEntropyLoss()),  # these do not add up to one
         Probe(head, (x, y), Loss(lambda z, t: nn.functional.cross_entropy(z, t, reduction="none") ** 2, "per_sample")),
         Probe(scaled, (x, y)),
     ):
@@ -563,7 +563,7 @@ def test_targets_that_add_up_to_one_at_first_only() -> None:
     x, _ = vectors(50)
     soft = torch.full((50, 3), 1 / 3, dtype=F64)
     soft[40:] *= 2
-    probe = Probe(nn.Sequential(nn.Linear(4, 3)).double(), (x, soft))
+    probe = Probe(nn.Sequential(nn.Linear(4, 3)).double(), (x, soft), nn.CrossEntropyLoss())
     estimate = RelativeFlatness()(probe)
     assert estimate.details["form"] == "layer forms"
     assert close(estimate, reference(probe, "0"))

@@ -76,10 +76,10 @@ def label_classes(outputs: Tensor, targets: object) -> int | None:
     )
 
 
-def check_label_range(classes: int, targets: object) -> None:
+def check_label_range(classes: int, targets: object, ignored: int | None = IGNORED) -> None:
     """Refuse class labels outside 0 … C−1 that are not ignored."""
     labels = require_labels(targets)
-    present = labels[labels != IGNORED]
+    present = labels if ignored is None else labels[labels != ignored]
     if not present.numel():
         return
     low, high = int(present.min()), int(present.max())

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import LabelRangeError, LandscopeError, SpecError
 from landscope.core.seeding import preserved_rng
-from landscope.core.targets import check_label_range, label_classes
+from landscope.core.targets import IGNORED, check_label_range, label_classes
 from landscope.training.rows import SPLITS
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _check_labels(task: Task, outputs: Tensor) -> None:
         told = f"data: the {name} rows of {task.rows.name}"
         if classes is not None:
             try:
-                check_label_range(classes, labels)
+                check_label_range(classes, labels, IGNORED if labels.dim() > 1 else None)
             except LabelRangeError as error:
                 raise SpecError(f"{told}: {error}") from error
         if likelihood == "bernoulli" and not bool(((labels >= 0) & (labels <= 1)).all()):
