@@ -10,18 +10,24 @@ torch.Size([42])
 True
 """
 
-from landscope.core import errors
-from landscope.core.estimate import Cost, Estimate, Status
-from landscope.core.losses import Loss
-from landscope.core.probe import Probe
-from landscope.core.reading import freeze
-from landscope.core.registry import Registry
-from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
-from landscope.measures import AS_PUBLISHED, MEASURES, Measure, Report, by_layer, enough_data, invariance, measure
-from landscope.measures.calibration import ece, fit_temperature, reliability
-from landscope.planes import Landscape, between, landscape, line
-from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
-from landscope.training import FAM, SAM, Pool, Trained, TrainingSpec, train, train_pool
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from landscope.core import errors
+    from landscope.core.estimate import Cost, Estimate, Status
+    from landscope.core.losses import Loss
+    from landscope.core.probe import Probe
+    from landscope.core.reading import freeze
+    from landscope.core.registry import Registry
+    from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
+    from landscope.measures import AS_PUBLISHED, MEASURES, Measure, Report, by_layer, enough_data, invariance, measure
+    from landscope.measures.calibration import ece, fit_temperature, reliability
+    from landscope.planes import Landscape, between, landscape, line
+    from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
+    from landscope.training import FAM, SAM, Pool, Trained, TrainingSpec, train, train_pool
 
 __version__ = "0.1.0"
 """Part of every run's key: a source tree has that of the package that is built from it."""
@@ -69,3 +75,48 @@ __all__ = [
     "train",
     "train_pool",
 ]
+
+_HOMES = {
+    "landscope.core.estimate": ("Cost", "Estimate", "Status"),
+    "landscope.core.losses": ("Loss",),
+    "landscope.core.probe": ("Probe",),
+    "landscope.core.reading": ("freeze",),
+    "landscope.core.registry": ("Registry",),
+    "landscope.curvature": ("EmpiricalFisher", "Fisher", "GGN", "Hessian"),
+    "landscope.measures": (
+        "AS_PUBLISHED",
+        "MEASURES",
+        "Measure",
+        "Report",
+        "by_layer",
+        "enough_data",
+        "measure",
+    ),
+    "landscope.measures.calibration": ("ece", "fit_temperature", "reliability"),
+    "landscope.planes": ("Landscape", "between", "landscape", "line"),
+    "landscope.spectra": ("diagonal", "eigsh", "frobenius", "log_det", "spectrum", "trace"),
+    "landscope.training": ("FAM", "Pool", "SAM", "Trained", "TrainingSpec", "train", "train_pool"),
+}
+"""Where each public name lives: its module is imported when the name is first used, so that importing the package is free."""
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ROOMS = ("analysis", "curvature", "data", "measures", "models", "planes", "report", "spectra", "studies", "training")
+_MODULES = {
+    "errors": "landscope.core.errors",
+    "invariance": "landscope.measures.invariance",
+    **{room: f"landscope.{room}" for room in _ROOMS},
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        value: object = import_module(_MODULES[name])
+    elif name in _HOME_OF:
+        value = getattr(import_module(_HOME_OF[name]), name)
+    else:
+        raise AttributeError(f"module 'landscope' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_ROOMS})

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-
-from landscope.data import Pixels
 
 __all__ = [
     "Checkpoint",
@@ -21,6 +19,9 @@ __all__ = [
     "Root",
     "Samples",
 ]
+
+Pixels = Literal["unit", "raw", "standard", "symmetric"]
+"""As in `landscope.data`, which would bring torch: help comes without it."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of a table.")]
 Root = Annotated[

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from scipy import stats
+from scipy.special import ndtr, stdtrit
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.modules.batchnorm import _NormBase
@@ -149,7 +149,7 @@ class Shifts:
         The error is widened by Student's factor for so many pairs (7 for two, 1.3 for five), so that two of it cover 95 %.
         """
         pairs = self.mean.reshape(-1, 2).mean(1)
-        student = float(stats.t.ppf(stats.norm.cdf(2), len(pairs) - 1)) / 2
+        student = float(stdtrit(len(pairs) - 1, ndtr(2))) / 2
         return float(pairs.mean()), student * float(pairs.std()) / math.sqrt(len(pairs))
 
     def data_stderr(self, weights: Tensor) -> float | None:
