@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,3 +132,13 @@ def test_doctor_knows_what_the_package_declares() -> None:
         for extra, packages in re.findall(r"^(\w+) = \[(.*?)\]", extras[1], re.MULTILINE | re.DOTALL)
     }
     assert {extra: declared[extra] for extra in EXTRAS} == EXTRAS
+
+
+def test_every_extra_is_examined() -> None:
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    wanted = {
+        extra: {re.split(r"[<>=]", name)[0] for name in names} for extra, names in declared.items() if extra != "dev"
+    }
+    assert {extra: set(names) for extra, names in EXTRAS.items()} == wanted

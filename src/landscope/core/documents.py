@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import yaml
 
-from landscope.core.errors import MissingExtraError, SpecError
+from landscope.core.errors import SpecError
 from landscope.core.limits import DEEPEST, LARGEST_FILE, MOST_VALUES, toml_excess, too_deep, too_many, whole_characters
 from landscope.core.schema import Path, build
 
@@ -164,15 +164,6 @@ def _yaml(file: FilePath, text: str) -> Document:
 
 
 def _toml(file: FilePath, text: str) -> Document:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        try:
-            import tomli as tomllib
-        except ImportError as error:
-            raise MissingExtraError(
-                "TOML files need Python 3.11, or the package tomli: pip install tomli. YAML works everywhere"
-            ) from error
     if (found := toml_excess(text)) is not None:
         line, problem = found
         raise SpecError(f"{file}:{line}: {problem}")

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any, cast
 
 from landscope.core.errors import SpecError
@@ -19,7 +19,7 @@ Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What a JSON document can hold; settings and details are of this type."""
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """How a computation ended."""
 
     EXACT = "exact"

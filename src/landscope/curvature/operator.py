@@ -24,8 +24,9 @@ from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from scipy.sparse.linalg import LinearOperator
-    from typing_extensions import Self
 
 __all__ = ["CurvatureOperator"]
 

@@ -15,7 +15,7 @@ from landscope.core.registry import Registry
 from landscope.core.stillness import still
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "failure", "register"]
 

@@ -16,7 +16,7 @@ from landscope.core.estimate import Cost, Plain, Status
 from landscope.core.json_text import parse_json
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["FIRST", "Cut", "Floats", "Values"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
@@ -166,7 +166,7 @@ def _kicker(study: Study, main: Associations | None, failed: int) -> str:
 
 
 def _today() -> str:
-    return f"{datetime.now(timezone.utc):%d %B %Y}".lstrip("0")
+    return f"{datetime.now(UTC):%d %B %Y}".lstrip("0")
 
 
 def _page(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 from landscope.core.errors import ClaimError, RunFailedError, RunStoppedError
@@ -23,7 +23,7 @@ from landscope.studies.run_folder import RunFolder
 __all__ = ["Ending", "Result", "perform"]
 
 
-class Ending(str, Enum):
+class Ending(StrEnum):
     """How an attempt at a run ended."""
 
     FINISHED = "finished"

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 
 from landscope.core.errors import StoreError, StoreGoneError, UnknownNameError
@@ -31,7 +31,7 @@ __all__ = ["RunState", "RunStatus", "Store"]
 FORMAT = 1
 
 
-class RunState(str, Enum):
+class RunState(StrEnum):
     """Where a run stands."""
 
     WAITING = "waiting"

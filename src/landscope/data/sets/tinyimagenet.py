@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from landscope.core.errors import DamagedFileError, MissingExtraError, MissingFileError
+from landscope.core.errors import DamagedFileError, MissingFileError
 from landscope.data.card import Split
 from landscope.data.dataset import DataSet, Raw, register
 from landscope.data.formats.npy import parse_npy
@@ -30,10 +30,7 @@ _CITATION = "Y. Le, X. Yang. Tiny ImageNet Visual Recognition Challenge. Stanfor
 
 def _decoded(paths: Sequence[Path]) -> Tensor:
     """Images (n, 3, 64, 64) as bytes; grey ones become colour."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise MissingExtraError.of("Pillow", "images", "reading JPEG files") from error
+    from PIL import Image, UnidentifiedImageError  # matplotlib brings it
 
     def decode(path: Path) -> npt.NDArray[np.uint8]:
         try:
