@@ -12,6 +12,9 @@ True
 
 from __future__ import annotations
 
+import landscope.core  # noqa: F401  first: from here on no file of the current folder can stand in for a module of Python
+
+# isort: split
 from importlib import import_module
 from typing import TYPE_CHECKING
 
