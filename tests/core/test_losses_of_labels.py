@@ -215,7 +215,7 @@ class SelfScoring(nn.Module):
 def test_a_model_that_shifts_its_labels(loss: object, in_dict: bool, as_tuple: bool) -> None:
     net, (ids, labels) = SelfScoring(True, as_tuple).double(), tokens()
     data = {"input_ids": ids, "labels": labels} if in_dict else (ids, labels)
-    with pytest.raises(errors.LossError, match=r"computes a loss of its own.*shifts the labels"):
+    with pytest.raises(errors.LossError, match=r"computes a loss of its own.*It shifts the labels"):
         Probe(net, data, loss)
     remedy = {"input_ids": ids, "targets": F.pad(labels[:, 1:], (0, 1), value=-100)}
     found = net(ids, labels)
@@ -278,7 +278,7 @@ def test_class_weights_in_another_precision(hold: str) -> None:
         assert criterion.weight.dtype == torch.float32
     else:
         weight = criterion.weight
-        with pytest.raises(errors.LossError, match="Tensors inside the loss must follow its outputs"):
+        with pytest.raises(errors.LossError, match="tensors inside the loss must follow its outputs"):
             Probe(net, (x, y), lambda z, y: F.nll_loss(z, y, weight, reduction="sum"), dtype=torch.float64)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from landscope.core.errors import DataError, MissingTargetsError
@@ -27,7 +28,13 @@ TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
 def as_tensors(raw: object) -> object:
     """NumPy arrays become tensors, any mapping a dict, any list a tuple; other things stay as they are."""
+    if isinstance(raw, PackedSequence):
+        return raw
     if isinstance(raw, np.ndarray) and raw.dtype != object:
+        if raw.dtype.kind not in "biufc":
+            raise DataError(
+                f"a batch holds an array of {raw.dtype}; expected numbers. Map words to class indices first."
+            )
         return torch.from_numpy(raw)
     if isinstance(raw, Mapping):
         return {str(key): as_tensors(value) for key, value in raw.items()}
@@ -91,6 +98,8 @@ class Layout:
     unpack: bool
     inputs: int = 1
     """How many of a tuple's first parts go into the model; the rest are targets."""
+    unused: tuple[str, ...] = ()
+    """Keys of tensors that are neither arguments of the model nor targets."""
 
     @classmethod
     def of(cls, model: nn.Module, raw: object) -> Layout:
@@ -116,7 +125,8 @@ class Layout:
         accepted, any_keyword = _keywords(model)
         named = tuple(key for key in rest if key in accepted or (any_keyword and isinstance(raw[key], Tensor)))
         if named:
-            return cls(target, named, False, False)
+            unused = tuple(key for key in rest if key not in named and isinstance(raw[key], Tensor))
+            return cls(target, named, False, False, unused=unused)
         tensors = tuple(key for key in rest if isinstance(raw[key], Tensor))
         if len(tensors) == 1:
             return cls(target, tensors, True, False)
@@ -133,6 +143,11 @@ class Layout:
         if isinstance(raw, tuple):
             return (raw[0] if self.unpack else raw[: self.inputs]), {}
         return (raw,), {}
+
+    def notices(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know: parts of the batches that go nowhere."""
+        what = ", ".join(self.unused)
+        return (f"the batches' {what} is not an argument of the model and is not used",) if what else ()
 
     def described(self, raw: object) -> str:
         """The arguments of the model in words, for messages."""
@@ -167,7 +182,9 @@ class Layout:
         size = int(lead.shape[0])
         plain = isinstance(raw, (Tensor, tuple, dict))
         others = all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(raw))
-        divisible = plain and others and all(t.dim() > 0 and t.shape[0] == size for t in tensors)
+        divisible = (
+            plain and others and all(t.layout == torch.strided and t.dim() > 0 and t.shape[0] == size for t in tensors)
+        )
         return Batch(raw, size, divisible)
 
 

@@ -14,6 +14,7 @@ from landscope.core.batches import Batch, tensors_in
 from landscope.core.errors import (
     ChangingDataError,
     DataError,
+    LandscopeError,
     LossError,
     MissingTargetsError,
     ModelError,
@@ -22,6 +23,7 @@ from landscope.core.errors import (
 )
 from landscope.core.frozen import dropouts_left_on
 from landscope.core.losses import Loss
+from landscope.core.memory import is_out_of_memory
 from landscope.core.reading import FixedData
 
 __all__ = [
@@ -76,14 +78,20 @@ def check_targets(loss: Loss, targets: object) -> None:
         )
 
 
-def check_call(model: nn.Module, forward: Callable[[], object], given: str) -> None:
-    """A model that cannot be called with the inputs of a batch."""
+def check_call(model: nn.Module, forward: Callable[[], object], given: str, cut: bool) -> None:
+    """A model that cannot be called with the inputs of a batch, or with a part of them."""
     try:
         forward()
-    except (TypeError, ValueError) as error:
+    except LandscopeError:
+        raise
+    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+        parts = " A part of a batch was given; use mode='batch_statistics' where batches cannot be cut (a graph)." * cut
         raise ModelError(
-            f"{type(model).__name__} could not be called with {given}: {error}. The targets do not go into the model: where it "
-            f"needs them (a decoder's inputs), put what it takes into the batch under the names of its arguments, or wrap it."
+            f"{type(model).__name__} could not be called with {given}: {error}.{parts} The targets do not go into the model: "
+            f"where it needs them (a decoder's inputs), put what it takes into the batch under the names of its arguments, or "
+            f"wrap it."
         ) from error
 
 
@@ -137,18 +145,24 @@ def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None
 
 
 def check_samples_are_independent(forward: Callable[[Batch], object], batch: Batch) -> None:
-    """Outputs that depend on which samples share a batch: their mean would depend on the batch size."""
-    half = next(batch.pieces(max(1, batch.size // 2)))
-    alone, together = output_tensors(forward(half)), output_tensors(forward(batch))
-    for a, b in zip(alone, together, strict=True):
-        if b.dim() and b.shape[0] == batch.size and a.shape[0] == half.size and a.shape[1:] == b.shape[1:]:
-            change = _relative_change(a, b[: half.size])
-            if change > 1e-2:
-                raise ModelError(
-                    f"the output for a sample depends on the other samples of its batch (relative change {change:.2g} between "
-                    f"a batch of {batch.size} and one of {half.size}): BatchNorm without running statistics, or something "
-                    f"like it. Use mode='batch_statistics', which keeps your batches whole."
-                )
+    """Outputs that depend on which samples share a batch: their mean would depend on the batch size.
+
+    Both halves are looked at: what looks back only (a sequence along the first dimension) does not change the first one.
+    """
+    together = output_tensors(forward(batch))
+    start = 0
+    for half in batch.pieces((batch.size + 1) // 2):
+        for a, b in zip(output_tensors(forward(half)), together, strict=True):
+            if b.dim() and b.shape[0] == batch.size and a.shape[0] == half.size and a.shape[1:] == b.shape[1:]:
+                change = _relative_change(a, b[start : start + half.size])
+                if change > 1e-2:
+                    raise ModelError(
+                        f"the output for a sample depends on the other samples of its batch (relative change {change:.2g} "
+                        f"between a batch of {batch.size} and one of {half.size}): BatchNorm without running statistics, or "
+                        f"something like it. Use mode='batch_statistics', which keeps your batches whole; where the first "
+                        f"dimension is time and not samples, transpose the data."
+                    )
+        start += half.size
 
 
 def _relative_change(a: Tensor, b: Tensor) -> float:

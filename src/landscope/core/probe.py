@@ -17,13 +17,14 @@ from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, sa
 from landscope.core.admission import refuse_unmeasurable
 from landscope.core.batches import Batch, Layout, map_tensors, tensors_in
 from landscope.core.copying import copied
+from landscope.core.criteria import resolve_loss
 from landscope.core.distributed import raise_together, sum_over_processes
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.evaluation import Precision, measuring
 from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
 from landscope.core.guarding import guarded
 from landscope.core.ledger import FORWARD, Ledger
-from landscope.core.losses import Loss, resolve_loss
+from landscope.core.losses import Loss
 from landscope.core.memory import available_bytes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.core.reading import DataLike, FixedData, held, read
@@ -105,7 +106,7 @@ class Probe:
                 self.loss = resolve_loss(loss)
                 self._read(read(data, batch_size), batch_size)
                 users = {id(t) for t in chain(inner.parameters(), inner.buffers())}
-                self.notices = guarded(self, inner, lambda: self._settle_loss(users))
+                self.notices = (*guarded(self, inner, lambda: self._settle_loss(users)), *self.layout.notices())
                 counted = self._count()
         except Exception as caught:
             error = caught
@@ -141,7 +142,8 @@ class Probe:
             checks.check_targets(loss, self.targets(first))
             sample = next(first.pieces(CHECKED_SAMPLES))
             sample = Batch(self.ready(sample.raw), sample.size, sample.divisible)
-            checks.check_call(self._model, lambda: self._call(self._params, sample), self.layout.described(sample.raw))
+            given, cut = self.layout.described(sample.raw), sample.size < first.size
+            checks.check_call(self._model, lambda: self._call(self._params, sample), given, cut)
             checks.check_deterministic(self._model, lambda: self._call(self._params, sample))
             if sample.divisible and sample.size > 1:
                 checks.check_samples_are_independent(lambda batch: self._call(self._params, batch), sample)
@@ -180,7 +182,8 @@ class Probe:
         """Samples whose inputs hold NaN or infinity: their loss is looked at before anything else."""
         for batch in self._held or ():
             for piece in batch.pieces(1024):
-                if any(not bool(torch.isfinite(t).all()) for t in tensors_in(piece.raw) if t.is_floating_point()):
+                strided = [t for t in tensors_in(piece.raw) if t.layout == torch.strided]
+                if any(not bool(torch.isfinite(t).all()) for t in strided if t.is_floating_point()):
                     yield Batch(self.ready(piece.raw), piece.size, piece.divisible)
 
     # The point
@@ -298,10 +301,11 @@ class Probe:
     def targets(self, batch: Batch) -> object:
         """What the outputs for a batch are compared with; a label to ignore is −100, whatever the loss calls it."""
         targets = self.layout.targets(batch.raw)
-        if self.loss.ignored == IGNORED or kept_labels(targets) is None:
+        if not self.loss.of_classes or kept_labels(targets) is None:
             return targets
         assert isinstance(targets, Tensor), "labels are a tensor"
-        return targets.masked_fill(targets == self.loss.ignored, IGNORED)
+        labels = targets.long()  # in bytes −100 would be 156
+        return labels if self.loss.ignored == IGNORED else labels.masked_fill(labels == self.loss.ignored, IGNORED)
 
     def _second(self, loss: Loss, batch: Batch) -> object:
         return batch.raw if loss.takes == "batch" else self.targets(batch)

@@ -181,6 +181,8 @@ def _cut(whole: Mapping[str, object] | tuple[object, ...], batch_size: int | Non
     """Tensors of one length, cut into batches."""
     tensors = as_tensors(whole)
     lengths = {int(t.shape[0]) for t in tensors_in(tensors) if t.dim() > 0}
+    if not lengths:
+        raise DataError("the data holds no tensors: turn lists into tensors first, torch.tensor(values)")
     if len(lengths) != 1:
         raise DataError(f"the tensors given as data have different numbers of samples: {sorted(lengths)}")
     (length,) = lengths

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from landscope.core.batches import Batch
 from landscope.core.errors import LossError, LossReductionError, NonFiniteLossError
-from landscope.core.losses import Loss, Reduction
+from landscope.core.losses import Loss, Reduction, mean_over_kept
 from landscope.core.targets import kept_labels
 
 __all__ = ["with_reduction"]
@@ -56,8 +56,7 @@ def with_reduction(
     if loss.reduction in ("per_sample", "unknown") and whole.shape == (batch.size,) and whole.dim() == 1:
         return loss if loss.reduction == "per_sample" else replace(loss, reduction="per_sample")
     if loss.reduction == "per_sample" and whole.dim() > 1 and whole.shape[0] == batch.size:
-        function = loss.function
-        return replace(loss, function=lambda z, t: function(z, t).flatten(1).mean(1))
+        return _over_positions(loss, whole, targets(batch))
     if whole.numel() != 1 or loss.reduction == "per_sample":
         raise LossReductionError(
             f"the loss {loss.name!r} returned shape {tuple(whole.shape)} for a batch of {batch.size} samples; expected "
@@ -84,6 +83,14 @@ def with_reduction(
             f"a sum over samples cannot be told. Say which: landscope.Loss(function, reduction='mean')."
         )
     return replace(loss, reduction=fits[0])
+
+
+def _over_positions(loss: Loss, values: Tensor, labels: object) -> Loss:
+    """A loss of (n, …) values as one per sample: their mean; over labels that count where the values are of labels."""
+    function = loss.function
+    if loss.takes == "targets" and kept_labels(labels) is not None and values.shape == getattr(labels, "shape", None):
+        return replace(loss, function=lambda z, t: mean_over_kept(function(z, t), t.long()), mass=kept_labels)
+    return replace(loss, function=lambda z, t: function(z, t).flatten(1).mean(1))
 
 
 def _fitting(value: _Evaluation, batch: Batch, candidates: tuple[Reduction, ...]) -> tuple[Reduction, ...]:

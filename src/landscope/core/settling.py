@@ -19,9 +19,10 @@ from torch.func import functional_call
 
 from landscope.core.batches import TARGET_KEYS, Batch, map_tensors
 from landscope.core.checks import tensor_output
-from landscope.core.errors import LabelRangeError, LossError
+from landscope.core.errors import LabelRangeError, LandscopeError, LossError
 from landscope.core.likelihoods import check_likelihood
-from landscope.core.losses import LOSSES, Loss, predictions
+from landscope.core.losses import LOSSES, Loss, cross_entropy, predictions
+from landscope.core.memory import is_out_of_memory
 from landscope.core.reductions import with_reduction
 from landscope.core.spread import spread
 from landscope.core.targets import (
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["leave_out_ignored", "settled"]
 
+LABEL_KEYS = ("labels", "label")
+"""Names that collators exchange for each other."""
 AGREE = 1e-3
 """Relative difference between our loss and the model's own that is not yet a different loss."""
 
@@ -78,17 +81,42 @@ def _evaluation(probe: Probe) -> Callable[[Loss, Batch], Tensor]:
     def evaluate(loss: Loss, batch: Batch) -> Tensor:
         at = probe.with_loss(loss)
         second = batch.raw if loss.takes == "batch" else at.targets(batch)
+        outputs = at.outputs(at.params, batch)
+        _check_broadcast(loss, outputs, second)
         try:
-            return loss.function(at.outputs(at.params, batch), second)
-        except RuntimeError as error:
-            if "scalar type" not in str(error) and "dtype" not in str(error) and "same device" not in str(error):
+            return loss.function(outputs, second)
+        except LandscopeError:
+            raise
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+            if is_out_of_memory(error):
                 raise
             raise LossError(
-                f"the loss {loss.name!r} cannot take outputs in {probe.dtype} on {probe.device}: {error}. Tensors inside the "
-                f"loss must follow its outputs: weight.to(outputs), or a criterion from torch.nn, which is moved by itself."
+                f"the loss {loss.name!r} could not be evaluated on outputs {_kind(outputs)} and targets {_kind(second)}: "
+                f"{error}. It is called as loss(outputs, targets) with what the model returns in eval mode; labels are "
+                f"integers (targets.long()), and tensors inside the loss must follow its outputs: weight.to(outputs)."
             ) from error
 
     return evaluate
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)} in {str(value.dtype).removeprefix('torch.')} on {value.device}"
+    return f"of type {type(value).__name__}"
+
+
+def _check_broadcast(loss: Loss, outputs: object, targets: object) -> None:
+    """Refuse a criterion of torch that would compare every sample with every other one: (n, 1) against (n,)."""
+    criterion = loss.function
+    if not (isinstance(criterion, nn.Module) and type(criterion).__module__.startswith("torch.nn.")):
+        return
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and targets.is_floating_point()):
+        return
+    if outputs.shape != targets.shape and outputs.numel() == targets.numel() and outputs.dim() != targets.dim():
+        raise LossError(
+            f"{type(criterion).__name__} would compare outputs {tuple(outputs.shape)} with targets {tuple(targets.shape)} across "
+            f"samples. Give both one shape: targets.reshape(outputs.shape), or squeeze the model's output."
+        )
 
 
 def _with_own_tensors(probe: Probe, loss: Loss, users: set[int]) -> Loss:
@@ -189,27 +217,35 @@ def _check_own_loss(probe: Probe, sample: Batch) -> None:
     if abs(ours - own) <= AGREE * max(abs(ours), abs(own), 1e-6):
         return
     shifted = (
-        " A language model shifts the labels itself; shift them in the data, under a name that it does not take: "
-        + ("{'input_ids': ids, 'targets': torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)}.")
-    )
-    tokens = isinstance(targets, Tensor) and targets.dim() == 2 and not targets.is_floating_point()
+        " It shifts the labels itself, as language models do; shift them in the data, under a name that it does not take: "
+        "{'input_ids': ids, 'targets': torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)}."
+    ) * _is_shifted(probe, sample, own)
     raise LossError(
         f"the model computes a loss of its own from these labels: {own:.6g} on {sample.size} samples, where {probe.loss.name} "
-        f"of its outputs gives {ours:.6g}. The numbers would be about another loss than the model's.{shifted * tokens} "
+        f"of its outputs gives {ours:.6g}. The numbers would be about another loss than the model's.{shifted} "
         f"Otherwise pass the loss that it was trained with: loss=lambda outputs, targets: …, one number per sample."
     )
+
+
+def _is_shifted(probe: Probe, sample: Batch, own: float) -> bool:
+    """Whether a loss is that of each position against the label of the next."""
+    z, labels = tensor_output(probe.outputs(probe.params, sample)), probe.targets(sample)
+    if not isinstance(labels, Tensor) or labels.dim() != 2 or labels.is_floating_point() or z.shape[:2] != labels.shape:
+        return False
+    found = cross_entropy(z[:, :-1].flatten(0, 1), labels[:, 1:].flatten()).sum() / kept_labels(labels[:, 1:]).sum()  # type: ignore[union-attr]
+    return abs(float(found) - own) <= AGREE * abs(own)
 
 
 def _own_loss(probe: Probe, sample: Batch) -> float | None:
     """What the model returns as its loss when it is given the labels; `None` where it takes none or returns none."""
     model = probe.modules[""]
     accepted = inspect.signature(model.forward).parameters
-    key = next((key for key in (probe.layout.target_key, *TARGET_KEYS) if key in accepted), None)
-    if key is None or (probe.layout.target_key is not None and key != probe.layout.target_key):
-        return None
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    own = probe.layout.target_key
+    names = TARGET_KEYS if own is None else LABEL_KEYS if own in LABEL_KEYS else (own,)
+    key = next((name for name in names if name in accepted), names[0] if anything else None)
     args, kwargs = probe.layout.arguments(sample.raw)
-    taken = list(accepted)[: len(args)]
-    if key in kwargs or key in taken:
+    if key is None or key in kwargs or key in list(accepted)[: len(args)]:
         return None
     try:
         outputs = functional_call(model, dict(probe.params), args, {**kwargs, key: probe.targets(sample)})

@@ -114,4 +114,4 @@ def kept_labels(targets: object) -> Tensor | None:
     """
     if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.is_complex() or targets.dim() == 0:
         return None
-    return (targets != IGNORED).reshape(len(targets), -1).sum(1, dtype=torch.float64)
+    return (targets.long() != IGNORED).reshape(len(targets), -1).sum(1, dtype=torch.float64)

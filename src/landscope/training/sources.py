@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.checks import tensor_output
+from landscope.core.criteria import resolve_loss
 from landscope.core.errors import SpecError
 from landscope.core.frozen import unwrap
 from landscope.core.importing import call_imported, import_function, is_import
-from landscope.core.losses import LOSSES, Loss, resolve_loss
+from landscope.core.losses import LOSSES, Loss
 from landscope.core.seeding import generator, preserved_rng
 from landscope.data import Split
 from landscope.models import MODELS, build
