@@ -11,7 +11,7 @@ from study_runs import do_here
 from landscope.core.schema import build
 from landscope.recipes import take_over
 from landscope.recipes.bundle import Bundle
-from landscope.studies.canonical import run_key
+from landscope.studies.identity import run_key
 from landscope.studies.record import Failure, Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study

@@ -14,7 +14,7 @@ from landscope.recipes import RECIPES, results_page, write_results
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.numbers import published_numbers
-from landscope.studies.canonical import run_key
+from landscope.studies.identity import run_key
 from landscope.studies.table import wide_table
 from landscope.training.spec import TrainingSpec
 
