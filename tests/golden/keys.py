@@ -26,7 +26,7 @@ def run_keys(sizes: Iterable[str] = SIZES) -> Values:
 
 
 def legacy_run_keys(sizes: Iterable[str] = SIZES) -> Values:
-    """The same for the keys of version 0.1.0: never make them anew. Of the keys that a run could have had, the one that is kept."""
+    """The same for the keys of version 0.1.0: of the keys that a run could have had, the one that is kept."""
     kept = {key for keys in read("legacy-keys")[1].values() for key in keys}  # type: ignore[attr-defined]
 
     def key_of(spec: Mapping[str, Any]) -> str:

@@ -69,7 +69,8 @@ HOMES: dict[str, str] = {
 FORMER: dict[str, str] = {
     "landscope.models.graphs": "GAT",
     "landscope.models.graphs.gat": "GAT",
-    "landscope.models.images": "AllCNN EfficientNetLite0 LeNet5 PreResNet ResNet VGG VGGImageNetHead VisionTransformer WideResNet",
+    "landscope.models.images": "AllCNN EfficientNetLite0 LeNet5 PreResNet ResNet VGG VGGImageNetHead VisionTransformer "
+    "WideResNet",
     "landscope.models.images.all_cnn": "AllCNN",
     "landscope.models.images.efficientnet": "EfficientNetLite0",
     "landscope.models.images.lenet": "LeNet5",

@@ -335,9 +335,7 @@ def _equal(one: Plain, other: Plain) -> bool:
     return one == other and (not isinstance(one, float) or repr(one) == repr(other))
 
 
-def map_instances(
-    plain: Plain, hint: object, change: Callable[[type, dict[str, Plain]], dict[str, Plain]]
-) -> Plain:
+def map_instances(plain: Plain, hint: object, change: Callable[[type, dict[str, Plain]], dict[str, Plain]]) -> Plain:
     """Plain values of a type, with every mapping in them that stands for a dataclass changed, from the inside out."""
     origin, args = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):

@@ -1,7 +1,7 @@
 """Go on from kept records: runs of a study that stand in a bundle need not be made again.
 
-A run is recognised by its key (`studies.identity`), whatever version of Landscope made it. A run that failed where the records were
-made has failed here: like any other it is tried again when that is asked for.
+A run is recognised by its key (`studies.identity`), whatever version of Landscope made it. A run that failed where the records
+were made has failed here: like any other it is tried again when that is asked for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from landscope.core.schema import Plain
 from landscope.recipes.bundle import Bundle
-from landscope.studies.identity import run_key
 from landscope.studies.grid import runs_of
+from landscope.studies.identity import run_key
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState
 from landscope.studies.study import Study
@@ -76,4 +76,3 @@ def _versions(kept: Bundle) -> Mapping[str, Plain]:
     versions = next((record.spec.get("versions") for record in kept.records), None)
     found = versions if isinstance(versions, Mapping) else {}
     return {name: version for name, version in found.items() if name != "landscope"}
-

@@ -100,8 +100,8 @@ def runs_of(
 ) -> list[RunSpec]:
     """Every run of the study, checked; one error names every mistake with its place in the file.
 
-    `versions` (of the data and of the user's own code) become part of every run's key. With `imports` the networks and measures of the
-    user's own are imported, to check that they are there; without, nothing that the spec names is run.
+    `versions` (of the data and of the user's own code) become part of every run's key. With `imports` the networks and measures
+    of the user's own are imported, to check that they are there; without, nothing that the spec names is run.
     """
     measuring = public_names(to_plain(study.measuring))
     common: dict[str, Plain] = {"measuring": measuring, "versions": public_names(dict(versions or {}))}

@@ -4,8 +4,8 @@ A run's key is a hash of its spec in one spelling (`canonical`): without the fie
 changes no key; with public names in place of import paths; without the version of Landscope, which stands in the record's
 environment. A default that changes must raise `SCHEMA`, which is part of every key.
 
-Up to version 0.1 the key was the hash of everything that was written. `legacy_keys` gives the keys that a run could have had then:
-its folder in a store keeps such a name, and is found by it.
+Up to version 0.1 the key was the hash of everything that was written. `legacy_keys` gives the keys that a run could have had
+then: its folder in a store keeps such a name, and is found by it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ PARTS: dict[str, type] = {"training": TrainingSpec, "measuring": MeasuringSpec, 
 VERSIONS = ("0.1.0", "0+source")
 """Versions of Landscope whose keys held it; a release and a checkout of it."""
 FIELDS = {
-    "TrainingSpec": "model data loss epochs evaluate_every batch_size drop_last optimizer schedule sam fam averaging augmentation "
-    "label_smoothing clip_norm accumulate early_stopping convergence snapshots precision channels_last compile seed",
+    "TrainingSpec": "model data loss epochs evaluate_every batch_size drop_last optimizer schedule sam fam averaging "
+    "augmentation label_smoothing clip_norm accumulate early_stopping convergence snapshots precision channels_last compile seed",
     "ModelSpec": "name options",
     "DataSpec": "name options",
     "OptimizerSpec": "name lr momentum nesterov betas eps weight_decay decoupled",
@@ -67,8 +67,8 @@ def run_key(spec: Mapping[str, object]) -> str:
 def canonical(spec: Mapping[str, object]) -> dict[str, Plain]:
     """The spec of a run or of a pool in the one form that its key is made of; anything else as it is written.
 
-    >>> run = {"training": {"model": {"name": "mlp", "options": {}}, "epochs": 10}, "measuring": {}, "versions": {"landscope": "1"}}
-    >>> canonical(run)
+    >>> training = {"model": {"name": "mlp", "options": {}}, "epochs": 10}
+    >>> canonical({"training": training, "measuring": {}, "versions": {"landscope": "0.1.0"}})
     {'training': {'model': {'name': 'mlp'}}, 'measuring': {}, 'versions': {}}
     """
     plain = cast(dict[str, Plain], to_plain(spec))
@@ -82,7 +82,7 @@ def canonical(spec: Mapping[str, object]) -> dict[str, Plain]:
 
 
 def legacy_keys(spec: Mapping[str, object]) -> list[str]:
-    """The keys under which versions up to 0.1 may have made the run of a spec, each once; the first is that of the spec as written.
+    """The keys under which versions up to 0.1 may have made the run of a spec; the first is that of the spec as written.
 
     >>> legacy_keys({"seed": 1}) == [text_key('{"seed":1}')]
     True
@@ -110,7 +110,9 @@ def _sorted(plain: dict[str, Plain]) -> dict[str, Plain]:
     versions = plain.get("versions")
     if not isinstance(versions, dict):
         return plain
-    lists = {name: sorted(map(str, own)) for name in ("networks", "measures") if isinstance(own := versions.get(name), list)}
+    lists = {
+        name: sorted(map(str, own)) for name in ("networks", "measures") if isinstance(own := versions.get(name), list)
+    }
     return {**plain, "versions": {**versions, **cast(dict[str, Plain], lists)}}
 
 

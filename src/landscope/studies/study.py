@@ -194,7 +194,7 @@ class Study:
 
 
 def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool) -> dict[str, Plain]:
-    """Versions of the data and of the user's own code, which are part of every run's key; data that is missing is reported now."""
+    """Versions of the data and of the user's own code, part of every run's key; data that is missing is reported now."""
     taken = spec.checkpoints
     named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
     versions: dict[str, Plain] = {"data": _data_version(named, place, imports)}
