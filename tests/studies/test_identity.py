@@ -141,6 +141,20 @@ def test_every_form_of_an_old_key_is_found(name: str, version: str, tmp_path: Pa
     assert list(Study.of(SPEC, tmp_path).runs) == old
 
 
+def test_several_networks_are_found_in_whatever_order_their_names_stood(tmp_path: Path) -> None:
+    old_names = ["landscope.models.tabular.linear:SoftmaxRegression", OLD_NAME]  # as they were sorted
+    training = {**SPEC["training"], "model": old_names[1]}
+    spec = {**SPEC, "training": training, "axes": {"net": {"model.name": old_names}}}
+    runs = Study.of(spec, tmp_path).runs
+    plain: Any = next(iter(runs.values())).plain
+    assert plain["versions"]["networks"] == ["landscope:MLP", "landscope:SoftmaxRegression"]
+    old = as_written(plain)
+    old["training"]["model"]["name"] = old_names[0]
+    old["versions"]["networks"] = old_names
+    assert run_key(old) == run_key(plain)
+    assert old_key(old) in legacy_keys(plain)
+
+
 def test_runs_of_an_old_store_are_resumed_in_their_folders(tmp_path: Path) -> None:
     fresh = do_here(Study.of(SPEC, tmp_path / "fresh"))
     root = tmp_path / "old"
