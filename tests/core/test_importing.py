@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from torch import nn
 
+from landscope import models
 from landscope.core.errors import SpecError
-from landscope.core.importing import import_function, locate, source_version
+from landscope.core.importing import (
+    ALIASES,
+    HOMES,
+    former_names,
+    import_function,
+    locate,
+    public_name,
+    public_names,
+    source_version,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 BOOM = "import pathlib\npathlib.Path('boom.txt').write_text('ran')\n"
@@ -109,3 +122,60 @@ def test_a_package_that_imports_landscope_keeps_its_own_folder(tmp_path: Path) -
     (tmp_path / "a_sibling.py").write_text("")
     done = alone("-m", "theirs", folder=tmp_path)
     assert done.stdout == "fine\n", done.stderr
+
+
+KEPT = [
+    "landscope.recipes.false_friend_images:halved_cifar10",
+    "landscope.models.images:WideResNet",
+    "landscope.models.images.wide_resnet:WideResNet",
+    "landscope.models.images:PreResNet",
+    "landscope.models.images:ResNet",
+    "landscope.recipes.false_friend:mnist_split",
+    "landscope.recipes.fam_inputs:rte_word_pieces",
+    "landscope.recipes.halved_images:halved_fashion_mnist",
+    "landscope.recipes.fam_timing:HessianTime",
+    "landscope.recipes.fam_timing:layer_rows",
+    "landscope.recipes.fam_inputs:enlarged_efficientnet",
+    "landscope.recipes.false_friend_images:enlarged_digits",
+    "landscope.recipes.function_centric:enlarged_digits",
+]
+"""Names of ours in records and stores of version 0.1.0: users have them on their disks, so they never change."""
+
+
+@pytest.mark.parametrize("former", sorted({*KEPT, *ALIASES}))
+def test_a_former_name_stands_for_what_it_stood_for(former: str) -> None:
+    public = public_name(former)
+    assert public.startswith("landscope:")
+    assert former in former_names(public)
+    assert import_function(former) is import_function(public)
+    assert locate(former) == locate(public)
+    assert source_version(former) == source_version(public) == source_version(former, imports=False) == public
+
+
+def test_every_public_name_has_a_home_and_stands_for_one_thing() -> None:
+    assert {public.removeprefix("landscope:") for public in ALIASES.values()} == {*HOMES}
+    assert len({import_function(f"landscope:{name}") for name in HOMES}) == len(HOMES)
+
+
+def test_every_network_that_is_exported_has_a_public_name() -> None:
+    packages = [each.name for each in pkgutil.iter_modules(models.__path__, f"{models.__name__}.") if each.ispkg]
+    modules = {package: import_module(package) for package in packages}
+    exported = {
+        f"{place}:{name}": getattr(module, name) for place, module in modules.items() for name in module.__all__
+    }
+    networks = {name for name, kind in exported.items() if isinstance(kind, type) and issubclass(kind, nn.Module)}
+    assert networks
+    assert {public_name(name) for name in networks} <= {*ALIASES.values()}
+
+
+def test_names_are_replaced_wherever_they_stand_and_keys_are_not() -> None:
+    old, new = "landscope.models.images:VGG", "landscope:VGG"
+    spec = {"a": [old, {"measure": old, old: 1}], "b": f"{old} 0123", "c": "landscope.models.images:Vgg", "d": None}
+    assert public_names(spec) == {**spec, "a": [new, {"measure": new, old: 1}]}
+    assert public_name("my_nets:VGG") == "my_nets:VGG"
+
+
+def test_what_is_ours_without_a_public_name_is_still_found() -> None:
+    assert import_function("landscope:measure") is import_function("landscope.measures:measure")
+    with pytest.raises(SpecError, match="has no function 'VGGs'"):
+        import_function("landscope:VGGs")

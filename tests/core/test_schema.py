@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
 from landscope.core.documents import read_document, read_spec
 from landscope.core.errors import SpecError
-from landscope.core.schema import Fraction, MismatchError, Natural, Range, build, conform, describe, to_plain
+from landscope.core.schema import (
+    Fraction,
+    MismatchError,
+    Natural,
+    Range,
+    build,
+    conform,
+    describe,
+    to_plain,
+    without_defaults,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +188,49 @@ def test_yaml_words_stay_words(tmp_path: Path) -> None:
     file = tmp_path / "words.yaml"
     file.write_text("{a: on, b: no, c: true, d: 1e5, e: 5, f: -2.5E-3, g: 1_000}")
     assert read_document(file).content == {"a": "on", "b": "no", "c": True, "d": 1e5, "e": 5, "f": -0.0025, "g": 1000}
+
+
+@dataclass(frozen=True)
+class Gear:
+    spokes: int = 32
+    size: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bike:
+    name: str
+    front: Gear = field(default_factory=Gear)
+    spare: Annotated[Gear | None, "if any"] = None
+    by_place: dict[str, Gear] = field(default_factory=lambda: {"back": Gear(36)})
+    more: tuple[Gear, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("written", "short"),
+    [
+        ({}, {}),
+        ({"front": Gear(20)}, {"front": {"spokes": 20}}),
+        ({"spare": Gear()}, {"spare": {}}),  # there is one
+        ({"by_place": {}}, {"by_place": {}}),
+        ({"by_place": {"back": Gear(), "front": Gear(36)}}, {"by_place": {"back": {}, "front": {"spokes": 36}}}),
+        ({"more": (Gear(), Gear(8))}, {"more": [{}, {"spokes": 8}]}),
+        ({"options": {"spokes": 32}}, {"options": {"spokes": 32}}),
+    ],
+)
+def test_fields_with_their_defaults_are_left_out(written: dict[str, Any], short: dict[str, Any]) -> None:
+    assert without_defaults(to_plain(Bike("a", **written)), Bike) == {"name": "a", **short}
+
+
+@pytest.mark.parametrize(
+    "kept", [{"spokes": 32.0}, {"spokes": True}, {"size": 0}, {"size": -0.0}, {"size": None}, {"other": 1}]
+)
+def test_what_is_not_quite_the_default_is_not_left_out(kept: dict[str, Any]) -> None:
+    assert repr(without_defaults({"spokes": 32, **kept}, Gear)) == repr(kept)
+
+
+def test_what_an_older_version_wrote_is_left_out_alike() -> None:
+    assert without_defaults({"name": "a", "front": {"spokes": 32}, "by_place": {"back": {"spokes": 36}}}, Bike) == {
+        "name": "a"
+    }
+    assert without_defaults({"front": "a gear", "more": None}, Bike) == {"front": "a gear", "more": None}

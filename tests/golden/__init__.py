@@ -5,6 +5,5 @@
     python -m tests.golden make --only measures       # keep what it gives now: after a change that is meant
 
 `where` is the only module that imports the package: when code moves, only that table is changed. `PARTS` in `parts` lists what is
-kept, each part in a file of its own under files/. Values hold names, never import paths, but for public names and run keys,
-whose identity they are today.
+kept, each part in a file of its own under files/. Values hold names, never import paths, but for public names.
 """

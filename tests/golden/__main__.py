@@ -17,7 +17,7 @@ def main() -> int:
     """Make golden files, or compare them; 1 where one differs."""
     import torch
 
-    from golden.parts import PARTS, compare
+    from golden.parts import PARTS, compare, refusal
     from golden.stored import made_here, read, write
 
     torch.set_num_threads(1)
@@ -30,8 +30,11 @@ def main() -> int:
     for name in given.only or PARTS:
         start = time.monotonic()
         if given.what == "make":
-            values = PARTS[name].make()
-            told, lines = f"{len(values)} values in {write(name, values).name}", []
+            values, lines = PARTS[name].make(), []
+            if why := refusal(name, values):
+                differ, told = differ or not PARTS[name].frozen, f"not made: {why}"
+            else:
+                told = f"{len(values)} values in {write(name, values).name}"
         else:
             found = compare(name)
             lines = found or []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from golden import where
-from golden.stored import Values, digest
+from golden.stored import Values, digest, read
 
-__all__ = ["SIZES", "kept_bundles", "old_study", "run_keys"]
+__all__ = ["SIZES", "kept_bundles", "legacy_run_keys", "old_study", "run_keys"]
 
 ROOT = Path(__file__).parent.parent.parent
 OLD_STUDY = Path(__file__).parent / "old_study.json"
@@ -21,13 +22,28 @@ VERSIONS = {"landscope": "0.1.0", "data": "some version"}
 
 def run_keys(sizes: Iterable[str] = SIZES) -> Values:
     """Recipe, size, part, condition → keys of its runs in the order of seeds, for data of a made-up version."""
+    return _keys(sizes, where.run_key)
+
+
+def legacy_run_keys(sizes: Iterable[str] = SIZES) -> Values:
+    """The same for the keys of version 0.1.0: of the keys that a run could have had, the one that is kept."""
+    kept = {key for keys in read("legacy-keys")[1].values() for key in keys}  # type: ignore[attr-defined]
+
+    def key_of(spec: Mapping[str, Any]) -> str:
+        found = where.legacy_keys(spec)
+        return next((key for key in found if key in kept), found[0])
+
+    return _keys(sizes, key_of)
+
+
+def _keys(sizes: Iterable[str], key_of: Callable[[Mapping[str, Any]], str]) -> Values:
     found: dict[str, list[str]] = {}
     for name in where.RECIPES:
         for size in sizes:
             for part, of in where.RECIPES[name].parts(size).items():
                 for run in where.runs_of(of.study, versions=VERSIONS):
                     place = f"{name} {size} {part} | {run.condition}"
-                    found.setdefault(place, []).append(where.run_key(run.plain))
+                    found.setdefault(place, []).append(key_of(run.plain))
     return dict(found)
 
 
@@ -44,7 +60,7 @@ def kept_bundles() -> Values:
             "records": len(bundle.records),
             "failed": len(bundle.failed),
             "keys": digest([record.run for record in bundle.records]),
-            "keys made again": sum(where.run_key(record.spec) == record.run for record in bundle.records),
+            "keys made again": sum(record.run in where.legacy_keys(record.spec) for record in bundle.records),
             "runs today": len(study.runs),
             "taken over": [taken.done, taken.failed],
         }

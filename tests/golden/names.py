@@ -70,8 +70,9 @@ def registered_names() -> Values:
 
 
 def spec_keys() -> Values:
-    """Every key of a training and of a study → its default and, where it is one of some words, those."""
-    return {**dict(_keys(where.TrainingSpec, "training")), **dict(_keys(where.StudySpec, "study"))}
+    """Every key of a training and of a study → its default and, where it is one of some words, those; and the schema's number."""
+    keys = {**dict(_keys(where.TrainingSpec, "training")), **dict(_keys(where.StudySpec, "study"))}
+    return {"schema": where.SCHEMA, **keys}
 
 
 def _keys(spec: type, path: str) -> Iterator[tuple[str, object]]:

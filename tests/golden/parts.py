@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from golden.drawn import drawn
-from golden.keys import kept_bundles, old_study, run_keys
+from golden.keys import kept_bundles, legacy_run_keys, old_study, run_keys
 from golden.names import command_options, public_names, registered_names, spec_keys
 from golden.numbers import STEADY, demo_table, measured, report_data, results
 from golden.stored import Values, differences, made_here, read
 from golden.trainings import pool_weights, training_weights
 
-__all__ = ["PARTS", "Part", "compare"]
+__all__ = ["PARTS", "Part", "compare", "refusal"]
 
 ROUNDING = 1e-6
 """By which share of themselves steady numbers may differ on another machine."""
@@ -26,6 +26,8 @@ class Part:
     """
 
     make: Callable[[], Values]
+    frozen: bool = False
+    """What an old version made, and users have: only ever compared."""
     portable: bool = True
     steady: tuple[str, ...] = ()
 
@@ -36,6 +38,7 @@ PARTS = {
     "registered": Part(registered_names),
     "specs": Part(spec_keys),
     "keys": Part(run_keys),
+    "legacy-keys": Part(legacy_run_keys, frozen=True),
     "old-study": Part(old_study),
     "bundles": Part(kept_bundles),
     "results": Part(results),
@@ -46,6 +49,22 @@ PARTS = {
     "pools": Part(pool_weights, portable=False),
     "demo": Part(demo_table, portable=False),
 }
+
+
+RUN_KEYS = ("training.", "study.measuring", "study.checkpoints")
+"""Keys of specs that are part of run keys."""
+
+
+def refusal(name: str, found: Values) -> str:
+    """Why what a part gives now must not be kept; nothing where it may."""
+    if PARTS[name].frozen:
+        return "it is what an old version made, and never made again"
+    if name != "specs" or (kept := read(name)[1])["schema"] != found["schema"]:
+        return ""
+    both = [key for key in kept if key.startswith(RUN_KEYS) and key in found]
+    changed = [key for key in both if kept[key]["default"] != found[key]["default"]]  # type: ignore[index]
+    remedy = "run keys leave defaults out, so raise SCHEMA and keep runs of the old one findable"
+    return f"other defaults under one schema: {', '.join(changed)}; {remedy}" if changed else ""
 
 
 def compare(name: str, found: Values | None = None) -> list[str] | None:

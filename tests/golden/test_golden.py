@@ -9,9 +9,9 @@ import pytest
 from networks import NETS, Net
 
 from golden import where
-from golden.keys import run_keys
+from golden.keys import legacy_run_keys, run_keys
 from golden.numbers import STEADY, measured
-from golden.parts import PARTS, compare
+from golden.parts import PARTS, compare, refusal
 from golden.stored import FILES, differences, read
 
 
@@ -35,6 +35,18 @@ def test_names_and_old_studies(name: str) -> None:
 
 def test_keys_of_small_studies() -> None:
     agree("keys", run_keys(["tiny"]))
+    agree("legacy-keys", legacy_run_keys(["tiny"]))
+
+
+def test_a_default_changes_with_the_number_of_the_schema_only() -> None:
+    found = PARTS["specs"].make()
+    assert not refusal("specs", found)
+    changed = {**found, "training.epochs": {"default": 11}}
+    assert "training.epochs" in refusal("specs", changed)
+    assert compare("specs", changed)
+    assert not refusal("specs", {**changed, "schema": where.SCHEMA + 1})
+    assert not refusal("specs", {**found, "training.new": {"default": 1}, "study.seeds": {"default": 4}})
+    assert refusal("legacy-keys", {})
 
 
 @pytest.mark.parametrize("net", NETS, ids=str)
@@ -44,7 +56,7 @@ def test_some_measures_on_every_network(net: Net) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["keys", "bundles", "results", "report", "measures", "drawn", "trainings", "pools", "demo"]
+    "name", ["keys", "legacy-keys", "bundles", "results", "report", "measures", "drawn", "trainings", "pools", "demo"]
 )
 def test_everything_else(name: str) -> None:
     needs_plotly(name)
@@ -57,8 +69,11 @@ def test_every_part_has_its_file_and_all_are_small() -> None:
 
 
 def test_there_are_as_many_keys_as_runs() -> None:
-    _, kept = read("keys")
-    assert sum(map(len, kept.values())) > 3_000  # type: ignore[arg-type]
+    now, before = (read(name)[1] for name in ("keys", "legacy-keys"))
+    assert sum(map(len, now.values())) > 3_000  # type: ignore[arg-type]
+    assert {place: len(keys) for place, keys in now.items()} == {place: len(keys) for place, keys in before.items()}  # type: ignore[arg-type]
+    different = [len({key for keys in kept.values() for key in keys}) for kept in (now, before)]  # type: ignore[attr-defined]
+    assert different[0] == different[1]
 
 
 def test_a_difference_is_seen_and_named() -> None:

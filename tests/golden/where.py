@@ -18,9 +18,9 @@ from landscope.recipes import RECIPES, load_bundle, results_page, study_as_kept,
 from landscope.recipes.results_text import part_of
 from landscope.report import write_report
 from landscope.spectra.eigen import ends as ENDS
-from landscope.studies.canonical import run_key
 from landscope.studies.executors import EXECUTORS
 from landscope.studies.grid import runs_of
+from landscope.studies.identity import SCHEMA, legacy_keys, run_key
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 from landscope.training import Callback, TrainingSpec
@@ -31,6 +31,7 @@ __all__ = [
     "MODULE",
     "RECIPES",
     "REGISTRIES",
+    "SCHEMA",
     "Callback",
     "Study",
     "StudySpec",
@@ -38,6 +39,7 @@ __all__ = [
     "app",
     "corrupt",
     "landscope",
+    "legacy_keys",
     "load",
     "load_bundle",
     "measure",

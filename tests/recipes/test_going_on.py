@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from study_runs import do_here
 from landscope.core.schema import build
 from landscope.recipes import take_over
 from landscope.recipes.bundle import Bundle
-from landscope.studies.canonical import run_key
+from landscope.studies.identity import run_key
 from landscope.studies.record import Failure, Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
@@ -50,6 +51,22 @@ def test_records_stand_for_their_runs(consistency: bool, tmp_path: Path) -> None
     assert second.progress().done == 4
     assert second.table().equals(first.table())
     assert all(run_key(record.spec) == record.run for record in second.records())
+
+
+def test_records_that_are_older_than_some_fields_stand_for_their_runs(tmp_path: Path) -> None:
+    spec = spec_of(consistency=False)
+    own = replace(spec, training={**(spec.training or {}), "model": {"name": "landscope:MLP", "widths": [4]}})
+    first = do_here(Study(own, tmp_path / "first"))
+
+    def older(record: Record) -> Record:
+        text = json.dumps(record.spec).replace("landscope:MLP", "landscope.models.tabular:MLP")
+        spec = json.loads(text)
+        del spec["training"]["compile"], spec["measuring"]["splits"]["train"]["tempered"], spec["measuring"]["layers"]
+        return replace(record, spec=spec)
+
+    bundle = kept(first)
+    bundle = replace(bundle, records=tuple(map(older, bundle.records)))
+    assert take_over(Study(own, tmp_path / "second"), bundle) == (4, 0)
 
 
 def test_what_is_missing_is_run(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from landscope.core.errors import SpecError
-from landscope.studies.canonical import canonical_json, run_key, strict
+from landscope.studies.canonical import canonical_json, strict
+from landscope.studies.identity import SCHEMA, run_key
 
 SPEC = {"model": {"name": "mlp", "widths": [64, 64]}, "lr": 0.1, "seed": 3, "note": "naïve", "decay": None, "sam": True}
 
@@ -26,7 +27,7 @@ def shuffled(value, rng):
 def test_the_key_is_the_hash_of_the_canonical_json():
     text = json.dumps(SPEC, sort_keys=True, separators=(",", ":"))
     assert canonical_json(SPEC) == text
-    assert run_key(SPEC) == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert run_key(SPEC) == hashlib.sha256(f'{{"schema":{SCHEMA},"spec":{text}}}'.encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("seed", range(5))

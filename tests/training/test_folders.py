@@ -188,3 +188,38 @@ def test_a_member_that_failed_has_no_snapshots_after_that(tmp_path: Path, recwar
     assert list(pool.failed) == [1]
     assert [sorted(member.snapshots) for member in pool.members] == [[1, 2, 5], [1]]
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_spec_of_another_version_is_the_same_spec(finished: bool, tmp_path: Path) -> None:
+    """Without fields that came later, and with a function by the place at which it was."""
+    spec = merged(BASE, {"model": {"name": "landscope:MLP", "widths": [4]}})
+    train(spec, folder=tmp_path, should_stop=None if finished else stopped_after(2))
+    written = json.loads((tmp_path / "spec.json").read_text())
+    del written["evaluate_every"], written["compile"], written["optimizer"]["decoupled"]
+    written["model"]["name"] = "landscope.models.tabular.mlp:MLP"
+    (tmp_path / "spec.json").write_text(json.dumps(written))
+    assert same(train(spec, folder=tmp_path), train(spec))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"compile": True}, "compile is true there and false here"),
+        ({"sam": {"rho": 0.1}}, 'sam is {"rho": 0.1, .*} there and null here'),
+        ({"no_such_key": 1}, "no_such_key is 1 there and null here"),
+    ],
+)
+def test_another_spec_is_told_by_what_differs(change: dict[str, object], told: str, tmp_path: Path) -> None:
+    train(BASE, folder=tmp_path, should_stop=stopped_after(2))
+    written = json.loads((tmp_path / "spec.json").read_text())
+    del written["evaluate_every"], written["compile"]
+    (tmp_path / "spec.json").write_text(json.dumps({**written, **change}))
+    with pytest.raises(SpecError, match=f"holds a run of another spec: [^;]*{told}"):
+        train(BASE, folder=tmp_path)
+
+
+def test_the_module_of_a_class_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = train(SPEC, model=Named(), data=rows(), folder=tmp_path)
+    monkeypatch.setattr(Named, "__module__", "moved")
+    assert same(train(SPEC, model=Named(), data=rows(), folder=tmp_path), first)

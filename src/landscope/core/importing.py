@@ -3,6 +3,9 @@
 Whoever names one has its module imported and the function called: a spec is code. What is installed comes first; the current
 folder is searched last, and only where a name leads nowhere else, so that a file there never stands in for a module that
 Python or another package means. `locate` looks a name up without running anything.
+
+What Landscope itself lends to specs has a public name, `landscope:NAME`, that says nothing of where the code lies: results are
+recognised by it, so code may move. The places at which such things once lay stay readable for ever.
 """
 
 from __future__ import annotations
@@ -19,8 +22,125 @@ from types import ModuleType
 from typing import cast
 
 from landscope.core.errors import SpecError
+from landscope.core.schema import Plain
 
-__all__ = ["call_imported", "import_function", "is_import", "locate", "source_version"]
+__all__ = [
+    "call_imported",
+    "former_names",
+    "import_function",
+    "is_import",
+    "locate",
+    "public_name",
+    "public_names",
+    "renamed",
+    "source_version",
+]
+
+PACKAGE = __package__.partition(".")[0]
+
+HOMES: dict[str, str] = {
+    "AllCNN": "landscope.models.images.all_cnn:AllCNN",
+    "Autoencoder3d": "landscope.models.volumes.autoencoder:Autoencoder3d",
+    "BertClassifier": "landscope.models.text.bert:BertClassifier",
+    "DeepLinear": "landscope.models.tabular.linear:DeepLinear",
+    "EfficientNetLite0": "landscope.models.images.efficientnet:EfficientNetLite0",
+    "GAT": "landscope.models.graphs.gat:GAT",
+    "LeNet5": "landscope.models.images.lenet:LeNet5",
+    "MLP": "landscope.models.tabular.mlp:MLP",
+    "PreResNet": "landscope.models.images.preresnet:PreResNet",
+    "ResNet": "landscope.models.images.resnet:ResNet",
+    "SoftmaxRegression": "landscope.models.tabular.linear:SoftmaxRegression",
+    "VGG": "landscope.models.images.vgg:VGG",
+    "VGGImageNetHead": "landscope.models.images.vgg:VGGImageNetHead",
+    "VisionTransformer": "landscope.models.images.vit:VisionTransformer",
+    "WideResNet": "landscope.models.images.wide_resnet:WideResNet",
+    "HessianTime": "landscope.recipes.fam_timing:HessianTime",
+    "enlarged_digits": "landscope.recipes.false_friend_images:enlarged_digits",
+    "enlarged_efficientnet": "landscope.recipes.fam_inputs:enlarged_efficientnet",
+    "enlarged_grey_digits": "landscope.recipes.function_centric:enlarged_digits",
+    "halved_cifar10": "landscope.recipes.false_friend_images:halved_cifar10",
+    "halved_fashion_mnist": "landscope.recipes.halved_images:halved_fashion_mnist",
+    "layer_rows": "landscope.recipes.fam_timing:layer_rows",
+    "mnist_split": "landscope.recipes.false_friend:mnist_split",
+    "rte_word_pieces": "landscope.recipes.fam_inputs:rte_word_pieces",
+}
+"""What `landscope:NAME` stands for: where it lies now. Whoever moves it changes its line, and adds one to `FORMER`."""
+
+FORMER: dict[str, str] = {
+    "landscope.models.graphs": "GAT",
+    "landscope.models.graphs.gat": "GAT",
+    "landscope.models.images": "AllCNN EfficientNetLite0 LeNet5 PreResNet ResNet VGG VGGImageNetHead VisionTransformer "
+    "WideResNet",
+    "landscope.models.images.all_cnn": "AllCNN",
+    "landscope.models.images.efficientnet": "EfficientNetLite0",
+    "landscope.models.images.lenet": "LeNet5",
+    "landscope.models.images.preresnet": "PreResNet",
+    "landscope.models.images.resnet": "ResNet",
+    "landscope.models.images.vgg": "VGG VGGImageNetHead",
+    "landscope.models.images.vit": "VisionTransformer",
+    "landscope.models.images.wide_resnet": "WideResNet",
+    "landscope.models.tabular": "DeepLinear MLP SoftmaxRegression",
+    "landscope.models.tabular.linear": "DeepLinear SoftmaxRegression",
+    "landscope.models.tabular.mlp": "MLP",
+    "landscope.models.text": "BertClassifier",
+    "landscope.models.text.bert": "BertClassifier",
+    "landscope.models.volumes": "Autoencoder3d",
+    "landscope.models.volumes.autoencoder": "Autoencoder3d",
+    "landscope.recipes.false_friend": "mnist_split",
+    "landscope.recipes.false_friend_images": "enlarged_digits halved_cifar10",
+    "landscope.recipes.fam_inputs": "enlarged_efficientnet rte_word_pieces",
+    "landscope.recipes.fam_timing": "HessianTime layer_rows",
+    "landscope.recipes.function_centric": "enlarged_digits=enlarged_grey_digits",
+    "landscope.recipes.halved_images": "halved_fashion_mnist",
+}
+"""Places that specs and records name: module → what lay there, where it has another public name with that. Lines only come."""
+
+
+def _aliases(former: Mapping[str, str]) -> dict[str, str]:
+    pairs = [(module, *word.partition("=")[::2]) for module, words in former.items() for word in words.split()]
+    return {f"{module}:{name}": f"{PACKAGE}:{public or name}" for module, name, public in pairs}
+
+
+ALIASES = _aliases(FORMER)
+
+
+def public_name(source: str) -> str:
+    """The name by which results know what `source` names: the public one of what is ours, and any other as it stands.
+
+    >>> public_name("landscope.models.images:WideResNet"), public_name("my_package.nets:build")
+    ('landscope:WideResNet', 'my_package.nets:build')
+    """
+    return ALIASES.get(source, source)
+
+
+def public_names(value: Plain) -> Plain:
+    """Plain values with the public name in place of every text that is a former one; keys of mappings stay.
+
+    >>> public_names({"model": {"name": "landscope.models.images:ResNet", "depth": 8}})
+    {'model': {'name': 'landscope:ResNet', 'depth': 8}}
+    """
+    return renamed(value, ALIASES)
+
+
+def former_names(public: str) -> list[str]:
+    """Every name that results may know something by which has a public one; nothing for all others.
+
+    >>> former_names("landscope:WideResNet")
+    ['landscope.models.images:WideResNet', 'landscope.models.images.wide_resnet:WideResNet']
+    """
+    ours = public.startswith(f"{PACKAGE}:")
+    return [former for former, name in ALIASES.items() if name == public] if ours else []
+
+
+def renamed(value: Plain, names: Mapping[str, str]) -> Plain:
+    """Plain values with other texts in place of some."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, list):
+        return [renamed(item, names) for item in value]
+    if isinstance(value, dict):
+        return {key: renamed(item, names) for key, item in value.items()}
+    return value
 
 
 def is_import(source: str) -> bool:
@@ -84,16 +204,16 @@ def locate(source: str) -> Path | None:
 def source_version(source: str, *, imports: bool = True) -> str:
     """The name of a function with a digest of the file that it is written in, so that an edit is another version.
 
-    A function of our own, whose versions have numbers, or one without a file goes by its name alone. Without `imports` nothing is
-    run, and the function is taken to be written in the module that it is named by.
+    A function of our own goes by its public name alone, one without a file by its name. Without `imports` nothing is run, and the
+    function is taken to be written in the module that it is named by.
 
     >>> source_version("math:hypot")
     'math:hypot'
     """
-    if source.startswith(f"{__package__.partition('.')[0]}."):
+    if source.partition(":")[0].partition(".")[0] == PACKAGE:
         if imports:
             import_function(source)  # a wrong name is found out
-        return source
+        return public_name(source)
     if imports:
         module = sys.modules.get(getattr(import_function(source), "__module__", "") or "")
         written = getattr(module, "__file__", None)
@@ -115,7 +235,10 @@ def call_imported(source: str, options: Mapping[str, object]) -> object:
 
 
 def _parts(source: str) -> tuple[str, str]:
-    module_name, _, function_name = source.partition(":")
+    """Module and function, where they lie now."""
+    package, _, name = public_name(source).partition(":")
+    home = HOMES.get(name, source) if package == PACKAGE else source
+    module_name, _, function_name = home.partition(":")
     if not all(module_name.split(".")) or not function_name:
         raise SpecError(f"{source}: expected package.module:function, such as my_package.nets:build")
     return module_name, function_name

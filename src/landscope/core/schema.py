@@ -10,9 +10,8 @@ The types of a dataclass's fields or of a function's arguments say what is allow
     int | None                          either
     another dataclass                   a mapping of its fields
 
-A dataclass may name one field as its `SHORTHAND` (a bare value stands for it), one mapping as its `REST` (keys that are
-no fields go there), and fields that came `LATER` than stored specs (not written while they have their defaults, so that what
-was hashed before is hashed alike). What does not fit is collected with its place, so that one reading reports every mistake.
+A dataclass may name one field as its `SHORTHAND` (a bare value stands for it) and one mapping as its `REST` (keys that are
+not fields go there). What does not fit is collected with its place, so that one reading reports every mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -41,7 +40,9 @@ __all__ = [
     "build",
     "conform",
     "describe",
+    "map_instances",
     "to_plain",
+    "without_defaults",
 ]
 
 T = TypeVar("T")
@@ -182,13 +183,6 @@ def _required(cls: type) -> tuple[str, ...]:
     )
 
 
-@cache
-def _written(cls: type) -> tuple[tuple[str, bool, object], ...]:
-    """Of each field that is written out: its name, whether it is left out at its default, and that."""
-    later = getattr(cls, "LATER", ())
-    return tuple((field.name, field.name in later, field.default) for field in dataclasses.fields(cls) if field.init)
-
-
 def _instance(value: object, cls: type, path: Path) -> object:
     if isinstance(value, cls):
         return value
@@ -277,15 +271,14 @@ def located(path: Path, text: str, place: Mapping[Path, str] | None = None) -> s
 
 
 def to_plain(value: object) -> Plain:
-    """Plain values only, every field written out: what `build` reads back, and what is hashed and stored.
+    """Plain values only, every field written out: what `build` reads back, and what is stored.
 
     >>> @dataclass
     ... class Net:
-    ...     LATER = ("bias",)
     ...     widths: tuple[int, ...] = (2, 3)
     ...     bias: bool = True
-    >>> to_plain(Net()), to_plain(Net(bias=False))
-    ({'widths': [2, 3]}, {'widths': [2, 3], 'bias': False})
+    >>> to_plain(Net(bias=False))
+    {'widths': [2, 3], 'bias': False}
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -294,11 +287,85 @@ def to_plain(value: object) -> Plain:
     if isinstance(value, dict):  # by far the most mappings, and told in a tenth of the time
         return {str(key): to_plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            name: to_plain(getattr(value, name))
-            for name, later, default in _written(type(value))
-            if not later or getattr(value, name) != default
-        }
+        return {name: to_plain(getattr(value, name)) for name in _hints(type(value))}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     raise SpecError(f"a spec holds plain values only (numbers, texts, lists, mappings), not {value!r}")
+
+
+def without_defaults(plain: Plain, hint: object) -> Plain:
+    """What `to_plain` made of a value of a type, without the fields that have their defaults; nothing is checked.
+
+    A field that comes to a dataclass later leaves it as it was. Free mappings stay as they were written.
+
+    >>> @dataclass
+    ... class Net:
+    ...     widths: tuple[int, ...] = (2, 3)
+    ...     bias: bool = True
+    >>> without_defaults([to_plain(Net(bias=False)), {"widths": [2, 3]}], tuple[Net, ...])
+    [{'bias': False}, {}]
+    """
+    return map_instances(plain, hint, _without_defaults)
+
+
+def _without_defaults(cls: type, values: dict[str, Plain]) -> dict[str, Plain]:
+    usual = _defaults(cls)
+    return {name: value for name, value in values.items() if name not in usual or not _equal(value, usual[name])}
+
+
+@cache
+def _defaults(cls: type) -> dict[str, Plain]:
+    """The defaults of a dataclass's fields, in plain values without defaults of their own."""
+    found: dict[str, Plain] = {}
+    for field in dataclasses.fields(cls):
+        if field.init and field.name not in _required(cls):
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            found[field.name] = without_defaults(to_plain(default), _hints(cls)[field.name])
+    return found
+
+
+def _equal(one: Plain, other: Plain) -> bool:
+    """Whether two values are written alike: 1, 1.0 and true are three, 0.0 and -0.0 two."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[name]) for name, value in one.items())
+    return one == other and (not isinstance(one, float) or repr(one) == repr(other))
+
+
+def map_instances(plain: Plain, hint: object, change: Callable[[type, dict[str, Plain]], dict[str, Plain]]) -> Plain:
+    """Plain values of a type, with every mapping in them that stands for a dataclass changed, from the inside out."""
+    origin, args = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(plain, dict):
+            return plain
+        hints = _structured(hint)
+        return change(
+            hint,
+            {n: map_instances(value, hints[n], change) if n in hints else value for n, value in plain.items()},
+        )
+    if origin is Annotated:
+        return map_instances(plain, args[0], change)
+    if origin in (Union, types.UnionType):
+        inner = [choice for choice in args if _has_instances(choice)]
+        return map_instances(plain, inner[0], change) if len(inner) == 1 else plain
+    if origin is tuple and isinstance(plain, list):
+        return [map_instances(item, args[0], change) for item in plain] if args[-1] is ... else plain
+    if origin in (dict, Mapping) and isinstance(plain, dict):
+        return {name: map_instances(value, args[1], change) for name, value in plain.items()}
+    return plain
+
+
+@cache
+def _structured(cls: type) -> dict[str, object]:
+    """The types of those fields of a dataclass that hold dataclasses."""
+    return {name: hint for name, hint in _hints(cls).items() if _has_instances(hint)}
+
+
+def _has_instances(hint: object) -> bool:
+    """Whether values of a type are, or hold, instances of a dataclass."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return True
+    return get_origin(hint) is not Literal and any(map(_has_instances, get_args(hint)))

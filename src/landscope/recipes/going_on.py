@@ -1,8 +1,7 @@
 """Go on from kept records: runs of a study that stand in a bundle need not be made again.
 
-A run is recognised by everything that it was made from, the versions of data and networks included; the version of Landscope may
-differ, and stays in the record's environment. Fields that are null count as left out: records are older than some of them. A run
-that failed where the records were made has failed here: like any other it is tried again when that is asked for.
+A run is recognised by its key (`studies.identity`), whatever version of Landscope made it. A run that failed where the records
+were made has failed here: like any other it is tried again when that is asked for.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from landscope import __version__
-from landscope.core.schema import Plain, to_plain
+from landscope.core.schema import Plain
 from landscope.recipes.bundle import Bundle
-from landscope.studies.canonical import run_key
 from landscope.studies.grid import runs_of
+from landscope.studies.identity import run_key
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState
 from landscope.studies.study import Study
@@ -33,7 +31,7 @@ class Taken(NamedTuple):
 
 def study_as_kept(spec: StudySpec, root: Path, kept: Bundle) -> Study:
     """The study of a part on the version of the data that kept records are of: the data need not be here."""
-    return Study(spec, root, versions={**_versions(kept), "landscope": __version__})
+    return Study(spec, root, versions=_versions(kept))
 
 
 def take_over(study: Study, kept: Bundle) -> Taken:
@@ -41,8 +39,8 @@ def take_over(study: Study, kept: Bundle) -> Taken:
 
     Where models of one condition are compared with each other by their outputs, which records do not hold, only whole conditions.
     """
-    records = {_identity(record.spec): record for record in kept.records}
-    found = {key: record for key, run in study.runs.items() if (record := records.get(_identity(run.plain)))}
+    records = {run_key(record.spec): record for record in kept.records}
+    found = {key: record for key, run in study.runs.items() if (record := records.get(run_key(run.plain)))}
     reasons = _failed(study, kept)
     if study.spec.measuring.consistency:
         partial = {run.condition for key, run in study.runs.items() if key not in found and key not in reasons}
@@ -69,32 +67,12 @@ def _failed(study: Study, kept: Bundle) -> dict[str, str]:
     if not reasons:
         return {}
     runs = runs_of(kept.spec, versions=_versions(kept))  # a failure has no spec of its own
-    theirs = {_identity(run.plain): reasons.get((run.condition, run.seed)) for run in runs}
-    return {key: reason for key, run in study.runs.items() if (reason := theirs.get(_identity(run.plain)))}
+    theirs = {run_key(run.plain): reasons.get((run.condition, run.seed)) for run in runs}
+    return {key: reason for key, run in study.runs.items() if (reason := theirs.get(run_key(run.plain)))}
 
 
 def _versions(kept: Bundle) -> Mapping[str, Plain]:
-    """Of the code and of the data that kept records are of."""
+    """Of the data and of the user's own code that kept records are of."""
     versions = next((record.spec.get("versions") for record in kept.records), None)
-    return versions if isinstance(versions, Mapping) else {}
-
-
-def _identity(spec: Mapping[str, object]) -> str:
-    """The key of a run, whatever version of ours made it.
-
-    >>> one = {"seed": 1, "versions": {"landscope": "0.1.0", "data": "a"}, "measuring": {"tempered": None}}
-    >>> _identity(one) == _identity({"seed": 1, "versions": {"landscope": "0.2.0", "data": "a"}, "measuring": {}})
-    True
-    """
-    plain = _without_nulls(to_plain(spec))
-    assert isinstance(plain, dict), "a spec is a mapping"
-    versions = plain.get("versions")
-    if isinstance(versions, dict):
-        plain["versions"] = {name: value for name, value in versions.items() if name != "landscope"}
-    return run_key(plain)
-
-
-def _without_nulls(value: Plain) -> Plain:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+    found = versions if isinstance(versions, Mapping) else {}
+    return {name: version for name, version in found.items() if name != "landscope"}

@@ -1,10 +1,10 @@
-"""One spelling for each spec, and the name of a run made from it.
+"""One spelling for each plain value, and a name made from it.
 
-A run's key is the beginning of the SHA-256 of its spec in canonical JSON: keys sorted, no spaces, ASCII only, floats by
-`repr` (the shortest digits that give the same float), strings in Unicode's composed form (NFC). The order of keys, tuples or
-lists, and how an accent was typed do not matter. Everything else does: 1 and 1.0 are two specs, as are 1 and true, because
-a function may treat them differently and a stored result must never be handed to a question that was not asked. (Whoever
-reads a file brings numbers to the types of the fields first, so `lr: 1` and `lr: 1.0` meet before they come here.)
+Canonical JSON: keys sorted, no spaces, ASCII only, floats by `repr` (the shortest digits that give the same float), strings in
+Unicode's composed form (NFC). The order of keys, tuples or lists, and how an accent was typed do not matter. Everything else
+does: 1 and 1.0 are two values, as are 1 and true, because a function may treat them differently and a stored result must never
+be handed to a question that was not asked. (Whoever reads a file brings numbers to the types of the fields first, so `lr: 1` and
+`lr: 1.0` meet before they come here.)
 """
 
 from __future__ import annotations
@@ -13,25 +13,22 @@ import hashlib
 import json
 import math
 import unicodedata
-from collections.abc import Mapping
 
 from landscope.core.errors import SpecError
 from landscope.core.schema import Plain, to_plain
 
-__all__ = ["canonical_json", "canonical_text", "run_key", "strict"]
+__all__ = ["canonical_json", "canonical_text", "strict", "text_key"]
 
 KEY_DIGITS = 16
 
 
-def run_key(spec: Mapping[str, object]) -> str:
-    """The name of the run that a spec describes: 16 hexadecimal digits.
+def text_key(text: str) -> str:
+    """The beginning of a text's SHA-256: 16 hexadecimal digits. Among a million texts, two share a key with probability 3e-8.
 
-    Among a million runs, two share a key with probability 3e-8; the store notices it.
-
-    >>> run_key({"seed": 3, "lr": 0.1}) == run_key({"lr": 1e-1, "seed": 3}) != run_key({"lr": 0.1, "seed": 3.0})
-    True
+    >>> text_key("a")
+    'ca978112ca1bbdca'
     """
-    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()[:KEY_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 def canonical_json(value: object) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
-from landscope.core.importing import import_function, is_import
+from landscope.core.importing import import_function, is_import, public_names
 from landscope.core.limits import MOST_RUNS
 from landscope.core.schema import MismatchError, Path, Plain, conform, located, to_plain
 from landscope.models import MODELS
@@ -42,7 +42,7 @@ class RunSpec:
     axes: Mapping[str, Plain]
     seed: int
     plain: Mapping[str, Plain]
-    """What its key is made of: everything that decides the numbers, and nothing else."""
+    """Everything that decides the numbers, and nothing else, with public names of functions: what its key is made of."""
     training: TrainingSpec | None = None
 
 
@@ -100,10 +100,11 @@ def runs_of(
 ) -> list[RunSpec]:
     """Every run of the study, checked; one error names every mistake with its place in the file.
 
-    `versions` (of the code and of the data) become part of every run's key. With `imports` the networks and measures of the
-    user's own are imported, to check that they are there; without, nothing that the spec names is run.
+    `versions` (of the data and of the user's own code) become part of every run's key. With `imports` the networks and measures
+    of the user's own are imported, to check that they are there; without, nothing that the spec names is run.
     """
-    common: dict[str, Plain] = {"measuring": to_plain(study.measuring), "versions": dict(versions or {})}
+    measuring = public_names(to_plain(study.measuring))
+    common: dict[str, Plain] = {"measuring": measuring, "versions": public_names(dict(versions or {}))}
     problems = {located(path, text, place): None for path, text in _unmeasured(study, imports)}
     if study.checkpoints is not None:
         if problems:
@@ -210,7 +211,7 @@ def _training_run(
         condition=" · ".join(level.name for level in chosen.values()) or "all",
         axes={axis: level.name if level.value is None else level.value for axis, level in chosen.items()},
         seed=seed,
-        plain={"training": to_plain(training), **common, "figures": seed == study.seed_numbers[0]},
+        plain={"training": public_names(to_plain(training)), **common, "figures": seed == study.seed_numbers[0]},
         training=training,
     )
 
@@ -263,7 +264,7 @@ def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain]) -> Iterator[
     names = [FilePath(file).stem for file in taken.files]
     for file, name in zip(taken.files, names, strict=True):
         label = name if names.count(name) == 1 else file
-        source = to_plain(replace(taken, files=(file,)))
+        source = public_names(to_plain(replace(taken, files=(file,))))
         yield RunSpec(
             condition=label, axes={"model": label}, seed=0, plain={"checkpoint": source, **common, "figures": True}
         )

@@ -19,6 +19,7 @@ from landscope.core.errors import ClaimError
 from landscope.core.schema import Plain, build, to_plain
 from landscope.studies import stopping
 from landscope.studies.canonical import canonical_json
+from landscope.studies.identity import POOL
 from landscope.studies.run_folder import RunFolder
 from landscope.training.pool import train_pool
 from landscope.training.pool_members import NUMBERS, unsupported
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from landscope.studies.study import Study
 
 __all__ = ["POOL", "PoolSpec", "members_of", "pools_of", "train_together"]
-
-POOL = "pool"
-"""The key by which the spec of a pool is told from that of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The directory of one run, as the process that works on it sees it.
 
     runs/3f2a90c1d4e5b678/
-      spec.json            what is to be done; its hash is the name of the folder
+      spec.json            what is to be done; its hash is the name of the folder (see `identity`)
       attempts/0001.json   who tried, since when, how it ended (see `locks`)
       state/               checkpoints, removed when the run is done
       history.json, weights/*.safetensors, log.txt, …
@@ -39,8 +39,9 @@ from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import OBJECT, checked
 from landscope.core.schema import Plain
 from landscope.studies import locks
-from landscope.studies.canonical import run_key, strict
+from landscope.studies.canonical import strict
 from landscope.studies.durable import is_full, store_errors, sweep, write_whole, writing
+from landscope.studies.identity import legacy_keys, run_key
 from landscope.studies.owners import Owner
 
 __all__ = ["RunFolder"]
@@ -74,7 +75,7 @@ class RunFolder:
         """What is to be done."""
         try:
             spec = checked(parse_json(self.path("spec.json").read_bytes()), "a spec", {})
-            if run_key(spec) != self.key:
+            if self.key != run_key(spec) and self.key not in legacy_keys(spec):
                 raise ValueError("it does not give the key that its folder is named for")
         except (OSError, ValueError) as error:
             raise StoreError(

@@ -21,8 +21,9 @@ from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import WHOLE, checked
 from landscope.core.schema import Plain
 from landscope.studies import locks
-from landscope.studies.canonical import canonical_json, canonical_text, run_key, strict
+from landscope.studies.canonical import canonical_json, strict
 from landscope.studies.durable import store_errors, write_whole
+from landscope.studies.identity import canonical, legacy_keys, run_key
 from landscope.studies.owners import Owner
 from landscope.studies.run_folder import RunFolder
 
@@ -83,18 +84,36 @@ class Store:
         self.stale_after = stale_after
         self._runs = self.root / "runs"
         self._seen = False
+        self._names: frozenset[str] | None = None
         self._check_format()
 
     def add(self, spec: Mapping[str, object]) -> RunFolder:
         """The run of a spec, waiting if it is new."""
-        run = RunFolder(self._runs / run_key(spec), self.stale_after)
+        run = RunFolder(self._runs / self.key(spec), self.stale_after)
         path = run.path("spec.json")
-        if not self._same(run.key, spec, path.read_bytes() if path.exists() else b""):
+        if not self._same(spec, path.read_bytes() if path.exists() else b""):
             if not (self.root / "store.json").exists():
                 write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
             write_whole(path, content, flush=False)  # whoever comes again brings it again
         return run
+
+    def key(self, spec: Mapping[str, object]) -> str:
+        """The key of the run of a spec in this store: what an older version made keeps the name that it had there."""
+        key = run_key(spec)
+        if not (names := self._first_names()) or key in names:
+            return key
+        former = [old for old in legacy_keys(spec) if old in names]
+        if not former or (self._runs / key / "spec.json").exists():
+            return key
+        return next((old for old in former if (self._runs / old / "record.json").exists()), former[0])
+
+    def _first_names(self) -> frozenset[str]:
+        """The folders that were here at the first question: only what comes later is new."""
+        if self._names is None:
+            with store_errors(self._runs):
+                self._names = frozenset(os.listdir(self._runs) if self._runs.exists() else ())
+        return self._names
 
     def check_there(self) -> None:
         """Raise `StoreGoneError` if the folder was there before and is not any more; other troubles of a disk may pass."""
@@ -164,16 +183,16 @@ class Store:
                 "Take another folder, or the version of landscope that wrote it"
             )
 
-    def _same(self, key: str, spec: Mapping[str, object], there: bytes) -> bool:
+    def _same(self, spec: Mapping[str, object], there: bytes) -> bool:
         try:
             other = parse_json(there)
         except ValueError:
             return False  # none, or torn by a disk: it is written anew
         if not isinstance(other, dict):
             return False
-        if canonical_text(other) == canonical_json(spec):
+        if canonical_json(canonical(other)) == canonical_json(canonical(spec)):
             return True
-        if run_key(other) == key:
+        if run_key(other) == (key := run_key(spec)):
             raise StoreError(f"two different specs have the key {key}; add any field (a comment) to one of them")
         return False
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 from landscope.core.documents import read_document
 from landscope.core.errors import DamagedFileError, DataFileError, SpecError
-from landscope.core.importing import is_import, source_version
+from landscope.core.importing import is_import, public_name, source_version
 from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import OBJECT, TEXT, checked
 from landscope.core.schema import Path, Plain, build, to_plain
 from landscope.data import status as data_status
-from landscope.studies.canonical import run_key
 from landscope.studies.consistency import with_consistency
 from landscope.studies.durable import write_whole
 from landscope.studies.executors.base import Job, Resources
@@ -69,7 +68,7 @@ class Progress:
 
 
 class Study:
-    """A spec, its runs by key, and the store that holds them; without `imports`, nothing that the spec names is run.
+    """A spec, its runs by their keys in the store that holds them; without `imports`, nothing that the spec names is run.
 
     >>> import tempfile
     >>> spec = {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}, "seeds": 2}
@@ -91,7 +90,7 @@ class Study:
         self.spec = spec
         self.store = Store(FilePath(root))
         self.versions = dict(_versions(spec, place, imports) if versions is None else versions)
-        self.runs = {run_key(run.plain): run for run in runs_of(spec, place, self.versions, imports=imports)}
+        self.runs = {self.store.key(run.plain): run for run in runs_of(spec, place, self.versions, imports=imports)}
 
     @classmethod
     def of(
@@ -141,7 +140,7 @@ class Study:
         if specs:
             for run in self.runs.values():  # members are handed their training, so they must be there
                 self.store.add(run.plain)
-        return [Job.of(spec, resources) for spec in specs]
+        return [Job(self.store.key(spec), spec, resources) for spec in specs]
 
     def statuses(self, keys: Collection[str] | None = None) -> dict[str, RunStatus]:
         """Where each run of this study, or some of them, stands; those that the store does not know yet are waiting."""
@@ -195,17 +194,15 @@ class Study:
 
 
 def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool) -> dict[str, Plain]:
-    """Versions of code and data, which are part of every run's key; data that is missing is reported now."""
-    import landscope
-
+    """Versions of the data and of the user's own code, part of every run's key; data that is missing is reported now."""
     taken = spec.checkpoints
     named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
-    versions: dict[str, Plain] = {"landscope": landscope.__version__, "data": _data_version(named, place, imports)}
+    versions: dict[str, Plain] = {"data": _data_version(named, place, imports)}
     if others := sorted({name for name in _named(spec.axes, "data") if name != named.name}):
         versions["data on axes"] = [_data_version(DataSpec(name=name), place, imports) for name in others]
     written: object = {"model": taken.model.name} if taken is not None else (spec.training, spec.axes)
     for what, names in {"networks": _named(written, "model"), "measures": _measures(spec)}.items():
-        own = sorted({name for name in names if is_import(name)})
+        own = sorted({public_name(name) for name in names if is_import(name)})
         with suppress(SpecError):  # one that cannot be imported is reported with the runs, by the line it stands on
             versions |= {what: [source_version(name, imports=imports) for name in own]} if own else {}
     return versions

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from landscope.core.errors import SpecError
+from landscope.core.importing import public_names
 from landscope.core.json_text import parse_json
-from landscope.core.schema import Plain, to_plain
+from landscope.core.schema import Plain, build, to_plain
 from landscope.training.checkpoint import write_json
 from landscope.training.result import SPEC, forget_result
 from landscope.training.spec import TrainingSpec
@@ -27,7 +29,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
             there = parse_json((path / SPEC).read_bytes(), finite=False)
         except (OSError, ValueError) as error:
             raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
-        if differ := list(differences(there, own)):
+        if differ := list(differences(_as_today(there), public_names(own))):
             raise SpecError(
                 f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or begin anew with resume=False"
             )
@@ -37,6 +39,13 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
             forget_result(path)
         write_json(path / SPEC, own)
     return path
+
+
+def _as_today(there: Plain) -> Plain:
+    """A spec as it is written today: with fields that came later at their defaults, and with public names."""
+    with suppress(SpecError):  # what cannot be read is compared as it stands
+        there = to_plain(build(TrainingSpec, there))
+    return public_names(there)
 
 
 def differences(there: Plain, here: Plain, key: str = "") -> Iterator[str]:

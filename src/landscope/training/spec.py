@@ -208,8 +208,6 @@ class TrainingSpec:
     0.05
     """
 
-    LATER: ClassVar[tuple[str, ...]] = ("evaluate_every", "compile")
-
     model: ModelSpec
     data: DataSpec = field(default_factory=DataSpec)
     loss: str | None = None

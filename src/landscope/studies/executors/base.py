@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
 from landscope.core.errors import RunFailedError
 from landscope.core.schema import Plain
-from landscope.studies.canonical import run_key
+from landscope.studies.identity import run_key
 from landscope.studies.store import RunState, Store
 
 __all__ = ["Event", "Executor", "Job", "OnEvent", "Resources", "Summary", "ignore", "to_do"]
@@ -93,7 +93,7 @@ def to_do(
     store: Store, jobs: Sequence[Job], summary: Summary, on_event: OnEvent, *, retry_failed: bool
 ) -> dict[str, Job]:
     """The jobs left to do, by key, each entered into the store. Those done, or failed and not to be retried, are told of."""
-    left = {store.add(job.spec).key: job for job in jobs}
+    left = {(key := store.add(job.spec).key): replace(job, key=key) for job in jobs}
     for status in store.statuses(list(left)):
         if status.state is RunState.DONE:
             if status.outcome != "done":
