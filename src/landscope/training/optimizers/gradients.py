@@ -55,7 +55,7 @@ class Noted:
 class Adding:
     """Watches backward passes until `close`: do they add to gradients that are there now, or were they cleared first?
 
-    Only what is accumulated counts: `torch.autograd.grad` adds to nothing.
+    `torch.autograd.grad` adds to nothing, but its caller may: a gradient that became the sum, bit for bit, counts.
 
     >>> w = torch.ones(1, requires_grad=True)
     >>> w.grad = torch.ones(1)
@@ -69,6 +69,8 @@ class Adding:
         self._held = [param for param in params if param.grad is not None and param.requires_grad]
         self._noted = {id(param): Noted([param]) for param in self._held}
         """The gradients that were there, or the sums that began with them."""
+        self._sums: dict[int, Tensor] = {}
+        """What they would be, had the last gradient that was computed been added."""
         self._found: dict[int, bool] = {}
         self._added: set[int] = set()
         self._hooks = [
@@ -83,6 +85,8 @@ class Adding:
     @property
     def added(self) -> bool:
         """Whether a parameter's gradient is a sum with the one that was there."""
+        for param in self._held:
+            self._add_by_hand(param)
         return any(id(param) in self._added and self._remains(param) for param in self._held)
 
     @property
@@ -96,17 +100,31 @@ class Adding:
         grad, noted = param.grad, self._noted.get(id(param))
         return grad is not None and noted is not None and noted.knows(grad) and (noted.holds(grad) or filled([grad]))
 
-    def _before(self, param: Tensor, _: Tensor) -> None:
+    def _before(self, param: Tensor, grad: Tensor) -> None:
         """Called with a gradient that may be about to be added to the parameter's."""
+        self._add_by_hand(param)
         self._found[id(param)] = self._remains(param)
+        if self._found[id(param)] and param.grad is not None and param.grad.layout == grad.layout == torch.strided:
+            total = param.grad.detach() + grad.detach()
+            if not torch.equal(total, grad):
+                self._sums[id(param)] = total
 
     def _after(self, param: Tensor) -> None:
         """Called when it was."""
+        self._sums.pop(id(param), None)
         if self._found[id(param)]:
-            self._noted[id(param)] = Noted([param])
-            self._added.add(id(param))
+            self._add(param)
         else:
             self._noted.pop(id(param), None)
+
+    def _add_by_hand(self, param: Tensor) -> None:
+        total = self._sums.pop(id(param), None)
+        if total is not None and param.grad is not None and torch.equal(param.grad, total):
+            self._add(param)
+
+    def _add(self, param: Tensor) -> None:
+        self._noted[id(param)] = Noted([param])
+        self._added.add(id(param))
 
     def close(self) -> None:
         """Stop watching."""
