@@ -78,14 +78,6 @@ def as_davda54_zeroing(sam: SAM, model: nn.Module, loss: Loss) -> Tensor:
     return value
 
 
-def as_davda54_clipping(sam: SAM, model: nn.Module, loss: Loss) -> Tensor:
-    loss().backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    value = sam.step(not_clearing(loss))
-    sam.zero_grad()
-    return value
-
-
 def as_pytorch_optimizer(sam: SAM, model: nn.Module, loss: Loss) -> Tensor:
     sam.zero_grad()
     closure = clearing(loss, sam.zero_grad)
@@ -154,7 +146,6 @@ IDIOMS = {
         cleared_by_nobody,
         as_davda54,
         as_davda54_zeroing,
-        as_davda54_clipping,
         as_pytorch_optimizer,
         after_something_else,
         after_something_else_zeroing,

@@ -2,7 +2,8 @@
 
 Sharpness-aware steps use two gradients, each of one point only. Closures come in two kinds, those that begin with `zero_grad`
 and those that leave clearing to others, and may find gradients that somebody computed before. PyTorch counts how often a
-tensor was written to, so whether a gradient is still the one that was seen before needs no copy and no waiting for a device.
+tensor was written to, so whether a gradient is still the one that was seen before needs no copy and no waiting for a device;
+only where it was written to are its entries looked at.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-__all__ = ["Adding", "Noted", "Slots", "empty_slots", "filled", "same_direction"]
+__all__ = ["Adding", "Noted", "Slots", "empty_slots", "filled", "same_gradients"]
 
 Slots = list[Tensor | None]
 """The gradients of some parameters, in their order."""
 
-SAME = 1e-2
-"""How far apart two unit vectors are called one. The same pass again in another order of summation differs by less than a
-rounding to bfloat16 (2⁻⁸), gradients of different samples by their noise."""
+ROUNDINGS = 64
+"""How many roundings of their type two gradients may be apart, relative to their length, and still be called the same. The same
+pass again has the same bits, or those of another order of summation; other samples are further away by their noise."""
 
 
 class Noted:
@@ -44,14 +45,17 @@ class Noted:
 
     def holds(self, grad: Tensor | None) -> bool:
         """Whether this is a gradient that was noted, untouched."""
-        if grad is None or id(grad) not in self._seen:
-            return False
-        alive, version = self._seen[id(grad)]
-        return alive() is grad and version == grad._version
+        return grad is not None and self.knows(grad) and self._seen[id(grad)][1] == grad._version
+
+    def knows(self, grad: Tensor) -> bool:
+        """Whether this is a gradient that was noted, written to since or not."""
+        return id(grad) in self._seen and self._seen[id(grad)][0]() is grad
 
 
 class Adding:
-    """Watches the next backward pass until `close`: does it add to gradients that are there now, or were they cleared first?
+    """Watches backward passes until `close`: do they add to gradients that are there now, or were they cleared first?
+
+    `torch.autograd.grad` adds to nothing, but its caller may: a gradient that became the sum, bit for bit, counts.
 
     >>> w = torch.ones(1, requires_grad=True)
     >>> w.grad = torch.ones(1)
@@ -62,20 +66,65 @@ class Adding:
     """
 
     def __init__(self, params: Iterable[Tensor]) -> None:
-        self.added = self.cleared = False
-        held = [param for param in params if param.grad is not None and param.requires_grad]
-        noted = Noted(held)
-        self._unseen = {id(param) for param in held}
-        self._hooks = [param.register_hook(partial(self._look, param, noted)) for param in held]
+        self._held = [param for param in params if param.grad is not None and param.requires_grad]
+        self._noted = {id(param): Noted([param]) for param in self._held}
+        """The gradients that were there, or the sums that began with them."""
+        self._sums: dict[int, Tensor] = {}
+        """What they would be, had the last gradient that was computed been added."""
+        self._found: dict[int, bool] = {}
+        self._added: set[int] = set()
+        self._hooks = [
+            hook
+            for param in self._held
+            for hook in (
+                param.register_hook(partial(self._before, param)),
+                param.register_post_accumulate_grad_hook(self._after),
+            )
+        ]
 
-    def _look(self, param: Tensor, noted: Noted, _: Tensor) -> None:
-        """Called just before a gradient is added to the parameter's."""
-        if id(param) in self._unseen:
-            self._unseen.discard(id(param))
-            if noted.holds(param.grad):
-                self.added = True
-            else:
-                self.cleared = True
+    @property
+    def added(self) -> bool:
+        """Whether a parameter's gradient is a sum with the one that was there."""
+        for param in self._held:
+            self._add_by_hand(param)
+        return any(id(param) in self._added and self._remains(param) for param in self._held)
+
+    @property
+    def cleared(self) -> bool:
+        """Whether every gradient that was there was cleared: before the passes that reach it, or for good."""
+        watched = [(param.grad, self._noted[id(param)]) for param in self._held if id(param) in self._noted]
+        return not any(noted.holds(grad) or filled([grad]) for grad, noted in watched)
+
+    def _remains(self, param: Tensor) -> bool:
+        """Whether the parameter's gradient is the one that was there, or a sum with it; written to, but not with zeros."""
+        grad, noted = param.grad, self._noted.get(id(param))
+        return grad is not None and noted is not None and noted.knows(grad) and (noted.holds(grad) or filled([grad]))
+
+    def _before(self, param: Tensor, grad: Tensor) -> None:
+        """Called with a gradient that may be about to be added to the parameter's."""
+        self._add_by_hand(param)
+        self._found[id(param)] = self._remains(param)
+        if self._found[id(param)] and param.grad is not None and param.grad.layout == grad.layout == torch.strided:
+            total = param.grad.detach() + grad.detach()
+            if not torch.equal(total, grad):
+                self._sums[id(param)] = total
+
+    def _after(self, param: Tensor) -> None:
+        """Called when it was."""
+        self._sums.pop(id(param), None)
+        if self._found[id(param)]:
+            self._add(param)
+        else:
+            self._noted.pop(id(param), None)
+
+    def _add_by_hand(self, param: Tensor) -> None:
+        total = self._sums.pop(id(param), None)
+        if total is not None and param.grad is not None and torch.equal(param.grad, total):
+            self._add(param)
+
+    def _add(self, param: Tensor) -> None:
+        self._noted[id(param)] = Noted([param])
+        self._added.add(id(param))
 
     def close(self) -> None:
         """Stop watching."""
@@ -117,25 +166,28 @@ def filled(grads: Sequence[Tensor | None]) -> bool:
     return bool(counts) and bool(torch.stack([count.to(counts[0].device) for count in counts]).any())
 
 
-def same_direction(first: Sequence[Tensor | None], second: Sequence[Tensor | None]) -> bool:
-    """Whether one is a positive multiple of the other, as clipping and scaling make them; None is zero.
+def same_gradients(first: Sequence[Tensor | None], second: Sequence[Tensor | None]) -> bool:
+    """Whether the two are equal up to the rounding of their types, or float32's where that is coarser; None is zero.
 
-    >>> same_direction([torch.ones(2), None], [torch.full((2,), 3.0), torch.zeros(1)]), same_direction([torch.ones(1)], [None])
+    >>> same_gradients([torch.ones(2), None], [torch.ones(2), torch.zeros(1)]), same_gradients([torch.ones(1)], [None])
     (True, False)
     """
-    lengths = [_length(grads) for grads in (first, second)]
-    if not all(math.isfinite(length) and length > 0 for length in lengths):
-        return False
-    return _length([_difference(a, b, lengths) for a, b in zip(first, second, strict=True)]) <= SAME
+    differences = [_roundings(a, b) for a, b in zip(first, second, strict=True)]
+    return _length(differences) <= ROUNDINGS * min(_length(first), _length(second)) < math.inf
 
 
-def _difference(first: Tensor | None, second: Tensor | None, lengths: Sequence[float]) -> Tensor | None:
-    units = [
-        grad.to(torch.promote_types(grad.dtype, torch.float64)) * (sign / length)
-        for grad, length, sign in zip((first, second), lengths, (1, -1), strict=True)
+def _roundings(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """The difference, in units of the type's rounding.
+
+    Half precision would round away how gradients of large micro-batches differ, so almost all of its bits have to agree.
+    """
+    terms = [
+        sign * grad.to(torch.promote_types(grad.dtype, torch.float64))
+        for grad, sign in ((first, 1), (second, -1))
         if grad is not None
     ]
-    return sum(units[1:], start=units[0]) if units else None
+    rounding = min(torch.finfo(grad.dtype).eps for grad in (first, second, torch.empty(0)) if grad is not None)
+    return sum(terms[1:], start=terms[0]) / rounding if terms else None
 
 
 def _length(grads: Sequence[Tensor | None]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -9,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import get_total_norm
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from landscope.core.errors import StepOrderError
 
-__all__ = ["accumulate_gradients", "unscaled_since", "without_averaging"]
+__all__ = ["accumulate_gradients", "clip_gradients", "shares", "unscaled_since", "without_averaging"]
 
 
 def accumulate_gradients(
@@ -53,6 +54,29 @@ def accumulate_gradients(
 
 def _told(loss: object) -> str:
     return "a tensor without a graph" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+
+
+def shares(count: int, sizes: Sequence[float] | None) -> list[float]:
+    """What each of `count` micro-batches weighs: its part of the sum of `sizes`, which are equal if not given.
+
+    >>> shares(2, [1, 3]), shares(2, None)
+    ([0.25, 0.75], [0.5, 0.5])
+    """
+    weights = [1.0] * count if sizes is None else [float(size) for size in sizes]
+    total = sum(weights)
+    if not count or len(weights) != count or min(weights) < 0 or total == 0 or not math.isfinite(total):
+        raise ValueError(
+            f"expected one closure per micro-batch and as many sizes, finite, not negative and not all 0; got {count} "
+            f"closures and sizes {weights}. Pass the number of samples in each micro-batch."
+        )
+    return [weight / total for weight in weights]
+
+
+def clip_gradients(params: Sequence[Tensor], max_norm: float) -> None:
+    """Shorten the gradients, all together, to a length of at most `max_norm`."""
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm must be a number of at least 0, got {max_norm}; leave it out for no clipping")
+    clip_grad_norm_(params, max_norm)
 
 
 def unscaled_since(scaler: GradScaler, optimizer: Optimizer, first: Tensor) -> bool:

@@ -16,8 +16,8 @@ With a closure, as any optimizer of torch that looks twice:
     loss = optimizer.step(closure, max_norm=1.0)
 
 The closure is called at w and at w + ε and need not clear gradients. A backward pass on the same batch before `step`, as other
-implementations want it, costs time and changes nothing. Gradients of other micro-batches that the closure would add to are
-refused: they would be needed at w + ε too.
+implementations want it, costs time and changes nothing. Other gradients that the closure would add to are refused: those of
+other micro-batches would be needed at w + ε too, and a pass that was clipped since looks like them.
 
 By hand. Gradients may be accumulated over micro-batches, the same ones before each of the two steps; what must happen to the
 gradient that the base optimizer sees (clipping, noise) happens just before `second_step`:
@@ -48,7 +48,6 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
-from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
@@ -56,8 +55,14 @@ from landscope.core.errors import StepOrderError
 from landscope.training.optimizers.around import Around
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
 from landscope.training.optimizers.calls import first_call, owners, runs_compiled
-from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_direction
-from landscope.training.optimizers.passes import accumulate_gradients, unscaled_since, without_averaging
+from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_gradients
+from landscope.training.optimizers.passes import (
+    accumulate_gradients,
+    clip_gradients,
+    shares,
+    unscaled_since,
+    without_averaging,
+)
 from landscope.training.optimizers.statistics import frozen_statistics, repeated_statistics
 
 __all__ = ["SAM"]
@@ -247,17 +252,11 @@ class SAM(Around):
         there is one, is updated. If `model` is a `DistributedDataParallel`, each process has its own micro-batches and
         perturbations, and gradients are averaged once, in the last backward pass.
         """
-        weights = [1.0] * len(closures) if sizes is None else [float(size) for size in sizes]
-        if not closures or len(weights) != len(closures) or min(weights) < 0 or sum(weights) == 0:
-            raise ValueError(
-                f"expected one closure per micro-batch and as many sizes, not negative and not all 0; got {len(closures)} "
-                f"closures and sizes {weights}"
-            )
         params = self._params()
         losses: list[Tensor] = []
+        weights = shares(len(closures), sizes)
         self.zero_grad()
-        for closure, weight in zip(closures, weights, strict=True):
-            share = weight / sum(weights)
+        for closure, share in zip(closures, weights, strict=True):
             sum_so_far = [param.grad for param in params]
             self.zero_grad()
             with without_averaging(model), self._looking_for_layers(model):
@@ -299,8 +298,8 @@ class SAM(Around):
     def _evaluate_here(self, closure: Callable[[], LossT], model: nn.Module | None) -> LossT:
         """The closure at w, its gradients alone: not those of the last step, nor those that somebody computed since.
 
-        The latter may be dropped if the closure clears them itself, or computes the same: that is a first backward pass on the
-        same batch, which moved the running statistics too.
+        The latter may be dropped if the closure clears all of them itself, or computes the same: that is a first backward pass
+        on the same batch, which moved the running statistics too.
         """
         params, left = self._params(), self._left or Noted()
         before = [None if left.holds(param.grad) else param.grad for param in params]
@@ -310,13 +309,13 @@ class SAM(Around):
         if model is None and self._owners is None:
             self._owners = nn.ModuleList(owners(params))
         with repeated_statistics(self._known(model)) as put_back, empty_slots(params):
-            adding = Adding(params)
+            adding = Adding(param for param, grad in zip(params, before, strict=True) if filled([grad]))
             try:
                 with torch.enable_grad():
                     loss = closure()
             finally:
                 adding.close()
-        if same_direction(before, [param.grad for param in params]):
+        if same_gradients(before, [param.grad for param in params]):
             put_back()
         elif not adding.cleared:
             put_back()
@@ -329,7 +328,8 @@ class SAM(Around):
                 "micro-batches, or use micro_batch_step, or larger batches without accumulation. If they are those of a "
                 "first backward pass on the same batch, with layers that draw random numbers: leave that pass out, for the "
                 "closure is called at both points, or call first_step(zero_grad=True), closure() and second_step(). If "
-                "they are of no use, call zero_grad() before step."
+                "that pass was clipped or unscaled: leave it out, and pass max_norm to step. If they are of no use, call "
+                "zero_grad() before step."
             )
         return loss
 
@@ -382,7 +382,7 @@ class SAM(Around):
         if max_norm is not None:
             if scaler is not None:
                 scaler.unscale_(self.base_optimizer)
-            clip_grad_norm_(self._params(), max_norm)
+            clip_gradients(self._params(), max_norm)
         if scaler is None:
             self.base_optimizer.step()
         else:
