@@ -3,7 +3,8 @@
 It must stay the same from pass to pass, its gradient must be that of the loss, and it must compute with its own tensors:
 what reads the user's would be a constant, and would change with training. For that a forward pass is watched on a few rows.
 No operation may read the storage of a tensor of the user's model, nor of a measured parameter of the copy where another
-value was put in for it: a closure, a list or a global name holds on to those.
+value was put in for it: a closure, a list or a global name holds on to those. A loss may read them as constants (a fixed
+reference under `no_grad`), but no gradient may lead there.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscope.core.admission import quantised_layers
-from landscope.core.batches import Batch, map_tensors, tensors_in
+from landscope.core.batches import Batch, tensors_in
 from landscope.core.errors import ModelError
-from landscope.core.first_derivatives import checked_gradient
+from landscope.core.first_derivatives import checked_gradient, graph_behind, reaches_the_loss
 from landscope.core.hooks import drop_idle_hooks
 from landscope.core.stillness import still
 
@@ -31,9 +32,12 @@ __all__ = ["guarded"]
 
 def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tuple[str, ...]:
     """Settle what is open at a new probe, and refuse a copy that is not what was given; notices about what was found."""
-    drop_idle_hooks(probe.module(""), lambda trial: probe.layout.arguments(_turned(probe.few, trial)))
+    if probe.loss.known:  # it reads outputs and targets, nothing that a hook may have kept
+        drop_idle_hooks(probe)
     with still(probe):
         settle()
+        if not probe.loss.known:
+            drop_idle_hooks(probe)
     check_isolated(probe, original, probe.few)
     notices = checked_gradient(probe, probe.few)
     if notices and (layers := quantised_layers(original)):
@@ -41,12 +45,14 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
             f"{notices[0]}, because {_listed(layers)} let no gradient through: they are quantised. Measure the model before "
             f"its quantisation, or only parameters that come after those layers: params=[…]."
         )
+    if len(notices) and not reaches_the_loss(probe):
+        raise ModelError(
+            f"the loss does not depend on any measured parameter ({_listed(probe.params)}): every derivative would be 0. A "
+            f"tensor that was computed from them earlier is used in their place (self.w = self.weight.view(…) in __init__, "
+            f"weights cached or merged for eval mode), or they belong to a part of the model that is not called. Compute such "
+            f"tensors in the forward pass, switch the cache off, or measure other parameters: params=…."
+        )
     return notices
-
-
-def _turned(batch: Batch, by: int) -> object:
-    """A batch with its rows in turned order, where it is made of rows."""
-    return map_tensors(lambda t: t.roll(by, 0) if t.dim() else t, batch.raw) if batch.divisible else batch.raw
 
 
 def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
@@ -62,8 +68,10 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
     with probe.measuring(), torch.no_grad():
         values = {name: value.clone() for name, value in probe.params.items()}
         outputs, by_model = _reading(lambda: probe.outputs(values, batch), watched)
-        measured = {place: name for place, name in watched.items() if name in probe.params}
-        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), measured)
+        frozen = {name for name, tensor in theirs.items() if not tensor.requires_grad}
+        unseen = {_place(theirs[name]): name for name in probe.params if name in frozen}  # no graph tells about these
+        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), {p: n for p, n in unseen.items() if p in watched})
+    by_loss += _differentiated(probe, original, batch)
     if by_model:
         raise ModelError(
             f"the forward pass reads {_listed(by_model)} past the module that holds it, so that a copy of the model still uses "
@@ -74,13 +82,38 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
         )
     if by_loss:
         raise ModelError(
-            f"the loss function reads {_listed(by_loss)} of your model directly. Landscope moves the parameters of a private "
-            f"copy, for which that is a constant: a penalty on weights would have no gradient. Return it from the model's "
-            f"forward pass together with the outputs, or leave it out."
+            f"the loss function reads {_listed(by_loss)} of your model directly, or something that was computed from it before. "
+            f"Landscope moves the parameters of a private copy, for which that is a constant: a penalty on weights would have "
+            f"no gradient. Return it from the model's forward pass together with the outputs, or leave it out; a fixed "
+            f"reference belongs under torch.no_grad()."
         )
 
 
-def _reading(function: Callable[[], Any], watched: Mapping[int, str]) -> tuple[Any, list[str]]:
+def _differentiated(probe: Probe, original: nn.Module, batch: Batch) -> list[str]:
+    """The measured parameters that the loss has a gradient for other than through the values that were put in for them."""
+    held = {name: p for name, p in probe.module("").named_parameters() if name in probe.params}
+    theirs = {name: p for name, p in original.named_parameters() if name in probe.params}
+    with probe.measuring():
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in probe.params.items()}
+        try:
+            for parameter in held.values():
+                parameter.requires_grad_()
+            loss = probe.loss_sum(leaves, batch)
+        except (
+            RuntimeError,
+            NotImplementedError,
+            TypeError,
+        ):  # it cannot be differentiated: what needs a gradient says so
+            return []
+        finally:
+            for parameter in held.values():
+                parameter.requires_grad_(False)
+    names = {id(parameter): name for tensors in (held, theirs) for name, parameter in tensors.items()}
+    found = {names.get(id(getattr(node, "variable", None))) for node in graph_behind(loss)}
+    return [name for name in probe.params if name in found]
+
+
+def _reading(function: Callable[[], Any], watched: Mapping[int | None, str]) -> tuple[Any, list[str]]:
     """What a function returns, and which of the watched tensors it reads."""
     mode = _Reads(watched)
     try:
@@ -94,14 +127,14 @@ def _reading(function: Callable[[], Any], watched: Mapping[int, str]) -> tuple[A
 class _Reads(TorchDispatchMode):
     """Notes which of the watched storages operations read."""
 
-    def __init__(self, watched: Mapping[int, str]) -> None:
+    def __init__(self, watched: Mapping[int | None, str]) -> None:
         super().__init__()
         self.watched, self.found = watched, list[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in pytree.tree_leaves((args, kwargs or {})):
             if isinstance(leaf, Tensor) and (place := _place(leaf)) in self.watched:
-                self.found.append(self.watched[place])  # type: ignore[index]
+                self.found.append(self.watched[place])
         return func(*args, **(kwargs or {}))
 
 

@@ -6,7 +6,6 @@ loss is reduced, whether it is the likelihood that it was declared, and whether 
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -14,11 +13,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from landscope.core.batches import TARGET_KEYS, Batch, map_tensors
-from landscope.core.checks import tensor_output
+from landscope.core.checks import check_loss_is_deterministic, tensor_output
 from landscope.core.errors import LabelRangeError, LossError
 from landscope.core.likelihoods import check_likelihood
 from landscope.core.losses import LOSSES, Loss, predictions
@@ -43,14 +42,14 @@ AGREE = 1e-3
 """Relative difference between our loss and the model's own that is not yet a different loss."""
 
 
-def settled(probe: Probe, loss: Loss, sample: Batch, samples: int, users: set[int]) -> Loss:
-    """The loss as the probe will use it.
-
-    `sample` is ready, `samples` how many are looked at in other places at once, `users` the ids of the user's own tensors.
-    """
-    loss = _with_own_tensors(probe, loss, users)
-    raw = _call(probe, sample)
+def settled(probe: Probe, loss: Loss, sample: Batch, samples: int) -> Loss:
+    """The loss as the probe will use it; `sample` is ready, `samples` how many are looked at in other places at once."""
+    raw = probe.call(probe.params, sample)
     loss = _taking(probe, loss, raw, sample)
+    if not loss.known:
+        at = probe.with_loss(loss)
+        outputs = at.outputs(at.params, sample)
+        check_loss_is_deterministic(loss, lambda: loss.function(outputs, at.second(sample)))
     if loss.of_classes:
         loss = _with_classes(probe, loss, raw, sample)
     elif loss.known and loss.weigh and predictions(loss, tensor_output(raw), probe.targets(sample)) == 1:
@@ -69,17 +68,11 @@ def settled(probe: Probe, loss: Loss, sample: Batch, samples: int, users: set[in
     return loss
 
 
-def _call(probe: Probe, batch: Batch) -> object:
-    args, kwargs = probe.layout.arguments(batch.raw)
-    return functional_call(probe.modules[""], dict(probe.params), args, kwargs)
-
-
 def _evaluation(probe: Probe) -> Callable[[Loss, Batch], Tensor]:
     def evaluate(loss: Loss, batch: Batch) -> Tensor:
         at = probe.with_loss(loss)
-        second = batch.raw if loss.takes == "batch" else at.targets(batch)
         try:
-            return loss.function(at.outputs(at.params, batch), second)
+            return loss.function(at.outputs(at.params, batch), at.second(batch))
         except RuntimeError as error:
             if "scalar type" not in str(error) and "dtype" not in str(error) and "same device" not in str(error):
                 raise
@@ -89,21 +82,6 @@ def _evaluation(probe: Probe) -> Callable[[Loss, Batch], Tensor]:
             ) from error
 
     return evaluate
-
-
-def _with_own_tensors(probe: Probe, loss: Loss, users: set[int]) -> Loss:
-    """A criterion that holds tensors (class weights) in a copy on the probe's device and in its precision.
-
-    One that holds the model's own parameters stays as it is, for the probe to refuse: a copy would be about other weights.
-    """
-    criterion = loss.function
-    if not isinstance(criterion, nn.Module):
-        return loss
-    held = [*criterion.parameters(), *criterion.buffers()]
-    strange = any(t.device != probe.device or (t.is_floating_point() and t.dtype != probe.dtype) for t in held)
-    if not strange or any(id(t) in users for t in held):
-        return loss
-    return replace(loss, function=copy.deepcopy(criterion).to(probe.device, probe.dtype))
 
 
 def _taking(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
