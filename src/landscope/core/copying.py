@@ -180,7 +180,7 @@ class _Rebinding:
             return type(value)(map(self.bound, value))
         if isinstance(value, tuple):
             return _tuple_like(value, [self.bound(item) for item in value])
-        made = self.made[id(value)] = object.__new__(type(value))
+        made = self.made[id(value)] = type(value).__new__(type(value))
         vars(made).update(self._items(vars(value)))
         return made
 
@@ -264,6 +264,10 @@ def _behind(value: Any) -> Iterator[Any]:
 def _can_be_made_anew(value: Any) -> bool:
     """Whether an object is its class and its attributes, nothing else."""
     kind = type(value)
+    if kind is types.SimpleNamespace:
+        return True
+    if kind is types.SimpleNamespace:
+        return True
     return (
         kind.__flags__ & (1 << 9) != 0  # a class written in Python
         and all(base is object or "__new__" not in vars(base) for base in kind.__mro__)

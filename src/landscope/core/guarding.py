@@ -67,10 +67,14 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
     }
     with probe.measuring(), torch.no_grad():
         values = {name: value.clone() for name, value in probe.params.items()}
+        before = _kept(probe.module(""))
         outputs, by_model = _reading(lambda: probe.outputs(values, batch), watched)
-        frozen = {name for name, tensor in theirs.items() if not tensor.requires_grad}
-        unseen = {_place(theirs[name]): name for name in probe.params if name in frozen}  # no graph tells about these
-        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), {p: n for p, n in unseen.items() if p in watched})
+        anew = {name for name, tensor in _kept(probe.module("")).items() if tensor is not before.get(name)}
+        # no graph tells about parameters without a gradient, nor always about what a forward pass kept
+        unseen = {name: theirs[name] for name in probe.params if name in theirs and not theirs[name].requires_grad}
+        unseen |= {name: tensor for name, tensor in _kept(original).items() if name in anew}
+        places = {place: name for name, tensor in unseen.items() if (place := _place(tensor)) and place not in given}
+        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), places)
     by_loss += _differentiated(probe, original, batch)
     if by_model:
         raise ModelError(
@@ -87,6 +91,16 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
             f"no gradient. Return it from the model's forward pass together with the outputs, or leave it out; a fixed "
             f"reference belongs under torch.no_grad()."
         )
+
+
+def _kept(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a model's layers keep as plain attributes, by name."""
+    return {
+        f"{name}.{key}" if name else key: value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, Tensor)
+    }
 
 
 def _differentiated(probe: Probe, original: nn.Module, batch: Batch) -> list[str]:
@@ -113,7 +127,7 @@ def _differentiated(probe: Probe, original: nn.Module, batch: Batch) -> list[str
     return [name for name in probe.params if name in found]
 
 
-def _reading(function: Callable[[], Any], watched: Mapping[int | None, str]) -> tuple[Any, list[str]]:
+def _reading(function: Callable[[], Any], watched: Mapping[int, str]) -> tuple[Any, list[str]]:
     """What a function returns, and which of the watched tensors it reads."""
     mode = _Reads(watched)
     try:
@@ -127,14 +141,14 @@ def _reading(function: Callable[[], Any], watched: Mapping[int | None, str]) -> 
 class _Reads(TorchDispatchMode):
     """Notes which of the watched storages operations read."""
 
-    def __init__(self, watched: Mapping[int | None, str]) -> None:
+    def __init__(self, watched: Mapping[int, str]) -> None:
         super().__init__()
         self.watched, self.found = watched, list[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in pytree.tree_leaves((args, kwargs or {})):
             if isinstance(leaf, Tensor) and (place := _place(leaf)) in self.watched:
-                self.found.append(self.watched[place])
+                self.found.append(self.watched[place])  # type: ignore[index]
         return func(*args, **(kwargs or {}))
 
 

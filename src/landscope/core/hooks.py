@@ -63,9 +63,8 @@ def _may_choose(hook: Any) -> bool:
 
     Such a hook may be idle on the data and act at other parameters.
     """
-    function = (
-        hook if isinstance(hook, (types.FunctionType, types.MethodType)) else getattr(type(hook), "__call__", hook)
-    )
+    plain = isinstance(hook, (types.FunctionType, types.MethodType))
+    function = hook if plain else type(hook).__dict__.get("__call__", hook)
     code = getattr(function, "__code__", None)
     if code is None or not _returns(code):
         return False
@@ -75,15 +74,13 @@ def _may_choose(hook: Any) -> bool:
 
 def _returns(code: types.CodeType) -> bool:
     """Whether a function may return something else than `None`."""
-    before = None
+    nothing = False
     for step in dis.get_instructions(code):
         if step.opname == "RETURN_CONST" and step.argval is not None:
             return True
-        if step.opname == "RETURN_VALUE" and not (
-            before is not None and before.opname == "LOAD_CONST" and before.argval is None
-        ):
+        if step.opname == "RETURN_VALUE" and (step.is_jump_target or not nothing):
             return True
-        before = step
+        nothing = step.opname == "LOAD_CONST" and step.argval is None
     return False
 
 
