@@ -173,14 +173,15 @@ class _Rebinding:
             made.update(self._items(value))
             return made
         if isinstance(value, list):
-            made = self.made[id(value)] = copy.copy(value)
-            made[:] = map(self.bound, value)
-            return made
+            items = self.made[id(value)] = copy.copy(value)
+            items[:] = map(self.bound, value)
+            return items
         if isinstance(value, (set, frozenset)):
             return type(value)(map(self.bound, value))
         if isinstance(value, tuple):
             return _tuple_like(value, [self.bound(item) for item in value])
-        made = self.made[id(value)] = type(value).__new__(type(value))
+        kind: Any = type(value)
+        made = self.made[id(value)] = kind.__new__(kind)
         vars(made).update(self._items(vars(value)))
         return made
 

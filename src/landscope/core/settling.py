@@ -49,7 +49,7 @@ def settled(probe: Probe, loss: Loss, sample: Batch, samples: int) -> Loss:
     if not loss.known:
         at = probe.with_loss(loss)
         outputs = at.outputs(at.params, sample)
-        check_loss_is_deterministic(loss, lambda: loss.function(outputs, at.second(sample)))
+        check_loss_is_deterministic(loss, lambda: _value(at, outputs, sample))
     if loss.of_classes:
         loss = _with_classes(probe, loss, raw, sample)
     elif loss.known and loss.weigh and predictions(loss, tensor_output(raw), probe.targets(sample)) == 1:
@@ -71,17 +71,22 @@ def settled(probe: Probe, loss: Loss, sample: Batch, samples: int) -> Loss:
 def _evaluation(probe: Probe) -> Callable[[Loss, Batch], Tensor]:
     def evaluate(loss: Loss, batch: Batch) -> Tensor:
         at = probe.with_loss(loss)
-        try:
-            return loss.function(at.outputs(at.params, batch), at.second(batch))
-        except RuntimeError as error:
-            if "scalar type" not in str(error) and "dtype" not in str(error) and "same device" not in str(error):
-                raise
-            raise LossError(
-                f"the loss {loss.name!r} cannot take outputs in {probe.dtype} on {probe.device}: {error}. Tensors inside the "
-                f"loss must follow its outputs: weight.to(outputs), or a criterion from torch.nn, which is moved by itself."
-            ) from error
+        return _value(at, at.outputs(at.params, batch), batch)
 
     return evaluate
+
+
+def _value(probe: Probe, outputs: object, batch: Batch) -> Tensor:
+    """What the loss function returns for some outputs."""
+    try:
+        return probe.loss.function(outputs, probe.second(batch))
+    except RuntimeError as error:
+        if "scalar type" not in str(error) and "dtype" not in str(error) and "same device" not in str(error):
+            raise
+        raise LossError(
+            f"the loss {probe.loss.name!r} cannot take outputs in {probe.dtype} on {probe.device}: {error}. Tensors inside the "
+            f"loss must follow its outputs: weight.to(outputs), or a criterion from torch.nn, which is moved by itself."
+        ) from error
 
 
 def _taking(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
