@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -126,6 +127,7 @@ CONDITIONAL = [
     clamps_elsewhere,
     Clamps(),
     Clamps().__call__,
+    functools.partial(clamps_when_large),
 ]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import landscope as ls
 from landscope import GGN, Hessian, Probe
+from landscope.measures.robustness import fgsm
 
 X, Y = torch.rand(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
 MEASURES = ["loss", "gradient_norm", "hessian_top_eigenvalue", "hessian_trace"]
@@ -87,8 +88,19 @@ def test_a_loss_that_writes_into_its_targets(takes: str) -> None:
     assert torch.equal(y, Y + 1)
 
 
-def test_robustness_of_a_network_that_writes_into_its_input() -> None:
+def test_an_attack_on_a_network_that_writes_into_its_input() -> None:
     x, (writes, plain) = X.clone(), IN_PLACE["sub"]
-    found = ls.measure(Probe(Writes(writes), (x, Y)), measures="accuracy")["accuracy"]
-    assert found.value == ls.measure(Probe(Writes(plain), (X, Y)), measures="accuracy")["accuracy"].value
+    found, expected = fgsm(Writes(writes), x, Y, eps=0.1), fgsm(Writes(plain), X, Y, eps=0.1)
     assert torch.equal(x, X)
+    assert torch.equal(found.inputs, expected.inputs)
+
+
+def test_a_search_for_the_worst_case_with_a_loss_that_writes() -> None:
+    def loss(z: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(z, y.sub_(1), reduction="none")
+
+    y, (writes, plain) = Y + 1, IN_PLACE["sub"]
+    found = ls.measure(Writes(writes), (X.clone(), y), "sam_sharpness", loss=loss)
+    expected = ls.measure(Writes(plain), (X, Y), "sam_sharpness")
+    assert [e.value for e in found.values()] == [e.value for e in expected.values()]
+    assert torch.equal(y, Y + 1)

@@ -52,9 +52,6 @@ def with_hidden_penalty(reduction: str = "mean") -> Probe:
     return Probe(Combined(net()), (X, Y), loss)
 
 
-# What a hook keeps for the loss
-
-
 @pytest.mark.parametrize("called", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_a_hook_that_feeds_the_loss(reduction: str, called: bool) -> None:
@@ -90,9 +87,6 @@ def test_a_hook_that_looks_only_is_dropped_under_a_loss_of_the_users_too() -> No
     before = len(calls)
     assert torch.isfinite(Hessian(probe) @ probe.vector()).all()
     assert len(calls) == before
-
-
-# What a forward pass keeps for the loss
 
 
 class Keeps(nn.Module):
@@ -173,6 +167,15 @@ def test_a_term_that_the_forward_pass_keeps(reader: str, called: str | None) -> 
     kept = getattr(model, "aux", None)
     check_same(Probe(model, (X, Y), READERS[reader](model)), with_hidden_penalty())
     assert getattr(model, "aux", None) is kept
+
+
+def test_what_the_loss_reads_besides_the_outputs_is_said() -> None:
+    model = Keeps()
+    probe = Probe(model, (X, Y), lambda z, y: F.cross_entropy(z, y) + model.aux)
+    assert probe.notices == (
+        "the loss reads something that the model computes besides its outputs: the GGN and the Fisher matrix leave that part out",
+    )
+    assert with_hidden_penalty().notices == Probe(model, (X, Y), kl_to_itself(model)).notices == ()
 
 
 def test_a_kept_term_at_an_edited_copy_is_that_copys() -> None:

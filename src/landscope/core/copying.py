@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from landscope.core.memory import available_bytes
 
-__all__ = ["copied", "copied_with", "reached"]
+__all__ = ["behind", "copied", "copied_with"]
 
 MOST_OBJECTS = 20_000
 """How far references are followed from one function: what lies further is not part of a forward pass."""
@@ -65,7 +65,7 @@ def copied_with(
                 memo.setdefault(id(value), value.detach().clone())
     twin = copy.deepcopy(model, memo)
     known = set(map(id, own))
-    for found in reached(loss):
+    for found in _reached(loss):
         if isinstance(found, nn.Module) and id(found) not in known:
             known.update(map(id, found.modules()))
             if _copy_too(found, memo):
@@ -208,7 +208,7 @@ class _Rebinding:
 
     def _reaches(self, value: Any) -> bool:
         """Whether a part of the original can be found behind a value."""
-        return any(id(found) in self.parts for found in reached(value))
+        return any(id(found) in self.parts for found in _reached(value))
 
 
 def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
@@ -222,13 +222,13 @@ def _attributes(value: Any) -> dict[Any, Any]:
     return getattr(value, "__dict__", None) or {}
 
 
-def reached(value: Any) -> Iterator[Any]:
+def _reached(value: Any) -> Iterator[Any]:
     """A value and what it refers to, directly or not, the nearest first; the first `MOST_OBJECTS` of it."""
     queue, seen = deque([value]), {id(value)}
     while queue:
         found = queue.popleft()
         yield found
-        for item in _behind(found):
+        for item in behind(found):
             if len(seen) >= MOST_OBJECTS:
                 break
             if id(item) not in seen:
@@ -236,7 +236,7 @@ def reached(value: Any) -> Iterator[Any]:
                 queue.append(item)
 
 
-def _behind(value: Any) -> Iterator[Any]:
+def behind(value: Any) -> Iterator[Any]:
     """What a value refers to directly, as far as a forward pass may use it."""
     if isinstance(value, types.FunctionType):
         for cell in value.__closure__ or ():

@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscope.core.admission import quantised_layers
-from landscope.core.batches import Batch, tensors_in
+from landscope.core.batches import Batch, map_tensors, tensors_in
+from landscope.core.checks import output_tensors
 from landscope.core.errors import ModelError
 from landscope.core.first_derivatives import checked_gradient, graph_behind, reaches_the_loss
 from landscope.core.hooks import drop_idle_hooks
@@ -45,12 +46,17 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
             f"{notices[0]}, because {_listed(layers)} let no gradient through: they are quantised. Measure the model before "
             f"its quantisation, or only parameters that come after those layers: params=[…]."
         )
-    if len(notices) and not reaches_the_loss(probe):
+    if notices and not reaches_the_loss(probe):
         raise ModelError(
             f"the loss does not depend on any measured parameter ({_listed(probe.params)}): every derivative would be 0. A "
             f"tensor that was computed from them earlier is used in their place (self.w = self.weight.view(…) in __init__, "
             f"weights cached or merged for eval mode), or they belong to a part of the model that is not called. Compute such "
             f"tensors in the forward pass, switch the cache off, or measure other parameters: params=…."
+        )
+    if not probe.loss.known and _reads_past_the_outputs(probe, probe.few):
+        notices += (
+            "the loss reads something that the model computes besides its outputs: the GGN and the Fisher matrix leave that "
+            "part out",
         )
     return notices
 
@@ -125,6 +131,23 @@ def _differentiated(probe: Probe, original: nn.Module, batch: Batch) -> list[str
     names = {id(parameter): name for tensors in (held, theirs) for name, parameter in tensors.items()}
     found = {names.get(id(getattr(node, "variable", None))) for node in graph_behind(loss)}
     return [name for name in probe.params if name in found]
+
+
+def _reads_past_the_outputs(probe: Probe, batch: Batch) -> bool:
+    """Whether the loss still depends on measured parameters where the outputs are constants."""
+    with probe.measuring():
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in probe.params.items()}
+        try:
+            outputs = map_tensors(torch.detach, probe.outputs(leaves, batch))
+            if any(
+                tensor.requires_grad for tensor in output_tensors(outputs)
+            ):  # in something that cannot be looked into
+                return False
+            loss = probe.loss_of(outputs, batch)
+        except (RuntimeError, NotImplementedError, TypeError):
+            return False
+    ours = set(map(id, leaves.values()))
+    return any(id(getattr(node, "variable", None)) in ours for node in graph_behind(loss))
 
 
 def _reading(function: Callable[[], Any], watched: Mapping[int, str]) -> tuple[Any, list[str]]:

@@ -9,6 +9,7 @@ they cannot change the loss, and what they make of its gradient is not its gradi
 from __future__ import annotations
 
 import dis
+import functools
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from landscope.core.batches import Batch, map_tensors, tensors_in
 from landscope.core.checks import output_tensors
-from landscope.core.copying import reached
+from landscope.core.copying import behind
 from landscope.core.seeding import generator, normal
 
 if TYPE_CHECKING:
@@ -63,13 +64,21 @@ def _may_choose(hook: Any) -> bool:
 
     Such a hook may be idle on the data and act at other parameters.
     """
+    while isinstance(hook, functools.partial):
+        hook = hook.func
     plain = isinstance(hook, (types.FunctionType, types.MethodType))
     function = hook if plain else type(hook).__dict__.get("__call__", hook)
-    code = getattr(function, "__code__", None)
-    if code is None or not _returns(code):
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, types.FunctionType) or not _returns(function.__code__):
         return False
-    used = (found.__code__ for found in reached(function) if isinstance(found, types.FunctionType))
-    return any(_returns(each) and _branches(each) for each in used)
+    used, seen = [function], {function}
+    for each in used:
+        if _returns(each.__code__) and _branches(each.__code__):
+            return True
+        fresh = {found for found in behind(each) if isinstance(found, types.FunctionType)} - seen
+        used += fresh
+        seen |= fresh
+    return False
 
 
 def _returns(code: types.CodeType) -> bool:
