@@ -132,6 +132,14 @@ def of_a_layer_through_the_parent(m: nn.Sequential) -> None:
     m[0].forward = lambda x: nn.functional.linear(x, m[0].weight, m[0].bias)
 
 
+STATE: dict[str, nn.Module] = {}
+
+
+def by_global_dictionary(m: nn.Module) -> None:
+    STATE["model"] = m
+    m.forward = lambda x: nn.Sequential.forward(STATE["model"], x)
+
+
 PATCHES = [
     by_lambda,
     by_global,
@@ -147,6 +155,7 @@ PATCHES = [
     by_recursion,
     by_compiling,
     by_container,
+    by_global_dictionary,
     by_weak_reference,
     of_a_layer,
     of_a_layer_through_the_parent,
@@ -224,19 +233,21 @@ class Listed(nn.Module):
         return x @ self.held[0].T
 
 
-STATE: dict[str, nn.Module] = {}
+class Slots:
+    """An object that is more than its attributes."""
+
+    __slots__ = ("model",)
 
 
-def through_a_global_dictionary() -> nn.Module:
-    model = STATE["model"] = net()
-    model.forward = lambda x: nn.Sequential.forward(STATE["model"], x)
+def through_slots() -> nn.Module:
+    model, slots = net(), Slots()
+    slots.model = model
+    model.forward = lambda x: nn.Sequential.forward(slots.model, x)
     return model
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize(
-    ("make", "named"), [(Listed, "weight"), (through_a_global_dictionary, r"0\.weight")], ids=["list", "global"]
-)
+@pytest.mark.parametrize(("make", "named"), [(Listed, "weight"), (through_slots, r"0\.weight")], ids=["list", "slots"])
 def test_what_cannot_be_rebound_is_refused(make: Callable[[], nn.Module], named: str, frozen: bool) -> None:
     model = make().requires_grad_(not frozen)
     with pytest.raises(errors.ModelError, match=f"reads {named}.* past the module"):

@@ -276,3 +276,73 @@ def test_kinks_ties_padding_and_rounding_are_not_refused(case: str, seed: int) -
     make, data, loss = RIGHT[case]
     torch.manual_seed(seed)
     assert Probe(make(), data, loss).n_samples == 20
+
+
+class View(nn.Module):
+    """Takes its weight out of a flat parameter once, when it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.flat = nn.Parameter(torch.randn(12))
+        self.w = self.flat.view(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w.T
+
+
+class Cached(nn.Linear):
+    """Keeps what it computed from its weights for eval mode."""
+
+    cached: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training or self.cached is None:
+            self.cached = 2 * self.weight.detach()
+        return x @ self.cached.T
+
+
+def cached() -> nn.Module:
+    model = Cached(4, 3)
+    model(X)
+    return model
+
+
+class Experts(nn.Module):
+    """Rows go through the first or the second expert."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        second = x[:, 0] > 2
+        if not second.any():
+            return self.experts[0](x)
+        return torch.where(second[:, None], self.experts[1](x), self.experts[0](x))
+
+
+@pytest.mark.parametrize("make", [View, cached])
+def test_parameters_of_which_none_reaches_the_loss(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(errors.ModelError, match="does not depend on any measured parameter.*__init__.*cache"):
+        Probe(make(), (X, Y))
+
+
+def test_a_loss_that_takes_nothing_of_the_outputs() -> None:
+    with pytest.raises(errors.ModelError, match="does not depend on any measured parameter"):
+        Probe(net(), (X, Y), lambda z, y: y.float())
+
+
+def test_one_parameter_that_does_not_reach_the_loss_is_named() -> None:
+    model = net()
+    model.register_parameter("unused", nn.Parameter(torch.ones(2)))
+    model.forward = lambda x: model[2](model[1](model[0](x)))
+    assert Probe(model, (X, Y)).notices == ("the gradient of unused is exactly 0 on the first 4 samples",)
+
+
+def test_parameters_that_only_later_rows_reach() -> None:
+    x = X.clamp(max=1).clone()
+    x[15, 0] = 3.0
+    probe = Probe(Experts(), (x, Y), params="experts.1")
+    assert float(probe.gradient().norm()) > 0
+    assert probe.notices

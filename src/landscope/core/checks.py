@@ -31,6 +31,7 @@ __all__ = [
     "check_call",
     "check_deterministic",
     "check_finite_loss",
+    "check_loss_is_deterministic",
     "check_options",
     "check_samples_are_independent",
     "check_targets",
@@ -123,18 +124,8 @@ def output_tensors(outputs: object) -> list[Tensor]:
 
 def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None:
     """Noise in the forward pass: dropout left on, or random layers."""
-    torch.manual_seed(0)
-    first = output_tensors(forward())
-    for seed in range(1, 1 + DRAWS):  # a small dropout rate shows on few draws only
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
-        again = output_tensors(forward())
-        drew = not torch.equal(before, torch.get_rng_state())
-        change = max((_relative_change(a, b) for a, b in zip(first, again, strict=True)), default=0.0)
-        tolerance = 0.0 if drew else 1e-3  # some GPU kernels add up in varying order
-        if change > tolerance or not drew:
-            break
-    if change > tolerance:
+    change = _change_between_draws(forward)
+    if change:
         left_on = dropouts_left_on(model)
         where = f"dropout is left on in {', '.join(left_on)}" if left_on else "its forward pass draws random numbers"
         raise StochasticModelError(
@@ -142,6 +133,36 @@ def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None
             f"defined for a fixed function. Use nn.Dropout, or F.dropout(x, p, training=self.training), which eval mode "
             f"switches off; remove other noise."
         )
+
+
+def check_loss_is_deterministic(loss: Loss, evaluate: Callable[[], object]) -> None:
+    """Noise in the loss: dropout in a criterion, or random numbers."""
+    change = _change_between_draws(evaluate)
+    if change:
+        criterion = loss.function
+        left_on = dropouts_left_on(criterion) if isinstance(criterion, nn.Module) else []
+        where = f"dropout is on in its {', '.join(left_on)}" if left_on else "it draws random numbers, or keeps a state"
+        raise LossError(
+            f"the loss {loss.name!r} gave different values for the same outputs (relative change {change:.2g}): {where}. A "
+            f"sharpness is defined for a fixed loss. Put the criterion into eval mode (criterion.eval()), or pass a loss "
+            f"without noise."
+        )
+
+
+def _change_between_draws(function: Callable[[], object]) -> float:
+    """The relative change of the tensors that a function returns between two random states; 0 where there is none to speak of."""
+    torch.manual_seed(0)
+    first = output_tensors(function())
+    for seed in range(1, 1 + DRAWS):  # a small dropout rate shows on few draws only
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        again = output_tensors(function())
+        drew = not torch.equal(before, torch.get_rng_state())
+        change = max((_relative_change(a, b) for a, b in zip(first, again, strict=True)), default=0.0)
+        tolerance = 0.0 if drew else 1e-3  # some GPU kernels add up in varying order
+        if change > tolerance or not drew:
+            break
+    return change if change > tolerance else 0.0
 
 
 def check_samples_are_independent(forward: Callable[[Batch], object], batch: Batch) -> None:

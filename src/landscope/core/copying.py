@@ -4,6 +4,9 @@
 a lambda goes on calling the layers of the model that it was made for, through its closure, its defaults or a global name:
 the copy would compute with weights that are not its own. Here such functions are made again, with every reference to a part
 of the original replaced by its copy. What refers to no part of the model is shared, not copied.
+
+A loss is treated the same way: it may read the model that it was written for (an auxiliary term that a forward pass keeps, a
+fixed reference), and modules of its own may have a state that changes from call to call.
 """
 
 from __future__ import annotations
@@ -12,13 +15,16 @@ import copy
 import functools
 import types
 import weakref
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["copied"]
+from landscope.core.memory import available_bytes
+
+__all__ = ["behind", "copied", "copied_with"]
 
 MOST_OBJECTS = 20_000
 """How far references are followed from one function: what lies further is not part of a forward pass."""
@@ -35,15 +41,60 @@ def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
     >>> bool(twin(torch.ones(1, 2)).any())
     True
     """
+    return copied_with(model, None, memo)[0]
+
+
+def copied_with(
+    model: nn.Module, loss: Callable[..., Tensor] | None, memo: dict[int, Any] | None = None
+) -> tuple[nn.Module, Any]:
+    """A deep copy of a module, and a loss that refers to the copy wherever it referred to the module.
+
+    Modules that the loss refers to besides are copied too, where they can be and fit into memory.
+
+    >>> net, criterion = nn.Linear(2, 2), nn.MSELoss()
+    >>> twin, loss = copied_with(net, lambda z, y: criterion(z, y) + net.penalty)
+    >>> twin.penalty = 3.0
+    >>> loss(torch.ones(1), torch.ones(1))
+    tensor(3.)
+    """
     memo = {} if memo is None else memo
-    for module in model.modules():
+    own = list(model.modules())
+    for module in own:
         for value in vars(module).values():  # what a pass left behind (its last outputs) may have a graph behind it
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo.setdefault(id(value), value.detach().clone())
     twin = copy.deepcopy(model, memo)
-    parts = {id(part) for module in model.modules() for part in (module, *_own_tensors(module))}
-    _Rebinding(memo, parts).walk(twin)
-    return twin
+    known = set(map(id, own))
+    for found in _reached(loss):
+        if isinstance(found, nn.Module) and id(found) not in known:
+            known.update(map(id, found.modules()))
+            if _copy_too(found, memo):
+                own += found.modules()
+    parts = {id(part) for module in own for part in (module, *_own_tensors(module))}
+    rebinding = _Rebinding(memo, parts)
+    rebinding.walk(twin)
+    return twin, rebinding.bound(loss)
+
+
+def _copy_too(module: nn.Module, memo: dict[int, Any]) -> bool:
+    """Add a copy of a module to the memo; whether there is one now."""
+    held = [tensor for part in module.modules() for tensor in _own_tensors(part) if id(tensor) not in memo]
+    if held and sum(t.numel() * t.element_size() for t in held) > available_bytes(held[0].device) // 4:
+        return False
+    trial = dict(memo)
+    trial.pop(id(memo), None)
+    try:
+        with torch.enable_grad():
+            for part in module.modules():
+                for value in vars(part).values():  # with the graph behind it, which tells what it was computed from
+                    if isinstance(value, Tensor) and not value.is_leaf:
+                        trial.setdefault(id(value), value.clone())
+        copy.deepcopy(module, trial)
+    except Exception:  # it is shared, and later checks see whether it changes
+        return False
+    memo.setdefault(id(memo), []).append(trial.pop(id(trial), None))
+    memo.update(trial)
+    return True
 
 
 def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -121,11 +172,16 @@ class _Rebinding:
             made = self.made[id(value)] = copy.copy(value)
             made.update(self._items(value))
             return made
-        if isinstance(value, (list, set, frozenset)):
+        if isinstance(value, list):
+            items = self.made[id(value)] = copy.copy(value)
+            items[:] = map(self.bound, value)
+            return items
+        if isinstance(value, (set, frozenset)):
             return type(value)(map(self.bound, value))
         if isinstance(value, tuple):
             return _tuple_like(value, [self.bound(item) for item in value])
-        made = self.made[id(value)] = object.__new__(type(value))
+        kind: Any = type(value)
+        made = self.made[id(value)] = kind.__new__(kind)
         vars(made).update(self._items(vars(value)))
         return made
 
@@ -152,16 +208,7 @@ class _Rebinding:
 
     def _reaches(self, value: Any) -> bool:
         """Whether a part of the original can be found behind a value."""
-        queue, seen = [value], {id(value)}
-        while queue and len(seen) < MOST_OBJECTS:
-            found = queue.pop()
-            if id(found) in self.parts:
-                return True
-            for item in _behind(found):
-                if id(item) not in seen:
-                    seen.add(id(item))
-                    queue.append(item)
-        return False
+        return any(id(found) in self.parts for found in _reached(value))
 
 
 def _tuple_like(value: tuple[Any, ...], items: list[Any]) -> tuple[Any, ...]:
@@ -175,7 +222,21 @@ def _attributes(value: Any) -> dict[Any, Any]:
     return getattr(value, "__dict__", None) or {}
 
 
-def _behind(value: Any) -> Iterator[Any]:
+def _reached(value: Any) -> Iterator[Any]:
+    """A value and what it refers to, directly or not, the nearest first; the first `MOST_OBJECTS` of it."""
+    queue, seen = deque([value]), {id(value)}
+    while queue:
+        found = queue.popleft()
+        yield found
+        for item in behind(found):
+            if len(seen) >= MOST_OBJECTS:
+                break
+            if id(item) not in seen:
+                seen.add(id(item))
+                queue.append(item)
+
+
+def behind(value: Any) -> Iterator[Any]:
     """What a value refers to directly, as far as a forward pass may use it."""
     if isinstance(value, types.FunctionType):
         for cell in value.__closure__ or ():
@@ -204,6 +265,10 @@ def _behind(value: Any) -> Iterator[Any]:
 def _can_be_made_anew(value: Any) -> bool:
     """Whether an object is its class and its attributes, nothing else."""
     kind = type(value)
+    if kind is types.SimpleNamespace:
+        return True
+    if kind is types.SimpleNamespace:
+        return True
     return (
         kind.__flags__ & (1 << 9) != 0  # a class written in Python
         and all(base is object or "__new__" not in vars(base) for base in kind.__mro__)
@@ -213,13 +278,16 @@ def _can_be_made_anew(value: Any) -> bool:
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The global functions, modules and tensors that a function names; a library's own are not the user's."""
+    """The global functions, modules, tensors and containers that a function names, and objects of its own module's classes.
+
+    A library's own are not the user's.
+    """
     if (function.__module__ or "").partition(".")[0] == torch.__name__:
         return
-    kinds = (types.FunctionType, types.MethodType, functools.partial, nn.Module, Tensor)
+    kinds = (types.FunctionType, types.MethodType, functools.partial, nn.Module, Tensor, dict, list, tuple)
     for name in _names(function.__code__):
         found = function.__globals__.get(name)
-        if isinstance(found, kinds):
+        if isinstance(found, kinds) or type(found).__module__ == function.__module__:
             yield name, found
 
 

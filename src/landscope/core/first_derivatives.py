@@ -25,7 +25,7 @@ from landscope.core.seeding import generator, normal
 if TYPE_CHECKING:
     from landscope.core.probe import Probe
 
-__all__ = ["checked_gradient"]
+__all__ = ["checked_gradient", "graph_behind", "reaches_the_loss"]
 
 Params = Mapping[str, Tensor]
 
@@ -43,6 +43,8 @@ ROUNDING_UNITS = 50
 """Rounding error of a loss in units of the machine epsilon."""
 NAMED = 5
 """How many tensors a message names."""
+ROWS = 32
+"""Samples at once where all of the data is searched for a way from the parameters to the loss."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -68,6 +70,19 @@ def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
     if not idle:
         return ()
     return (f"the gradient of {_listed(idle)} is exactly 0 on the first {batch.size} samples",)
+
+
+def reaches_the_loss(probe: Probe) -> bool:
+    """Whether the graph of the loss leads to a measured parameter, for some of the data."""
+    with probe.measuring():
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in probe.params.items()}
+        ours = set(map(id, leaves.values()))
+        for batch in probe.batches():
+            for piece in batch.pieces(ROWS):
+                loss = probe.loss_sum(leaves, Batch(probe.ready(piece.raw), piece.size, piece.divisible))
+                if any(id(getattr(node, "variable", None)) in ours for node in graph_behind(loss)):
+                    return True
+    return False
 
 
 def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
@@ -116,9 +131,11 @@ class _Point:
             self.batch = next(probe.batches())
             leaves = {name: value.detach().clone().requires_grad_() for name, value in self.params.items()}
             loss = probe.loss_sum(leaves, self.batch)
-            precision = {metadata.dtype for node in _nodes(loss) for metadata in getattr(node, "_input_metadata", ())}
+            precision = {
+                metadata.dtype for node in graph_behind(loss) for metadata in getattr(node, "_input_metadata", ())
+            }
             _refuse_half_precision(precision, probe)
-            if any(node.name().startswith("FakeQuantize") for node in _nodes(loss)):
+            if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
                 refuse_simulated_quantisation()
             for name, rows in _padding(loss, leaves).items():
                 self.direction[name][rows] = 0  # gradients count these rows as constants, a step would move them
@@ -172,7 +189,7 @@ def _size(value: Tensor) -> float:
     return float(torch.linalg.vector_norm(value.double())) / math.sqrt(max(value.numel(), 1))
 
 
-def _nodes(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
+def graph_behind(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
     """The graph behind a loss."""
     queue = [loss.grad_fn]
     seen = set()
@@ -188,7 +205,7 @@ def _padding(loss: Tensor, leaves: Params) -> dict[str, list[int]]:
     """The rows of each parameter that embeddings use as padding."""
     names = {id(leaf): name for name, leaf in leaves.items()}
     rows: dict[str, list[int]] = {}
-    for node in _nodes(loss):
+    for node in graph_behind(loss):
         row = getattr(node, "_saved_padding_idx", None)
         leaf = getattr(node.next_functions[0][0], "variable", None) if node.next_functions else None
         if isinstance(row, int) and leaf is not None and id(leaf) in names and 0 <= row < len(leaf):

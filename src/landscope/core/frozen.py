@@ -5,6 +5,7 @@ The user's model is read once, here, and never touched again: what is evaluated 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from landscope.core.copying import copied
+from landscope.core.copying import copied_with
 from landscope.core.errors import ModelError
 from landscope.core.padding import keep_padding_constant
 from landscope.core.strided_pointwise import avoid_overruns
@@ -33,8 +34,16 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
-def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device: torch.device | None) -> nn.Module:
-    """The copy; half-precision weights become float32 unless `dtype` says otherwise.
+def frozen_copy(
+    model: nn.Module,
+    mode: Mode,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    loss: Callable[..., Tensor] | None = None,
+) -> tuple[nn.Module, Any]:
+    """The copy, and a loss that refers to it; half-precision weights become float32 unless `dtype` says otherwise.
+
+    A loss that is a module is on the copy's device and in its precision.
 
     In `batch_statistics` mode BatchNorm uses the statistics of each batch and keeps none; everything else, dropout
     included, is in eval mode.
@@ -60,7 +69,7 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
                 if isinstance(value, Tensor) and (not value.is_leaf or value.is_inference()):
                     memo[id(value)] = fixed(value)
         try:
-            twin = copied(model, memo)
+            twin, bound = copied_with(model, loss, memo)
         except Exception as error:
             raise ModelError(
                 f"the model could not be copied ({type(error).__name__}: {error}). Landscope measures a private copy so that "
@@ -80,7 +89,16 @@ def frozen_copy(model: nn.Module, mode: Mode, dtype: torch.dtype | None, device:
             if isinstance(module, _BatchNorm):
                 module.track_running_stats = False
                 module.running_mean = module.running_var = module.num_batches_tracked = None
-    return twin
+    if isinstance(bound, nn.Module) and bound is not loss:
+        _move_strange(bound, target, device)
+    return twin, bound
+
+
+def _move_strange(criterion: nn.Module, dtype: torch.dtype, device: torch.device | None) -> None:
+    """Have a criterion's own tensors (class weights) where the copy is, and in its precision."""
+    held = (*criterion.parameters(), *criterion.buffers())
+    if any((device or t.device) != t.device or (t.is_floating_point() and t.dtype != dtype) for t in held):
+        criterion.to(device, dtype)
 
 
 def working_dtype(model: nn.Module) -> torch.dtype:

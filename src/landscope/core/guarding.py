@@ -3,7 +3,8 @@
 It must stay the same from pass to pass, its gradient must be that of the loss, and it must compute with its own tensors:
 what reads the user's would be a constant, and would change with training. For that a forward pass is watched on a few rows.
 No operation may read the storage of a tensor of the user's model, nor of a measured parameter of the copy where another
-value was put in for it: a closure, a list or a global name holds on to those.
+value was put in for it: a closure, a list or a global name holds on to those. A loss may read them as constants (a fixed
+reference under `no_grad`), but no gradient may lead there.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscope.core.admission import quantised_layers
 from landscope.core.batches import Batch, map_tensors, tensors_in
+from landscope.core.checks import output_tensors
 from landscope.core.errors import ModelError
-from landscope.core.first_derivatives import checked_gradient
+from landscope.core.first_derivatives import checked_gradient, graph_behind, reaches_the_loss
 from landscope.core.hooks import drop_idle_hooks
 from landscope.core.stillness import still
 
@@ -31,9 +33,12 @@ __all__ = ["guarded"]
 
 def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tuple[str, ...]:
     """Settle what is open at a new probe, and refuse a copy that is not what was given; notices about what was found."""
-    drop_idle_hooks(probe.module(""), lambda trial: probe.layout.arguments(_turned(probe.few, trial)))
+    if probe.loss.known:  # it reads outputs and targets, nothing that a hook may have kept
+        drop_idle_hooks(probe)
     with still(probe):
         settle()
+        if not probe.loss.known:
+            drop_idle_hooks(probe)
     check_isolated(probe, original, probe.few)
     notices = checked_gradient(probe, probe.few)
     if notices and (layers := quantised_layers(original)):
@@ -41,12 +46,19 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
             f"{notices[0]}, because {_listed(layers)} let no gradient through: they are quantised. Measure the model before "
             f"its quantisation, or only parameters that come after those layers: params=[…]."
         )
+    if notices and not reaches_the_loss(probe):
+        raise ModelError(
+            f"the loss does not depend on any measured parameter ({_listed(probe.params)}): every derivative would be 0. A "
+            f"tensor that was computed from them earlier is used in their place (self.w = self.weight.view(…) in __init__, "
+            f"weights cached or merged for eval mode), or they belong to a part of the model that is not called. Compute such "
+            f"tensors in the forward pass, switch the cache off, or measure other parameters: params=…."
+        )
+    if not probe.loss.known and _reads_past_the_outputs(probe, probe.few):
+        notices += (
+            "the loss reads something that the model computes besides its outputs: the GGN and the Fisher matrix leave that "
+            "part out",
+        )
     return notices
-
-
-def _turned(batch: Batch, by: int) -> object:
-    """A batch with its rows in turned order, where it is made of rows."""
-    return map_tensors(lambda t: t.roll(by, 0) if t.dim() else t, batch.raw) if batch.divisible else batch.raw
 
 
 def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
@@ -61,9 +73,15 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
     }
     with probe.measuring(), torch.no_grad():
         values = {name: value.clone() for name, value in probe.params.items()}
+        before = _kept(probe.module(""))
         outputs, by_model = _reading(lambda: probe.outputs(values, batch), watched)
-        measured = {place: name for place, name in watched.items() if name in probe.params}
-        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), measured)
+        anew = {name for name, tensor in _kept(probe.module("")).items() if tensor is not before.get(name)}
+        # no graph tells about parameters without a gradient, nor always about what a forward pass kept
+        unseen = {name: theirs[name] for name in probe.params if name in theirs and not theirs[name].requires_grad}
+        unseen |= {name: tensor for name, tensor in _kept(original).items() if name in anew}
+        places = {place: name for name, tensor in unseen.items() if (place := _place(tensor)) and place not in given}
+        _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), places)
+    by_loss += _differentiated(probe, original, batch)
     if by_model:
         raise ModelError(
             f"the forward pass reads {_listed(by_model)} past the module that holds it, so that a copy of the model still uses "
@@ -74,10 +92,62 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
         )
     if by_loss:
         raise ModelError(
-            f"the loss function reads {_listed(by_loss)} of your model directly. Landscope moves the parameters of a private "
-            f"copy, for which that is a constant: a penalty on weights would have no gradient. Return it from the model's "
-            f"forward pass together with the outputs, or leave it out."
+            f"the loss function reads {_listed(by_loss)} of your model directly, or something that was computed from it before. "
+            f"Landscope moves the parameters of a private copy, for which that is a constant: a penalty on weights would have "
+            f"no gradient. Return it from the model's forward pass together with the outputs, or leave it out; a fixed "
+            f"reference belongs under torch.no_grad()."
         )
+
+
+def _kept(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a model's layers keep as plain attributes, by name."""
+    return {
+        f"{name}.{key}" if name else key: value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _differentiated(probe: Probe, original: nn.Module, batch: Batch) -> list[str]:
+    """The measured parameters that the loss has a gradient for other than through the values that were put in for them."""
+    held = {name: p for name, p in probe.module("").named_parameters() if name in probe.params}
+    theirs = {name: p for name, p in original.named_parameters() if name in probe.params}
+    with probe.measuring():
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in probe.params.items()}
+        try:
+            for parameter in held.values():
+                parameter.requires_grad_()
+            loss = probe.loss_sum(leaves, batch)
+        except (
+            RuntimeError,
+            NotImplementedError,
+            TypeError,
+        ):  # it cannot be differentiated: what needs a gradient says so
+            return []
+        finally:
+            for parameter in held.values():
+                parameter.requires_grad_(False)
+    names = {id(parameter): name for tensors in (held, theirs) for name, parameter in tensors.items()}
+    found = {names.get(id(getattr(node, "variable", None))) for node in graph_behind(loss)}
+    return [name for name in probe.params if name in found]
+
+
+def _reads_past_the_outputs(probe: Probe, batch: Batch) -> bool:
+    """Whether the loss still depends on measured parameters where the outputs are constants."""
+    with probe.measuring():
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in probe.params.items()}
+        try:
+            outputs = map_tensors(torch.detach, probe.outputs(leaves, batch))
+            if any(
+                tensor.requires_grad for tensor in output_tensors(outputs)
+            ):  # in something that cannot be looked into
+                return False
+            loss = probe.loss_of(outputs, batch)
+        except (RuntimeError, NotImplementedError, TypeError):
+            return False
+    ours = set(map(id, leaves.values()))
+    return any(id(getattr(node, "variable", None)) in ours for node in graph_behind(loss))
 
 
 def _reading(function: Callable[[], Any], watched: Mapping[int, str]) -> tuple[Any, list[str]]:

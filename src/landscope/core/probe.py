@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from itertools import chain
+from dataclasses import replace
 from types import MappingProxyType
 from weakref import WeakSet
 
@@ -16,7 +16,7 @@ from landscope.core import checks
 from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, saved_bytes
 from landscope.core.admission import refuse_unmeasurable
 from landscope.core.batches import Batch, Layout, map_tensors, tensors_in
-from landscope.core.copying import copied
+from landscope.core.copying import copied_with
 from landscope.core.criteria import resolve_loss
 from landscope.core.distributed import raise_together, sum_over_processes
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
@@ -100,13 +100,13 @@ class Probe:
         try:
             refuse_unmeasurable(inner, params)
             with measuring(self.device, dtype=dtype or working_dtype(inner)):
-                self._model = frozen_copy(inner, mode, dtype, self.device)
+                self.loss = resolve_loss(loss)
+                self._model, function = frozen_copy(inner, mode, dtype, self.device, self.loss.function)
+                self.loss = replace(self.loss, function=function)
                 self._recurrent = is_recurrent(inner)
                 self._measure(select_parameters(inner, params))
-                self.loss = resolve_loss(loss)
                 self._read(read(data, batch_size), batch_size)
-                users = {id(t) for t in chain(inner.parameters(), inner.buffers())}
-                self.notices = (*guarded(self, inner, lambda: self._settle_loss(users)), *self.layout.notices())
+                self.notices = (*guarded(self, inner, self._settle_loss), *self.layout.notices())
                 counted = self._count()
         except Exception as caught:
             error = caught
@@ -134,20 +134,20 @@ class Probe:
             self._held = held(batches, self.mode == "eval", self.device, self.ready)
         self._take_few()
 
-    def _settle_loss(self, users: set[int]) -> None:
+    def _settle_loss(self) -> None:
         """Refuse what cannot be measured, and find out how the loss is reduced."""
         loss = self.loss
         with self.measuring(), torch.no_grad():
             first = next(self.batches())
             checks.check_targets(loss, self.targets(first))
             sample = next(first.pieces(CHECKED_SAMPLES))
-            sample = Batch(self.ready(sample.raw), sample.size, sample.divisible)
+            sample = Batch(map_tensors(torch.clone, self.ready(sample.raw)), sample.size, sample.divisible)
             given, cut = self.layout.described(sample.raw), sample.size < first.size
-            checks.check_call(self._model, lambda: self._call(self._params, sample), given, cut)
-            checks.check_deterministic(self._model, lambda: self._call(self._params, sample))
+            checks.check_call(self._model, lambda: self.call(self._params, sample), given, cut)
+            checks.check_deterministic(self._model, lambda: self.call(self._params, sample))
             if sample.divisible and sample.size > 1:
-                checks.check_samples_are_independent(lambda batch: self._call(self._params, batch), sample)
-            self.loss = settled(self, loss, sample, CHECKED_SAMPLES, users)
+                checks.check_samples_are_independent(lambda batch: self.call(self._params, batch), sample)
+            self.loss = settled(self, loss, sample, CHECKED_SAMPLES)
             checks.check_finite_loss(self.loss_sum(self._params, sample), "of the first batch")
             for batch in self._suspicious():
                 checks.check_finite_loss(self.loss_sum(self._params, batch), "of samples with non-finite inputs")
@@ -242,6 +242,13 @@ class Probe:
         twin.alike = WeakSet((twin,))
         return twin
 
+    def _copied_twin(self) -> Probe:
+        """Another probe whose model is a copy, and whose loss refers to that."""
+        twin = self._twin()
+        twin._model, function = copied_with(self._model, self.loss.function)
+        twin.loss = replace(self.loss, function=function)
+        return twin
+
     def with_loss(self, loss: Loss) -> Probe:
         """The same model and data with another loss, whose reduction must be declared."""
         twin = self._twin()
@@ -250,8 +257,7 @@ class Probe:
 
     def with_model(self, edit: Callable[[nn.Module], None]) -> Probe:
         """The same data at an edited copy of the model: `edit` changes the copy in place."""
-        twin = self._twin()
-        twin._model = copied(self._model)
+        twin = self._copied_twin()
         with torch.no_grad():
             edit(twin._model)
         twin._measure(self.space.names)
@@ -259,8 +265,9 @@ class Probe:
 
     def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
         """The same point on one batch, in another precision, for checks; with a ledger of its own."""
-        twin = self._twin()
-        twin._model = copied(self._model).double() if dtype == torch.float64 else copied(self._model)
+        twin = self._copied_twin()
+        if dtype == torch.float64:
+            twin._model.double()
         twin._measure(self.space.names)
         twin.few = Batch(twin.ready(batch.raw), batch.size, batch.divisible)
         twin._held = (twin.few,)
@@ -285,12 +292,15 @@ class Probe:
 
     # The function
 
-    def _call(self, params: Params, batch: Batch) -> object:
-        return functional_call(self._model, dict(params), *self.layout.arguments(batch.raw))
+    def call(self, params: Params, batch: Batch) -> object:
+        """What the model returns at the given parameters; it may write into its inputs, which are copies."""
+        args, kwargs = self.layout.arguments(batch.raw)
+        args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
+        return functional_call(self._model, dict(params), args, kwargs)
 
     def outputs(self, params: Params, batch: Batch) -> object:
         """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""
-        outputs = self._call(params, batch)
+        outputs = self.call(params, batch)
         if self.loss.structured and not isinstance(outputs, Tensor):
             if self.temperature != 1.0:
                 raise LossError("a temperature needs a model that returns one tensor; wrap the model so that it does")
@@ -307,12 +317,14 @@ class Probe:
         labels = targets.long()  # in bytes −100 would be 156
         return labels if self.loss.ignored == IGNORED else labels.masked_fill(labels == self.loss.ignored, IGNORED)
 
-    def _second(self, loss: Loss, batch: Batch) -> object:
-        return batch.raw if loss.takes == "batch" else self.targets(batch)
+    def second(self, batch: Batch) -> object:
+        """What the loss takes besides the outputs; a loss of the user's may write into it, and gets a copy."""
+        given = batch.raw if self.loss.takes == "batch" else self.targets(batch)
+        return given if self.loss.known else map_tensors(torch.clone, given)
 
     def loss_of(self, outputs: object, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, given their outputs."""
-        return self.loss.sum(outputs, self._second(self.loss, batch), batch.size)
+        return self.loss.sum(outputs, self.second(batch), batch.size)
 
     def losses(self, params: Params, batch: Batch) -> Tensor:
         """The loss of every sample of a batch (n,), where the loss function gives one per sample."""
@@ -321,7 +333,7 @@ class Probe:
                 f"the loss {self.loss.name!r} returns one number per batch; this needs one per sample "
                 f"(landscope.Loss(function, reduction='per_sample'))"
             )
-        return self.loss.function(self.outputs(params, batch), self._second(self.loss, batch))
+        return self.loss.function(self.outputs(params, batch), self.second(batch))
 
     def loss_sum(self, params: Params, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, at the given parameters."""
@@ -353,6 +365,11 @@ class Probe:
     def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:
         """The context in which the model is evaluated: see `landscope.core.evaluation`."""
         return measuring(self.device, precision, self._recurrent, self.dtype)
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether the data is kept in memory, so that a further pass over it costs no reading."""
+        return self._held is not None
 
     def batches(self) -> Iterator[Batch]:
         """The data of this process, as it is held or read."""

@@ -6,7 +6,6 @@ loss is reduced, whether it is the likelihood that it was declared, and whether 
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from landscope.core.batches import TARGET_KEYS, Batch, map_tensors
-from landscope.core.checks import tensor_output
+from landscope.core.checks import check_loss_is_deterministic, tensor_output
 from landscope.core.errors import LabelRangeError, LandscopeError, LossError
 from landscope.core.likelihoods import check_likelihood
 from landscope.core.losses import LOSSES, Loss, cross_entropy, predictions
@@ -46,14 +45,14 @@ AGREE = 1e-3
 """Relative difference between our loss and the model's own that is not yet a different loss."""
 
 
-def settled(probe: Probe, loss: Loss, sample: Batch, samples: int, users: set[int]) -> Loss:
-    """The loss as the probe will use it.
-
-    `sample` is ready, `samples` how many are looked at in other places at once, `users` the ids of the user's own tensors.
-    """
-    loss = _with_own_tensors(probe, loss, users)
-    raw = _call(probe, sample)
+def settled(probe: Probe, loss: Loss, sample: Batch, samples: int) -> Loss:
+    """The loss as the probe will use it; `sample` is ready, `samples` how many are looked at in other places at once."""
+    raw = probe.call(probe.params, sample)
     loss = _taking(probe, loss, raw, sample)
+    if not loss.known:
+        at = probe.with_loss(loss)
+        outputs = at.outputs(at.params, sample)
+        check_loss_is_deterministic(loss, lambda: _value(at, outputs, sample))
     if loss.of_classes:
         loss = _with_classes(probe, loss, raw, sample)
     elif loss.known and loss.weigh and predictions(loss, tensor_output(raw), probe.targets(sample)) == 1:
@@ -72,29 +71,10 @@ def settled(probe: Probe, loss: Loss, sample: Batch, samples: int, users: set[in
     return loss
 
 
-def _call(probe: Probe, batch: Batch) -> object:
-    args, kwargs = probe.layout.arguments(batch.raw)
-    return functional_call(probe.modules[""], dict(probe.params), args, kwargs)
-
-
 def _evaluation(probe: Probe) -> Callable[[Loss, Batch], Tensor]:
     def evaluate(loss: Loss, batch: Batch) -> Tensor:
         at = probe.with_loss(loss)
-        second = batch.raw if loss.takes == "batch" else at.targets(batch)
-        outputs = at.outputs(at.params, batch)
-        _check_broadcast(loss, outputs, second)
-        try:
-            return loss.function(outputs, second)
-        except LandscopeError:
-            raise
-        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
-            if is_out_of_memory(error):
-                raise
-            raise LossError(
-                f"the loss {loss.name!r} could not be evaluated on outputs {_kind(outputs)} and targets {_kind(second)}: "
-                f"{error}. It is called as loss(outputs, targets) with what the model returns in eval mode; labels are "
-                f"integers (targets.long()), and tensors inside the loss must follow its outputs: weight.to(outputs)."
-            ) from error
+        return _value(at, at.outputs(at.params, batch), batch)
 
     return evaluate
 
@@ -119,19 +99,22 @@ def _check_broadcast(loss: Loss, outputs: object, targets: object) -> None:
         )
 
 
-def _with_own_tensors(probe: Probe, loss: Loss, users: set[int]) -> Loss:
-    """A criterion that holds tensors (class weights) in a copy on the probe's device and in its precision.
-
-    One that holds the model's own parameters stays as it is, for the probe to refuse: a copy would be about other weights.
-    """
-    criterion = loss.function
-    if not isinstance(criterion, nn.Module):
-        return loss
-    held = [*criterion.parameters(), *criterion.buffers()]
-    strange = any(t.device != probe.device or (t.is_floating_point() and t.dtype != probe.dtype) for t in held)
-    if not strange or any(id(t) in users for t in held):
-        return loss
-    return replace(loss, function=copy.deepcopy(criterion).to(probe.device, probe.dtype))
+def _value(probe: Probe, outputs: object, batch: Batch) -> Tensor:
+    """What the loss function returns for some outputs."""
+    second = probe.second(batch)
+    _check_broadcast(probe.loss, outputs, second)
+    try:
+        return probe.loss.function(outputs, second)
+    except LandscopeError:
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise LossError(
+            f"the loss {probe.loss.name!r} could not be evaluated on outputs {_kind(outputs)} and targets {_kind(second)}: "
+            f"{error}. It is called as loss(outputs, targets) with what the model returns in eval mode; labels are "
+            f"integers (targets.long()), and tensors inside the loss must follow its outputs: weight.to(outputs)."
+        ) from error
 
 
 def _taking(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:

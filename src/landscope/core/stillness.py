@@ -1,24 +1,23 @@
 """Does the point stay where it is? A forward pass may change what it computes with: weights, statistics, counters.
 
 Parameters and buffers are compared bit for bit with what they were. A buffer that changes without changing any output (a
-counter) is harmless; anything else would make each pass that of another function.
+counter) is harmless; anything else would make each pass that of another function. So would a loss that keeps a state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from landscope.core.batches import Batch
 from landscope.core.checks import output_tensors
-from landscope.core.errors import ModelError
+from landscope.core.errors import LossError, ModelError
 
 if TYPE_CHECKING:
     from landscope.core.probe import Probe
@@ -38,6 +37,8 @@ class _Record:
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
     outputs: list[Tensor] | None = None
+    losses: dict[int, tuple[Callable[..., Tensor], Tensor]] = field(default_factory=dict)
+    """For each loss function, by its id, its value on the first rows."""
 
 
 _records: WeakKeyDictionary[nn.Module, _Record] = WeakKeyDictionary()
@@ -100,14 +101,36 @@ def check_still(probe: Probe) -> None:
             f"the outputs for the same rows drift from pass to pass (relative change {change:.2g}): {what}. A sharpness is "
             f"defined for a fixed function. Update statistics in training mode only (if self.training: …), which is off here."
         )
+    if not probe.loss.known:
+        _check_loss_is_still(probe, record)
+
+
+def _check_loss_is_still(probe: Probe, record: _Record) -> None:
+    """Refuse a loss whose value for the same outputs is not what it was."""
+    loss, batch = probe.loss, probe.few
+    with probe.measuring(), torch.no_grad():
+        outputs = probe.outputs(probe.params, batch)
+
+        def value() -> Tensor:
+            return loss.function(outputs, probe.second(batch)).detach().clone()
+
+        if id(loss.function) not in record.losses:
+            record.losses[id(loss.function)] = loss.function, value()
+            for _ in range(REPEATS - 1):
+                value()
+        change = _change([record.losses[id(loss.function)][1]], [value()])
+    if change > ALLOWED_UNITS * torch.finfo(probe.dtype).eps:
+        raise LossError(
+            f"the loss {loss.name!r} drifts from call to call for the same outputs (relative change {change:.2g}): it keeps a "
+            f"state, such as a moving average. A sharpness is defined for a fixed loss. Switch the updates off (criterion.eval() "
+            f"where they depend on self.training), or pass a loss without them."
+        )
 
 
 def _outputs(probe: Probe, batch: Batch, buffers: dict[str, Tensor]) -> list[Tensor]:
     """The outputs of the first rows, with copies of the given buffers put in."""
-    model, layout = probe.module(""), probe.layout
-    args, kwargs = layout.arguments(batch.raw)
     values = {**probe.params, **{name: value.clone() for name, value in buffers.items()}}
-    return [tensor.detach().clone() for tensor in output_tensors(functional_call(model, values, args, kwargs))]
+    return [tensor.detach().clone() for tensor in output_tensors(probe.call(values, batch))]
 
 
 def _same(old: Tensor, new: Tensor) -> bool:

@@ -39,7 +39,7 @@ class Classifier:
         inner = unwrap(model)
         present = next((p.device for p in inner.parameters()), torch.device("cpu"))
         home = present if device is None else torch.device(device)
-        twin = frozen_copy(inner, "eval", None, home)
+        twin, _ = frozen_copy(inner, "eval", None, home)
         dtype = next((p.dtype for p in twin.parameters() if p.is_floating_point()), torch.float32)
         return cls(twin, home, dtype)
 
@@ -58,7 +58,7 @@ class Classifier:
 
     def logits(self, x: Tensor) -> Tensor:
         """Logits (n, C) of a batch."""
-        z = tensor_output(self.model(x)) / self.temperature
+        z = tensor_output(self.model(x.clone())) / self.temperature  # a forward pass may write into its input
         if z.dim() != 2 or z.shape[0] != len(x) or z.shape[1] < 2:
             raise OperandError(
                 f"logits ({len(x)}, C) of at least two classes were expected; the model gave {tuple(z.shape)}"

@@ -126,7 +126,7 @@ def sample_losses(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> T
     outputs = probe.outputs(params, batch)
     if probe.loss.reduction != "per_sample":
         return probe.loss_of(outputs, batch).reshape(1)
-    losses = probe.loss.function(outputs, batch.raw if probe.loss.takes == "batch" else probe.targets(batch))
+    losses = probe.loss.function(outputs, probe.second(batch))
     return losses.reshape(batch.size, -1).sum(1)
 
 
