@@ -421,7 +421,7 @@ def test_memory_that_runs_out_halves_the_pieces(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pieces_are_bounded_by_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from landscope.core import probe as module
+    from landscope.core import accumulation as module
 
     wide = nn.Sequential(nn.Linear(4, 4096), nn.ReLU(), nn.Linear(4096, 3))
     probe = Probe(wide, (X, Y))

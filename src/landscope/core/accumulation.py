@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from landscope.core.batches import Batch
 from landscope.core.errors import OutOfMemoryError
-from landscope.core.memory import is_out_of_memory
+from landscope.core.memory import available_bytes, is_out_of_memory
 
-__all__ = ["PieceSize", "accumulate", "saved_bytes"]
+__all__ = ["PieceSize", "accumulate", "bytes_of_gradient", "samples_that_fit", "saved_bytes"]
+
+CPU_WORKING_SET = 2**30
+"""Bytes of activations at once on a CPU: more brings no speed there."""
 
 PieceFunction = Callable[[Batch], tuple[Tensor, ...]]
 
@@ -94,3 +97,19 @@ def saved_bytes(function: Callable[[], Tensor], held: Iterable[Tensor] = ()) -> 
     for tensor in held:
         seen.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(seen.values())
+
+
+def bytes_of_gradient(
+    loss: Callable[[dict[str, Tensor]], Tensor], params: Mapping[str, Tensor], held: Iterable[Tensor]
+) -> int:
+    """Bytes of activations that one gradient of a loss keeps, beside parameters and what is `held` anyway."""
+    leaves = {name: p.clone().requires_grad_() for name, p in params.items()}
+    with torch.enable_grad():
+        return saved_bytes(lambda: loss(leaves), [*leaves.values(), *held])
+
+
+def samples_that_fit(bytes_each: float, load: float, device: torch.device) -> int:
+    """What is free over what one sample takes, `load` times its bytes; at least 1."""
+    free = available_bytes(device)
+    room = min(free // 4, CPU_WORKING_SET) if device.type == "cpu" else free // 2
+    return max(1, int(room / (max(64, bytes_each) * load)))

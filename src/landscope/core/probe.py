@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from landscope.core import checks
-from landscope.core.accumulation import PieceFunction, PieceSize, accumulate, saved_bytes
+from landscope.core.accumulation import (
+    PieceFunction,
+    PieceSize,
+    accumulate,
+    bytes_of_gradient,
+    samples_that_fit,
+)
 from landscope.core.admission import refuse_unmeasurable
 from landscope.core.batches import Batch, Layout, map_tensors, tensors_in
 from landscope.core.copying import copied_with
@@ -25,10 +31,9 @@ from landscope.core.frozen import Mode, frozen_copy, is_recurrent, unwrap, worki
 from landscope.core.guarding import guarded
 from landscope.core.ledger import FORWARD, Ledger
 from landscope.core.losses import Loss
-from landscope.core.memory import available_bytes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.core.reading import DataLike, FixedData, held, read
-from landscope.core.settling import leave_out_ignored, settled
+from landscope.core.settling import counted_labels, leave_out_ignored, settled
 from landscope.core.targets import IGNORED, kept_labels
 
 __all__ = ["Probe"]
@@ -39,8 +44,6 @@ CHECKED_SAMPLES = 32
 """How many samples the checks at construction evaluate at once: the first ones, and some from all over the data."""
 FEW_SAMPLES = 4
 """How many samples derivatives are checked on."""
-CPU_WORKING_SET = 2**30
-"""Bytes of activations at once on a CPU: more brings no speed there."""
 
 
 class Probe:
@@ -107,11 +110,12 @@ class Probe:
                 self._measure(select_parameters(inner, params))
                 self._read(read(data, batch_size), batch_size)
                 self.notices = (*guarded(self, inner, self._settle_loss), *self.layout.notices())
-                counted = self._count()
+                counted = counted_labels(self)
+                self._local_samples = int(counted[0])
         except Exception as caught:
             error = caught
         raise_together(error, self.device)
-        samples, labels, squares = sum_over_processes(counted).tolist()
+        samples, labels, squares = sum_over_processes(counted.to(self.device)).tolist()
         self.n_samples = int(samples)
         if samples * squares - labels**2 > 1e-12 * labels**2:  # samples hold different numbers of labels
             self.loss = self.loss.pooled(self.n_samples, labels)
@@ -136,19 +140,8 @@ class Probe:
 
     def _settle_loss(self) -> None:
         """Refuse what cannot be measured, and find out how the loss is reduced."""
-        loss = self.loss
         with self.measuring(), torch.no_grad():
-            first = next(self.batches())
-            checks.check_targets(loss, self.targets(first))
-            sample = next(first.pieces(CHECKED_SAMPLES))
-            sample = Batch(map_tensors(torch.clone, self.ready(sample.raw)), sample.size, sample.divisible)
-            given, cut = self.layout.described(sample.raw), sample.size < first.size
-            checks.check_call(self._model, lambda: self.call(self._params, sample), given, cut)
-            checks.check_deterministic(self._model, lambda: self.call(self._params, sample))
-            if sample.divisible and sample.size > 1:
-                checks.check_samples_are_independent(lambda batch: self.call(self._params, batch), sample)
-            self.loss = settled(self, loss, sample, CHECKED_SAMPLES)
-            checks.check_finite_loss(self.loss_sum(self._params, sample), "of the first batch")
+            self.loss = settled(self, CHECKED_SAMPLES)
             for batch in self._suspicious():
                 checks.check_finite_loss(self.loss_sum(self._params, batch), "of samples with non-finite inputs")
         if self._held is not None:
@@ -166,17 +159,6 @@ class Probe:
             kept = leave_out_ignored(batch, self.targets(batch)) if self.loss.ignores else batch
             if kept is not None:
                 yield kept
-
-    def _count(self) -> Tensor:
-        """Samples of this process, and what their labels count for in the loss: the sum and the sum of squares."""
-        counted = torch.zeros(3, dtype=torch.float64)
-        for batch in self.batches():
-            held = (self.loss.mass or kept_labels)(self.targets(batch)) if self.loss.pools else None
-            counted[0] += batch.size
-            if held is not None:
-                counted[1:] += torch.stack([held.sum(), held.square().sum()]).cpu()
-        self._local_samples = int(counted[0])
-        return counted.to(self.device)
 
     def _suspicious(self) -> Iterator[Batch]:
         """Samples whose inputs hold NaN or infinity: their loss is looked at before anything else."""
@@ -422,16 +404,12 @@ class Probe:
             return tuple(sum_over_processes(part) for part in sums)
 
     def _fitting(self, load: float) -> int:
-        """How many samples fit: what is free over what one sample's activations take."""
+        """How many samples fit."""
         sample = next(next(self.batches()).pieces(2))
         if not sample.divisible:
             return sample.size
         own = map_tensors(torch.clone, self.ready(sample.raw))  # a view would count the storage of all the data
         sample = Batch(own, sample.size, sample.divisible)
-        leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
-        held = [*leaves.values(), *self._model.parameters(), *self._model.buffers()]
-        with torch.enable_grad():
-            per_sample = max(64, saved_bytes(lambda: self.loss_sum(leaves, sample), held) / sample.size)
-        free = available_bytes(self.device)
-        room = min(free // 4, CPU_WORKING_SET) if self.device.type == "cpu" else free // 2
-        return max(1, int(room / (per_sample * load)))
+        others = [*self._model.parameters(), *self._model.buffers()]
+        taken = bytes_of_gradient(lambda leaves: self.loss_sum(leaves, sample), self._params, others)
+        return samples_that_fit(taken / sample.size, load, self.device)

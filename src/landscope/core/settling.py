@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from landscope.core import checks
 from landscope.core.batches import TARGET_KEYS, Batch, map_tensors
 from landscope.core.checks import check_loss_is_deterministic, tensor_output
 from landscope.core.errors import LabelRangeError, LandscopeError, LossError
@@ -37,7 +38,7 @@ from landscope.core.targets import (
 if TYPE_CHECKING:
     from landscope.core.probe import Probe
 
-__all__ = ["leave_out_ignored", "settled"]
+__all__ = ["counted_labels", "leave_out_ignored", "settled"]
 
 LABEL_KEYS = ("labels", "label")
 """Names that collators exchange for each other."""
@@ -45,8 +46,41 @@ AGREE = 1e-3
 """Relative difference between our loss and the model's own that is not yet a different loss."""
 
 
-def settled(probe: Probe, loss: Loss, sample: Batch, samples: int) -> Loss:
-    """The loss as the probe will use it; `sample` is ready, `samples` how many are looked at in other places at once."""
+def settled(probe: Probe, samples: int) -> Loss:
+    """The loss as the probe will use it, after a look at so many samples at once; what cannot be measured is refused."""
+    sample = _checked_sample(probe, samples)
+    loss = _settled_on(probe, probe.loss, sample, samples)
+    at = probe.with_loss(loss)
+    checks.check_finite_loss(at.loss_sum(at.params, sample), "of the first batch")
+    return loss
+
+
+def _checked_sample(probe: Probe, samples: int) -> Batch:
+    """The first samples, ready, after the model was found fit to be called with them."""
+    first = next(probe.batches())
+    checks.check_targets(probe.loss, probe.targets(first))
+    few = next(first.pieces(samples))
+    sample = Batch(map_tensors(torch.clone, probe.ready(few.raw)), few.size, few.divisible)
+    model, given, cut = probe.module(""), probe.layout.described(sample.raw), sample.size < first.size
+    checks.check_call(model, lambda: probe.call(probe.params, sample), given, cut)
+    checks.check_deterministic(model, lambda: probe.call(probe.params, sample))
+    if sample.divisible and sample.size > 1:
+        checks.check_samples_are_independent(lambda batch: probe.call(probe.params, batch), sample)
+    return sample
+
+
+def counted_labels(probe: Probe) -> Tensor:
+    """Samples of this process, and what their labels count for in the loss: the sum and the sum of squares (3,)."""
+    counted = torch.zeros(3, dtype=torch.float64)
+    for batch in probe.batches():
+        held = (probe.loss.mass or kept_labels)(probe.targets(batch)) if probe.loss.pools else None
+        counted[0] += batch.size
+        if held is not None:
+            counted[1:] += torch.stack([held.sum(), held.square().sum()]).cpu()
+    return counted
+
+
+def _settled_on(probe: Probe, loss: Loss, sample: Batch, samples: int) -> Loss:
     raw = probe.call(probe.params, sample)
     loss = _taking(probe, loss, raw, sample)
     if not loss.known:
