@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
-from landscope.cli.output import console, note, print_json, table, target_folder
+from landscope.cli.output import console, note, print_json, table, writable_folder
 from landscope.cli.parameters import Device, Json
 from landscope.cli.text import duration, examples
 
@@ -78,7 +78,7 @@ def train(
 
     document = read_document(spec)
     settings = build(TrainingSpec, _changed(document.content, change or ()), document.place)
-    folder = target_folder(into or Path("runs") / spec.stem)
+    folder = writable_folder(into or Path("runs") / spec.stem)
     callbacks = _callbacks(tensorboard, wandb)
     try:
         result = run(
