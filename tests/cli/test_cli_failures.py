@@ -164,3 +164,25 @@ def test_ctrl_c_in_the_middle_of_a_measurement(digits_net: Path, tmp_path: Path)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_code_that_ends_the_process_is_told(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "ends_on_import.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "ends_later.py").write_text(
+        "import sys, torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(2, 2)\n"
+        "    def forward(self, x): sys.exit()\n"
+    )
+    (tmp_path / "a.yaml").write_text("{data: circles, model: ends_on_import:build, epochs: 1}")
+    (tmp_path / "b.yaml").write_text("{data: circles, model: ends_later:Net, epochs: 1}")
+    (tmp_path / "s.yaml").write_text("{name: s, training: {data: circles, model: ends_on_import:build, epochs: 1}}")
+    for words in (["train", "a.yaml"], ["study", "run", "s.yaml"]):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "ends_on_import:build: importing ends_on_import ended the process" in err
+    code, _, err = call("train", "b.yaml")
+    assert code == 1
+    assert "ended the process (sys.exit(None))" in err
