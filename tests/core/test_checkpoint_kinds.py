@@ -30,7 +30,9 @@ def saved(path: Path, **weights: Tensor) -> Path:
 def test_types_that_lose_their_meaning(tmp_path: Path, dtype: torch.dtype) -> None:
     path = saved(tmp_path / "net.pt", weight=torch.ones(1, 2).to(dtype), bias=torch.zeros(1))
     name = str(dtype).removeprefix("torch.")
-    with pytest.raises(CheckpointError, match=rf"other types: weight \({name} in the checkpoint, float32 in the model\)"):
+    with pytest.raises(
+        CheckpointError, match=rf"other types: weight \({name} in the checkpoint, float32 in the model\)"
+    ):
         loaded(path, nn.Linear(2, 1))
 
 

@@ -63,7 +63,9 @@ def target(path: Path | None) -> None:
     try:
         end = destination(path)
         if not end.parent.is_dir():
-            raise CommandError(f"{path} cannot be written: it is a link to {end}, whose folder is not there. Make it first")
+            raise CommandError(
+                f"{path} cannot be written: it is a link to {end}, whose folder is not there. Make it first"
+            )
         probe_folder(end.parent)
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}. Name another file") from error

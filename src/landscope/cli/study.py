@@ -11,7 +11,7 @@ import typer
 from landscope.cli.failures import CommandError
 from landscope.cli.groups import command_group
 from landscope.cli.output import console, print_json, target, target_folder, writable_folder
-from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
+from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root, named_measures
 from landscope.cli.study_running import (
     ExecutorOption,
     ExecutorOptions,
@@ -193,7 +193,7 @@ def measure(
     for file in checkpoints:
         if not file.is_file():
             raise CommandError(f"{file}: no such file; a checkpoint was expected (safetensors or torch.save)")
-    wanted: object = "all" if measures == "all" else [word.strip() for word in measures.split(",") if word.strip()]
+    wanted: object = "all" if measures == "all" else named_measures(measures)
     given: dict[str, object] = parsed_options(data_option)
     if not is_import(data):
         given |= {"pixels": pixels} | ({"root": str(root)} if root else {})

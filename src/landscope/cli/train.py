@@ -72,10 +72,13 @@ def train(
     """
     from landscope.cli.sources import usable_device
     from landscope.core.documents import read_document
+    from landscope.core.ledger import checked_seconds
     from landscope.core.schema import build
     from landscope.training.loop import train as run
     from landscope.training.spec import TrainingSpec
 
+    checked_seconds("--time-limit", time_limit)
+    checked_seconds("--checkpoint-every", checkpoint_every)
     document = read_document(spec)
     settings = build(TrainingSpec, _changed(document.content, change or ()), document.place)
     folder = writable_folder(into or Path("runs") / spec.stem)

@@ -97,6 +97,7 @@ class Store:
                 write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
             write_whole(path, content, flush=False)  # whoever comes again brings it again
+        self._seen = True
         return run
 
     def _spec_there(self, path: Path) -> bytes:
@@ -128,6 +129,7 @@ class Store:
         """Raise `StoreGoneError` if the folder was there before and is not any more; other troubles of a disk may pass."""
         try:
             (self.root / "store.json").stat()
+            self._runs.stat()
             self._seen = True
         except (FileNotFoundError, NotADirectoryError):
             if self._seen:
@@ -153,6 +155,7 @@ class Store:
     def run(self, key: str) -> RunFolder:
         """The run with a key."""
         if not (self._runs / key / "spec.json").exists():
+            self.check_there()
             raise UnknownNameError.among("run", key, self.keys())
         return RunFolder(self._runs / key, self.stale_after)
 
