@@ -205,7 +205,7 @@ def test_code_that_ends_the_process_is_told(call: Call, tmp_path: Path, monkeypa
         ("loss: 3", "the settings of loss must be written {key: value}, not 3"),
     ],
 )
-def test_settings_files(call: Call, digits_net: Path, tmp_path: Path, text: str, told: str) -> None:
+def test_settings_files_that_are_wrong(call: Call, digits_net: Path, tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "chosen.yaml").write_text(text)
     code, _, err = call("measure", digits_net, *DIGITS, "--settings", tmp_path / "chosen.yaml")
     assert code == 2, err

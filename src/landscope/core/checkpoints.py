@@ -160,7 +160,7 @@ def _odd_kind(value: Tensor) -> str:
 
 
 def _keeps_values(value: Tensor, own: Tensor, learnt: bool) -> bool:
-    """Whether numbers of a type mean the same in the model's: imaginary parts would go, and codes of weights be taken for them."""
+    """Whether values mean the same in the model's type: imaginary parts would go, and codes be taken for weights."""
     if value.is_complex():
         return own.is_complex()
     return not learnt or value.is_floating_point() or not (own.is_floating_point() or own.is_complex())

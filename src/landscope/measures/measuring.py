@@ -112,10 +112,11 @@ def _fits(value: object, hint: object) -> bool:
         same = len(args) == 2 and args[1] is ...
         return isinstance(value, list | tuple) and (not same or all(_fits(item, args[0]) for item in value))
     if hint is int or hint is float:
-        kind = Integral if hint is int else Real
-        return isinstance(value, kind) and not isinstance(value, bool) and not math.isnan(value)  # type: ignore[arg-type]
+        if isinstance(value, bool) or not isinstance(value, Integral if hint is int else Real):
+            return False
+        return not math.isnan(float(value))
     if hint is bool or hint is str:
-        return isinstance(value, hint)  # type: ignore[arg-type]
+        return isinstance(value, bool if hint is bool else str)
     return value is None if hint is NoneType else True
 
 
