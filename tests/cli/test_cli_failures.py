@@ -164,3 +164,81 @@ def test_ctrl_c_in_the_middle_of_a_measurement(digits_net: Path, tmp_path: Path)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_code_that_ends_the_process_is_told(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "ends_on_import.py").write_text("import sys\nsys.exit(0)\n")
+    (tmp_path / "ends_later.py").write_text(
+        "import sys, torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(2, 2)\n"
+        "    def forward(self, x): sys.exit()\n"
+    )
+    (tmp_path / "a.yaml").write_text("{data: circles, model: ends_on_import:build, epochs: 1}")
+    (tmp_path / "b.yaml").write_text("{data: circles, model: ends_later:Net, epochs: 1}")
+    (tmp_path / "s.yaml").write_text("{name: s, training: {data: circles, model: ends_on_import:build, epochs: 1}}")
+    for words in (["train", "a.yaml"], ["study", "run", "s.yaml"]):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "ends_on_import:build: importing ends_on_import ended the process" in err
+    code, _, err = call("train", "b.yaml")
+    assert code == 1
+    assert "ended the process (sys.exit(None))" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("hessian_trace: {tol: -1}", "hessian_trace: tol must be positive, got -1"),
+        ("hessian_trace: {tol: .nan}", "hessian_trace: tol must be a number, but is nan"),
+        ("hessian_top_eigenvalue: {k: 2.5}", "k must be an integer, but is 2.5"),
+        ("loss:\nloss:", "chosen.yaml:2: the key 'loss' stands here twice"),
+        ("a: &a [x, x]\nb: [*a, *a", "chosen.yaml:"),
+        ("loss: !!timestamp foo", "chosen.yaml:1: 'foo' is not of the type !!timestamp"),
+        ("loss: !!bool foo", "chosen.yaml:1: 'foo' is not of the type !!bool"),
+        ("loss: !!int foo", "chosen.yaml:1: "),
+        ("[" * 200, "levels deep"),
+        ("loss: {seed: {}", "chosen.yaml:"),
+        ("3", "expected measures with settings"),
+        ("loss: 3", "the settings of loss must be written {key: value}, not 3"),
+    ],
+)
+def test_settings_files_that_are_wrong(call: Call, digits_net: Path, tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "chosen.yaml").write_text(text)
+    code, _, err = call("measure", digits_net, *DIGITS, "--settings", tmp_path / "chosen.yaml")
+    assert code == 2, err
+    assert told in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["chosen.yaml", "chosen.txt", "chosen.json", "chosen"])
+def test_settings_files_are_read_like_specs(call: Call, digits_net: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"loss": null, "hessian_trace": {"tol": 1e-1, "max_matvecs": 5}}')
+    words = ["--settings", tmp_path / name, "--samples", 20, "--json"]
+    code, out, err = call("measure", digits_net, *DIGITS, *words)
+    assert code == 0, err
+    assert '"tol": 0.1' in out
+
+
+@pytest.mark.parametrize("names", ["", ",", " , "])
+def test_no_measures_at_all(call: Call, digits_net: Path, names: str) -> None:
+    for words in (["measure"], ["study", "measure"]):
+        code, _, err = call(*words, digits_net, *DIGITS, "--measures", names)
+        assert code == 2
+        assert "--measures: expected names such as loss,accuracy" in err
+
+
+@pytest.mark.parametrize("limit", ["nan", "-1", "-inf"])
+def test_time_limits_that_are_none(call: Call, tmp_path: Path, limit: str) -> None:
+    (tmp_path / "t.yaml").write_text("{data: circles, model: mlp, epochs: 1}")
+    (tmp_path / "s.yaml").write_text("{name: s, training: {data: circles, model: mlp, epochs: 1}}")
+    for words in (["train", "t.yaml"], ["study", "run", "s.yaml"]):
+        command, file = words[:-1], tmp_path / words[-1]
+        code, _, err = call(*command, file, "--into", tmp_path / "into", f"--time-limit={limit}")
+        assert code == 2, err
+        assert "--time-limit" in err
+    code, _, err = call("train", tmp_path / "t.yaml", "--into", tmp_path / "into", f"--checkpoint-every={limit}")
+    assert code == 2
+    assert "--checkpoint-every must be a number of seconds, 0 or more" in err

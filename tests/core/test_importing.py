@@ -17,6 +17,7 @@ from landscope.core.errors import SpecError
 from landscope.core.importing import (
     ALIASES,
     HOMES,
+    call_imported,
     former_names,
     import_function,
     locate,
@@ -179,3 +180,67 @@ def test_what_is_ours_without_a_public_name_is_still_found() -> None:
     assert import_function("landscope:measure") is import_function("landscope.measures:measure")
     with pytest.raises(SpecError, match="has no function 'VGGs'"):
         import_function("landscope:VGGs")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import sys\nsys.exit()", r"importing BAD ended the process \(sys\.exit\(\), .*BAD\.py:2; remove that call"),
+        ("import sys\nsys.exit(0)", r"importing BAD ended the process \(sys\.exit\(0\), .*BAD\.py:2"),
+        ("raise SystemExit('no')", r"importing BAD ended the process \(sys\.exit\('no'\), .*BAD\.py:1"),
+        ("x = 1\ndef build(:\n", r"importing BAD failed \(SyntaxError: .*BAD\.py:2\)"),
+        ("\n  x = 1", r"importing BAD failed \(IndentationError: .*BAD\.py:2\)"),
+        ("from math import nothing", r"importing BAD failed \(ImportError: cannot import name 'nothing' .*BAD\.py:1\)"),
+        ("import json\n\njson.loads('{')", r"importing BAD failed \(JSONDecodeError: .*BAD\.py:3\)"),
+        ("1 / 0", r"importing BAD failed \(ZeroDivisionError: .*BAD\.py:1\)"),
+        ("import no_such_dependency", r"No module named 'no_such_dependency'"),
+        ("def __getattr__(name):\n  raise OSError('gone')", r"importing BAD failed \(OSError: gone, .*BAD\.py:2\)"),
+    ],
+    ids=range(10),
+)
+def test_a_module_that_cannot_be_imported_is_told_with_its_line(
+    here: Path, code: str, told: str, request: pytest.FixtureRequest
+) -> None:
+    name = f"bad_module_{request.node.callspec.id}"
+    (here / f"{name}.py").write_text(code)
+    with pytest.raises(SpecError, match=f"^{name}:build: .*{told.replace('BAD', name)}"):
+        import_function(f"{name}:build")
+
+
+CALLED = """\
+import functools, math, sys
+def ends(): sys.exit(0)
+def inside(width=3):
+    return width + "a"
+def nested(): return inside("b", 2, 3)
+def plain(width): ...
+def wrapped(function):
+    @functools.wraps(function)
+    def wrapper(*args, **options): return function(*args, **options)
+    return wrapper
+@wrapped
+def decorated(width): ...
+class Net:
+    def __init__(self, width):
+        self.width = width + None
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "options", "told"),
+    [
+        ("ends", {}, r"calling it ended the process \(sys\.exit\(0\), .*called_badly\.py:2"),
+        ("inside", {}, r"with the options {} failed \(TypeError: unsupported operand .*called_badly\.py:4\)"),
+        ("nested", {}, r"failed \(TypeError: .*called_badly\.py:5\)"),
+        ("Net", {"width": 2}, r"failed \(TypeError: unsupported operand .*called_badly\.py:15\)"),
+        ("plain", {}, r"cannot be called with the options {}: .* missing 1 required"),
+        ("decorated", {"widht": 1}, r"cannot be called with the options {'widht': 1}: .* unexpected keyword"),
+        ("Net", {}, r"cannot be called with the options {}: .* missing 1 required"),
+    ],
+)
+def test_what_fails_inside_a_function_is_told_apart_from_wrong_options(
+    here: Path, call: str, options: dict[str, object], told: str
+) -> None:
+    (here / "called_badly.py").write_text(CALLED)
+    with pytest.raises(SpecError, match=f"called_badly:{call}.*{told}"):
+        call_imported(f"called_badly:{call}", options)

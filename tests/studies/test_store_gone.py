@@ -155,3 +155,26 @@ def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
     assert (
         err.strip().splitlines()[-1].startswith(f"landscope: error: the store {tmp_path / 's'} is not there any more")
     )
+
+
+def test_only_the_folder_of_runs_vanishes(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    run = store.add({"seed": 1})
+    removed(tmp_path / "s" / "runs")
+    for asked in (lambda: store.run(run.key), lambda: store.status(run.key), store.check_there):
+        with pytest.raises(StoreGoneError, match=r"/s is not there any more: .* run the same command to resume"):
+            asked()
+
+
+def test_the_runs_vanish_while_one_works(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s")
+    jobs = [Job.of({"seed": seed, "steps": 3, "at": 2, "until": str(tmp_path / "never")}) for seed in (1, 2)]
+
+    def watch(event: Event) -> None:
+        if event.kind == "started":
+            wait_for(store.run(event.key).path("state/links.json").exists)
+            removed(tmp_path / "s" / "runs")
+
+    with pytest.raises(StoreGoneError, match=r"/s is not there any more"):
+        LocalExecutor(store, "store_work:work", workers=1).run(jobs, on_event=watch)
+    assert not (tmp_path / "s" / "runs").exists()

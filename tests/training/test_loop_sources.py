@@ -227,6 +227,11 @@ def labelled(train: object, **others: object) -> dict[str, tuple[Tensor, Tensor]
     [
         (labelled([-1, 1, -1, 1]), None, "the train rows of the given data: labels run from -1 to 1"),
         (labelled([0, 1, 1, -100]), None, "the train rows of the given data: labels run from -100 to 1"),
+        (
+            labelled([0, 1, -1, -100]),
+            None,
+            r"labels run from -100 to 1, .* outside are -100, -1\. Map the labels to 0 … C−1, or",
+        ),
         (labelled([0, 1, 1, 0], validation=[0, -2]), None, "the validation rows .* labels run from -2 to 0"),
         (labelled([0, 1, 1, 0], test=[-1]), None, "the test rows .* labels run from -1 to -1"),
         (labelled([0, 1, 1, 0], test=[2]), None, "it has 2 outputs and the given data has 3 classes"),

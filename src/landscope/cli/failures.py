@@ -92,6 +92,11 @@ class Commands(TyperGroup):
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
         except (KeyboardInterrupt, typer.Abort):
             code = 130
+        except SystemExit as error:  # by code that the command was given: ours leaves below
+            sys.stderr.write(
+                f"landscope: error: code that the command runs ended the process (sys.exit({error.code!r}))\n"
+            )
+            code = 1
         except Exception as error:
             if debug:
                 traceback.print_exc()

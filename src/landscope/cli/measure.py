@@ -20,6 +20,7 @@ from landscope.cli.parameters import (
     PixelScale,
     Root,
     Samples,
+    named_measures,
 )
 from landscope.cli.text import examples, shape
 
@@ -160,17 +161,16 @@ def measure(
 def _wanted(names: str | None, settings: Path | None) -> Wanted:
     """What is to be measured: all, some by name, or some with settings from a file."""
     if settings is None:
-        return [name.strip() for name in names.split(",") if name.strip()] if names is not None else None
+        return None if names is None else named_measures(names)
     if names is not None:
         raise CommandError("--measures and --settings say the same thing: give one of them")
-    import yaml
+    from landscope.core.documents import read_document
+    from landscope.core.errors import SpecError
 
     try:
-        content = yaml.safe_load(settings.read_text())
-    except OSError as error:
-        raise CommandError(f"--settings {settings}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise CommandError(f"--settings {settings}: is no YAML ({' '.join(str(error).split())})") from error
+        content = read_document(settings, any_name=True).content
+    except SpecError as error:
+        raise CommandError(f"--settings {error}") from error
     if isinstance(content, list) and all(isinstance(name, str) for name in content):
         return [str(name) for name in content]
     if not isinstance(content, dict) or not content:

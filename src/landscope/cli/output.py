@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from landscope.cli.failures import CommandError
+from landscope.core.files import destination, probe_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "note", "print_json", "progress", "table", "target", "target_folder"]
+__all__ = ["console", "note", "print_json", "progress", "table", "target", "target_folder", "writable_folder"]
 
 Tick = Callable[[str, int, int | None], None]
 """Told (what, how much of it is done, of how much)."""
@@ -52,20 +54,41 @@ def table(*columns: str, right: Sequence[str] = (), title: str = "") -> Table:
     return made
 
 
-def target(path: Path | None) -> Path | None:
-    """A file that will be written at the end: refused now if its folder is not there, not after an hour of work."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+def target(path: Path | None) -> None:
+    """A file that will be written at the end: refused now if that cannot be, not after an hour of work."""
+    if path is None:
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
         raise CommandError(f"{path} cannot be written: it is a folder, or its folder is not there. Make it first")
-    return path
+    try:
+        end = destination(path)
+        if not end.parent.is_dir():
+            raise CommandError(
+                f"{path} cannot be written: it is a link to {end}, whose folder is not there. Make it first"
+            )
+        probe_folder(end.parent)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}. Name another file") from error
 
 
 def target_folder(path: Path) -> Path:
     """A folder that will be written into: refused now if a file is in its place, or in that of a folder above it."""
-    there = next((place for place in (path, *path.absolute().parents) if place.exists()), path)
-    if there.exists() and not there.is_dir():
+    there = next((place for place in (path, *path.absolute().parents) if os.path.lexists(place)), path)
+    if os.path.lexists(there) and not there.is_dir():
+        what = "a file" if there.is_file() else "not a folder"
         raise CommandError(
-            f"{path} cannot be written into: {there} is a file. Name another folder, or move the file away"
+            f"{path} cannot be written into: {there} is {what}. Name another folder, or move the file away"
         )
+    return path
+
+
+def writable_folder(path: Path) -> Path:
+    """The same, refused also where nothing can be made in it."""
+    target_folder(path)
+    try:
+        probe_folder(path)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written into: {error.strerror}. Name another folder") from error
     return path
 
 

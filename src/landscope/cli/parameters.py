@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from landscope.cli.failures import CommandError
+
 __all__ = [
     "Checkpoint",
     "DataName",
@@ -18,6 +20,7 @@ __all__ = [
     "PixelScale",
     "Root",
     "Samples",
+    "named_measures",
 ]
 
 Pixels = Literal["unit", "raw", "standard", "symmetric"]
@@ -90,3 +93,15 @@ Device = Annotated[
     str | None,
     typer.Option(help="Where to compute: cpu, cuda, cuda:1, …  [default: cuda where there is one]", show_default=False),
 ]
+
+
+def named_measures(words: str) -> list[str]:
+    """The names given to --measures.
+
+    >>> named_measures("loss, l2_norm")
+    ['loss', 'l2_norm']
+    """
+    names = [word.strip() for word in words.split(",") if word.strip()]
+    if not names:
+        raise CommandError(f"--measures: expected names such as loss,accuracy, got {words!r}. See: landscope measures")
+    return names

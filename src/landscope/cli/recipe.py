@@ -11,7 +11,7 @@ import typer
 
 from landscope.cli.failures import CommandError, StoppedError
 from landscope.cli.groups import command_group
-from landscope.cli.output import console, note, print_json, table, target, target_folder
+from landscope.cli.output import console, note, print_json, table, target, writable_folder
 from landscope.cli.parameters import Json
 from landscope.cli.recipe_studies import part_studies
 from landscope.cli.study_running import (
@@ -153,7 +153,7 @@ def run(
             raise SpecError(
                 f"--cifar100: {name} has no {'such ' if part else ''}part of a hundred classes at size {size}"
             )
-    folder = target_folder(into or Path("recipes") / f"{name}-{size}")
+    folder = writable_folder(into or Path("recipes") / f"{name}-{size}")
     records = {} if kept is None else kept_records(_records_folder(kept), name, wanted, size)
     start = time.monotonic()
     light = reports_are_light()

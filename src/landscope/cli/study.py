@@ -10,8 +10,8 @@ import typer
 
 from landscope.cli.failures import CommandError
 from landscope.cli.groups import command_group
-from landscope.cli.output import console, print_json, target_folder
-from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root
+from landscope.cli.output import console, print_json, target, target_folder, writable_folder
+from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root, named_measures
 from landscope.cli.study_running import (
     ExecutorOption,
     ExecutorOptions,
@@ -97,12 +97,14 @@ def run(
     document = read_document(spec)
     checked = build(StudySpec, document.content, document.place)
     folder = target_folder(into or Path("studies") / checked.name)
-    made = Study(checked, store or folder, document.place, imports=not dry_run)
+    made = Study(checked, target_folder(store or folder), document.place, imports=not dry_run)
     asked = chosen(made.runs, only or ())
     if dry_run:
         made.runs = {key: one for key, one in made.runs.items() if key in asked}
         foretell(made, as_json)
         return
+    writable_folder(folder)
+    writable_folder(store or folder)
     light = with_report and reports_are_light()
     check_inputs(made, asked, set())
     summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool, only)
@@ -191,7 +193,7 @@ def measure(
     for file in checkpoints:
         if not file.is_file():
             raise CommandError(f"{file}: no such file; a checkpoint was expected (safetensors or torch.save)")
-    wanted: object = "all" if measures == "all" else [word.strip() for word in measures.split(",") if word.strip()]
+    wanted: object = "all" if measures == "all" else named_measures(measures)
     given: dict[str, object] = parsed_options(data_option)
     if not is_import(data):
         given |= {"pixels": pixels} | ({"root": str(root)} if root else {})
@@ -210,7 +212,7 @@ def measure(
             "seconds": seconds,
         },
     }
-    folder = target_folder(into or Path("studies") / name)
+    folder = writable_folder(into or Path("studies") / name)
     made = Study.of(written, folder)
     light = reports_are_light()
     check_inputs(made, made.runs, set())
@@ -255,7 +257,9 @@ def report(
     if all(status.state is not RunState.DONE for status in statuses.values()):
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")
     formats = figures.split(",") if figures else made.spec.figures
-    page, drawn = write(made, output or folder / "report.html", formats, statuses, light=light)
+    output = output or folder / "report.html"
+    target(output)
+    page, drawn = write(made, output, formats, statuses, light=light)
     if as_json:
         print_json({"report": page, "figures": drawn})
     else:

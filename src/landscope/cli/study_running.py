@@ -95,10 +95,12 @@ def do_runs(
     """Do the runs of a study, or some of them, telling what happens; Ctrl-C and a time limit leave it resumable."""
     import torch
 
+    from landscope.core.ledger import checked_seconds
     from landscope.studies.choosing import chosen
     from landscope.studies.executors.base import Resources
     from landscope.studies.pooling import members_of
 
+    time_limit = checked_seconds("--time-limit", time_limit)
     keys = chosen(made.runs, only or ())
     needs = Resources(gpus=int(torch.cuda.is_available()) if gpus is None else gpus)
     worker = _executor(made, executor, retry_failed, executor_options)

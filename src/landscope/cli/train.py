@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
-from landscope.cli.output import console, note, print_json, table, target_folder
+from landscope.cli.output import console, note, print_json, table, writable_folder
 from landscope.cli.parameters import Device, Json
 from landscope.cli.text import duration, examples
 
@@ -72,13 +72,16 @@ def train(
     """
     from landscope.cli.sources import usable_device
     from landscope.core.documents import read_document
+    from landscope.core.ledger import checked_seconds
     from landscope.core.schema import build
     from landscope.training.loop import train as run
     from landscope.training.spec import TrainingSpec
 
+    checked_seconds("--time-limit", time_limit)
+    checked_seconds("--checkpoint-every", checkpoint_every)
     document = read_document(spec)
     settings = build(TrainingSpec, _changed(document.content, change or ()), document.place)
-    folder = target_folder(into or Path("runs") / spec.stem)
+    folder = writable_folder(into or Path("runs") / spec.stem)
     callbacks = _callbacks(tensorboard, wandb)
     try:
         result = run(

@@ -19,6 +19,9 @@ __all__ = ["load_weights", "read_weights"]
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")
 _LISTED = 5
+_MOST_UNPACKED = 4
+_ALWAYS_UNPACKED = 64 * 2**20
+"""An archive may hold so many times its size, and so many bytes in any case."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -47,6 +50,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path}: {_listed(others)} are no tensors. Save model.state_dict(), alone or under 'state_dict'"
         )
+    if odd := [f"{name} ({kind})" for name, value in weights.items() if (kind := _odd_kind(value))]:
+        raise CheckpointError(
+            f"{path}: expected dense tensors with values, found {_listed(odd)}. Save the state dict of a model with plain weights"
+        )
     for prefix in _WRAPPERS:
         if all(name.startswith(prefix) for name in weights):
             weights = {name.removeprefix(prefix): value for name, value in weights.items()}
@@ -73,7 +80,24 @@ class _Bounded(io.BufferedReader):
         return super().read(size)
 
 
+def _check_unpacked(path: Path) -> None:
+    """Refuse an archive that holds far more than its size: torch would make room for all of it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except Exception:  # damaged, which torch finds as well
+        return
+    size = path.stat().st_size
+    if unpacked > _MOST_UNPACKED * size + _ALWAYS_UNPACKED:
+        raise CheckpointError(
+            f"{path}: has {size / 2**20:,.1f} MiB and unpacks to {unpacked / 2**20:,.0f} MiB; expected at most {_MOST_UNPACKED} "
+            "times its size. torch.save does not compress: save the weights with it again"
+        )
+
+
 def _torch(path: Path) -> object:
+    if zipfile.is_zipfile(path):
+        _check_unpacked(path)
     try:
         if zipfile.is_zipfile(path) and path.suffix != ".safetensors":  # which torch would take for what it says
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -111,11 +135,39 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, remedy: str
         for name, value in weights.items()
         if name in own and own[name].shape != value.shape
     ]
-    wrong = {"missing": missing, "unexpected": unexpected, "other shapes": reshaped}
+    learnt = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    retyped = [
+        f"{name} ({_dtype(value)} in the checkpoint, {_dtype(own[name])} in the model)"
+        for name, value in weights.items()
+        if name in own and not _keeps_values(value, own[name], name in learnt)
+    ]
+    wrong = {"missing": missing, "unexpected": unexpected, "other shapes": reshaped, "other types": retyped}
     if any(wrong.values()):
         found = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
         raise CheckpointError(f"the checkpoint does not fit the model: {found}. {remedy}")
     model.load_state_dict(dict(weights), strict=False)
+
+
+def _odd_kind(value: Tensor) -> str:
+    """What makes a tensor unfit to be copied into a model; nothing where it is fit."""
+    if value.is_meta:
+        return "on the meta device, without values"
+    if value.is_quantized:
+        return "quantised"
+    if value.is_nested:
+        return "nested"
+    return "" if value.layout is torch.strided else str(value.layout).removeprefix("torch.")
+
+
+def _keeps_values(value: Tensor, own: Tensor, learnt: bool) -> bool:
+    """Whether values mean the same in the model's type: imaginary parts would go, and codes be taken for weights."""
+    if value.is_complex():
+        return own.is_complex()
+    return not learnt or value.is_floating_point() or not (own.is_floating_point() or own.is_complex())
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _first_line(error: Exception) -> str:

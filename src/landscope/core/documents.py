@@ -81,8 +81,17 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         """The value of a node; a date or a number that is none is reported with its line."""
         try:
             return super().construct_object(node, deep)
-        except (ValueError, ArithmeticError) as error:
-            raise _RefusedError(problem=str(error), problem_mark=node.start_mark) from error
+        except yaml.YAMLError:
+            raise
+        except Exception as error:  # a tag that its text does not fit leads PyYAML into any of them
+            said = (
+                str(error) if isinstance(error, ValueError | ArithmeticError) else f"{node.value!r} is not {_tag(node)}"
+            )
+            raise _RefusedError(problem=said, problem_mark=node.start_mark) from error
+
+
+def _tag(node: yaml.Node) -> str:
+    return "of the type !!" + str(node.tag).rpartition(":")[2]
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -103,8 +112,8 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_document(path: str | os.PathLike[str]) -> Document:
-    """Read a `.yaml`, `.yml`, `.json` or `.toml` file."""
+def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Document:
+    """Read a `.yaml`, `.yml`, `.json` or `.toml` file; with `any_name` a file of another name is YAML."""
     file = FilePath(path)
     try:
         with file.open("rb") as stream:
@@ -121,7 +130,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
         raise SpecError(f"{file}: is no text in UTF-8") from error
     if file.suffix == ".toml":
         return _toml(file, text)
-    if file.suffix not in (".yaml", ".yml", ".json"):
+    if not any_name and file.suffix not in (".yaml", ".yml", ".json"):
         raise SpecError(f"{file}: a spec is written in YAML, TOML or JSON (.yaml, .yml, .toml, .json)")
     return _yaml(file, text)
 

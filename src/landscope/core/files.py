@@ -4,10 +4,14 @@ A file is written under another name in its own folder, flushed to the disk, and
 a power cut after the return cannot undo it. Whoever dies on the way leaves the old file, and a hidden `.….aside`. Whichever
 library writes it, the file has the mode of any new file there: some make theirs for one user alone, and a colleague must be
 able to go on.
+
+A link is followed: what it leads to is written, and the link stays. What is there and is not a regular file is neither
+replaced nor opened.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import uuid
@@ -15,14 +19,102 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["SUFFIX", "aside_of", "write_whole", "writing"]
+__all__ = [
+    "LARGEST_DOCUMENT",
+    "LARGEST_RECORD",
+    "SUFFIX",
+    "aside_of",
+    "check_regular",
+    "destination",
+    "probe_folder",
+    "read_regular",
+    "write_whole",
+    "writing",
+]
 
 SUFFIX = ".aside"
+LARGEST_RECORD = 256 * 2**20
+"""Bytes of what was measured: a record, a history, a report."""
+LARGEST_DOCUMENT = 16 * 2**20
+"""Bytes of what says what is done, and by whom: a spec, a study, an attempt."""
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def aside_of(path: Path) -> Path:
     """A hidden name in the same folder that nobody else has."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{SUFFIX}")
+
+
+def destination(path: Path) -> Path:
+    """The file that is written under this name: what a link leads to. `OSError` where something else than a file is there."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    if not stat.S_ISREG(mode):
+        code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EEXIST
+        raise OSError(code, f"expected a regular file or nothing there, found {_kind(mode)}", str(path))
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
+def check_regular(path: Path, largest: int | None = None) -> None:
+    """`ValueError` where there is something else than a regular file, or one of more bytes than `largest`; nothing is opened.
+
+    >>> check_regular(Path("/"))
+    Traceback (most recent call last):
+    ValueError: expected a regular file, found a folder
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError("expected a regular file, found a link that leads to itself") from None
+    _check(found, largest)
+
+
+def read_regular(path: Path, largest: int) -> bytes:
+    """The content of a regular file of at most `largest` bytes; `ValueError` says what is there instead.
+
+    What somebody else put there is never waited for, as a FIFO would be, and never fills the memory.
+    """
+    check_regular(path, largest)
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        _check(os.fstat(descriptor), largest)
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError(f"expected {largest / 2**20:g} MiB at most, and the file is still growing")
+    return content
+
+
+def probe_folder(path: Path) -> None:
+    """`OSError` where nothing can be made in a folder, or in the nearest one above it that is there."""
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    probe = aside_of(there / "probe")
+    try:
+        probe.touch(exist_ok=False)
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+def _check(found: os.stat_result, largest: int | None) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"expected a regular file, found {_kind(found.st_mode)}")
+    if largest is not None and found.st_size > largest:
+        raise ValueError(f"expected {largest / 2**20:g} MiB at most, found {found.st_size / 2**20:,.0f} MiB")
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 @contextmanager
@@ -38,6 +130,7 @@ def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
     ...     [file.name for file in (Path(folder) / "weights").iterdir()]
     ['final.bin']
     """
+    path = destination(path)
     with _renamed(path, flush) as aside:
         yield aside
         mode = _mode_of_new(path)
@@ -47,6 +140,7 @@ def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def _renamed(path: Path, flush: bool) -> Iterator[Path]:
+    path = destination(path)
     aside = aside_of(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

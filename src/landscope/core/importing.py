@@ -13,15 +13,17 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from landscope.core.errors import SpecError
+from landscope.core.errors import LandscopeError, SpecError
 from landscope.core.schema import Plain
 
 __all__ = [
@@ -164,9 +166,15 @@ def import_function(source: str) -> Callable[..., object]:
     module_name, function_name = _parts(source)
     try:
         module = _imported(module_name)
+        function = getattr(module, function_name, None)
+    except LandscopeError:
+        raise
     except ModuleNotFoundError as error:
         raise SpecError(f"{source}: {error}. It is looked for where packages are and in this folder") from error
-    function = getattr(module, function_name, None)
+    except SystemExit as error:
+        raise SpecError(f"{source}: importing {module_name} ended the process ({_ended(error)})") from error
+    except Exception as error:
+        raise SpecError(f"{source}: importing {module_name} failed ({_told(error)})") from error
     if not callable(function):
         raise SpecError(f"{source}: {module_name} has no function {function_name!r}{_hidden(module)}")
     return cast(Callable[..., object], function)
@@ -230,8 +238,47 @@ def call_imported(source: str, options: Mapping[str, object]) -> object:
     function = import_function(source)
     try:
         return function(**options)
+    except SystemExit as error:
+        raise SpecError(f"{source}: calling it ended the process ({_ended(error)})") from error
     except TypeError as error:
+        if isinstance(error, LandscopeError):
+            raise
+        if _takes(function, options) and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+            raise SpecError(f"{source}: calling it with the options {dict(options)} failed ({_told(error)})") from error
         raise SpecError(f"{source} cannot be called with the options {dict(options)}: {error}") from error
+
+
+def _takes(function: Callable[..., object], options: Mapping[str, object]) -> bool:
+    """Whether the arguments of a function have these names, as far as it tells."""
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError:
+        return False
+    except ValueError:  # it does not tell
+        pass
+    return True
+
+
+def _ended(error: SystemExit) -> str:
+    return f"sys.exit({'' if error.code is None else repr(error.code)}){_line(error)}; remove that call, or guard it"
+
+
+def _told(error: Exception) -> str:
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {said}{_line(error)}".replace("\n", " ")
+
+
+def _line(error: BaseException) -> str:
+    """The file and line of the user's code that an error came from, where they are known."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f", {error.filename}:{error.lineno}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<")
+    ]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f", {own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
 def _parts(source: str) -> tuple[str, str]:

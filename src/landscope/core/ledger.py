@@ -17,7 +17,7 @@ import torch
 from landscope.core.errors import BudgetSpentError, SpecError
 from landscope.core.estimate import Cost
 
-__all__ = ["FORWARD", "Ledger", "checked_limit"]
+__all__ = ["FORWARD", "Ledger", "checked_limit", "checked_seconds"]
 
 FORWARD = 1 / 3
 """Passes that a forward pass counts for."""
@@ -41,6 +41,22 @@ def checked_limit(name: str, value: SupportsFloat | None) -> float | None:
     if not number > 0:
         raise SpecError(f"{name} must be a positive number, got {value!r}; leave it out for no limit")
     return None if number == math.inf else number
+
+
+def checked_seconds(name: str, value: float | None) -> float | None:
+    """A length of time as a number that is not negative, or `None` for no limit, which infinity means, too.
+
+    >>> checked_seconds("time_limit", 0), checked_seconds("time_limit", float("inf"))
+    (0.0, None)
+    >>> checked_seconds("time_limit", float("nan"))
+    Traceback (most recent call last):
+    landscope.core.errors.SpecError: time_limit must be a number of seconds, 0 or more, got nan; leave it out for no limit
+    """
+    if value is None:
+        return None
+    if not value >= 0:
+        raise SpecError(f"{name} must be a number of seconds, 0 or more, got {value!r}; leave it out for no limit")
+    return None if value == math.inf else float(value)
 
 
 class Ledger:

@@ -15,6 +15,7 @@ __all__ = ["IGNORED", "check_label_range", "check_probabilities", "class_dimensi
 
 IGNORED = -100
 """The label of a position that counts for nothing."""
+_NAMED = 5
 ROUNDING = 1e-3
 """How far the probabilities of one prediction may be from adding up to one: half precision is off by less."""
 
@@ -88,9 +89,14 @@ def check_label_range(classes: int, targets: object, ignored: int | None = IGNOR
             "With one output per sample use loss='binary_cross_entropy'."
             if classes == 1
             else "Map the labels to 0 … C−1, mark positions to ignore with −100, or give the model more outputs."
+            if ignored is not None
+            else "Map the labels to 0 … C−1, or give the model more outputs."
         )
+        outside = [str(int(label)) for label in present.unique() if not 0 <= label < classes]
+        more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
         raise LabelRangeError(
-            f"labels run from {low} to {high}, but the model has {classes} outputs (classes 0 … {classes - 1}). {remedy}"
+            f"labels run from {low} to {high}, but the model has {classes} outputs (classes 0 … {classes - 1}); outside are "
+            f"{', '.join(outside[:_NAMED])}{more}. {remedy}"
         )
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +24,7 @@ from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
 from landscope.core.probe import Probe
 from landscope.core.reading import DataLike
+from landscope.core.schema import describe
 from landscope.measures.base import MEASURES, OUT_OF_MEMORY, Measure, failure
 from landscope.measures.budget import Budget
 from landscope.measures.progress import progress_display
@@ -65,6 +71,10 @@ def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, s
     if isinstance(settings, Measure):
         return settings
     kind = _imported(name) if is_import(name) else MEASURES[name]
+    hints = _hints(kind)
+    for key, value in (settings or {}).items():
+        if key in hints and not _fits(value, hints[key]):
+            raise SpecError(f"{name}: {key} must be {describe(hints[key])}, but is {value!r}")
     try:
         return kind(**{"seed": seed, **(settings or {})})  # type: ignore[arg-type]
     except TypeError as error:
@@ -72,6 +82,42 @@ def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, s
         raise LandscopeError(
             f"{name} cannot be set up with {dict(settings or {})}: {error}. Its settings: {known}"
         ) from error
+    except LandscopeError:
+        raise
+    except (ValueError, ArithmeticError) as error:
+        raise SpecError(f"{name}: {error}") from error
+
+
+@cache
+def _hints(kind: type[Measure]) -> dict[str, object]:
+    """The types of a measure's settings, as far as they can be told."""
+    try:
+        return get_type_hints(kind)
+    except Exception:  # a user's own, with names that are there for a type checker only
+        return {}
+
+
+def _fits(value: object, hint: object) -> bool:
+    """Whether a setting is of its type, as plain values go; what is no plain type is the measure's own to judge.
+
+    >>> _fits(2, int), _fits(2, float), _fits(2.5, int), _fits(True, int), _fits(["fc"], str | tuple[str, ...])
+    (True, True, False, False, True)
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, choice) for choice in args)
+    if origin is Literal:
+        return value in args
+    if origin is tuple:
+        same = len(args) == 2 and args[1] is ...
+        return isinstance(value, list | tuple) and (not same or all(_fits(item, args[0]) for item in value))
+    if hint is int or hint is float:
+        if isinstance(value, bool) or not isinstance(value, Integral if hint is int else Real):
+            return False
+        return not math.isnan(float(value))
+    if hint is bool or hint is str:
+        return isinstance(value, bool if hint is bool else str)
+    return value is None if hint is NoneType else True
 
 
 def _imported(name: str) -> type[Measure]:

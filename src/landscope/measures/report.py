@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from landscope.core.errors import DamagedFileError, UnknownNameError
 from landscope.core.estimate import Cost, Estimate, Plain, Status
-from landscope.core.files import write_whole
+from landscope.core.files import LARGEST_RECORD, read_regular, write_whole
 from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import OBJECT, checked
 
@@ -160,7 +160,7 @@ class Report(Mapping[str, Estimate]):
     def load(cls, path: str | Path) -> Report:
         """Read what `save` wrote."""
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+            return cls.from_json(read_regular(Path(path), LARGEST_RECORD).decode())
         except ValueError as error:
             raise DamagedFileError(f"{path}: is not a report that landscope saved ({error})") from error
 

@@ -17,6 +17,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from landscope.analysis.coefficients import Method
+from landscope.core.files import write_whole
 from landscope.core.schema import Plain
 from landscope.core.words import counted
 from landscope.report.along_axes import axis_section
@@ -141,9 +142,8 @@ def write_report(
         data: dict[str, Plain] = {**plain_study(study), "plots": _plots(shown), "files": {**packed}}
         page = _page(title, question, f"{kicker} · {_today()}", shown, data, plotly, mark)
     target = Path(path)
-    aside = target.with_name(target.name + ".part")
-    aside.write_text(page, encoding="utf-8", errors="replace")
-    return aside.replace(target)
+    write_whole(target, page.encode(errors="replace"), flush=False)
+    return target
 
 
 def _plots(sections: Sequence[Section]) -> dict[str, Plain]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from landscope.analysis.coefficients import Method
 from landscope.core.errors import UnknownNameError
+from landscope.core.files import writing
 from landscope.report.associations import Associations, associate
 from landscope.report.cohorts import Study
 from landscope.report.static_correlations import draw_correlations, draw_forest, draw_scatter
@@ -84,7 +85,8 @@ def figures(
             path = target / f"{name}.{suffix}"
             # No date: the same study gives the same file.
             about = {"png": {"Software": "Landscope"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
-            figure.savefig(path, format=suffix, dpi=200, metadata=about)
+            with writing(path, flush=False) as aside:
+                figure.savefig(aside, format=suffix, dpi=200, metadata=about)
             written.append(path)
     return written
 

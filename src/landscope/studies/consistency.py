@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from landscope.core.errors import DamagedFileError
 from landscope.core.estimate import Estimate
+from landscope.core.files import check_regular
 from landscope.measures import Report
 from landscope.measures.consistency import disagreement
 from landscope.studies.record import Record
@@ -65,11 +67,12 @@ def _outputs(store: Store, run: str, checkpoint: str) -> Tensor | None:
     from safetensors.torch import load_file
 
     path = store.run(run).path(outputs_file(checkpoint))
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
+        check_regular(path)
         logits = load_file(path)["test"]
-    except (SafetensorError, OSError, KeyError, TypeError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DamagedFileError(
             f"{path} is damaged: {error}. Move the run's folder away and run the study again"
         ) from error

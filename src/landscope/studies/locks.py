@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from landscope.core.errors import ClaimError, StoreFullError
+from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.studies.durable import create, store_errors, write_whole
 from landscope.studies.owners import Owner
 
@@ -69,10 +70,10 @@ def latest(folder: Path) -> Attempt | None:
 
 def read(folder: Path, number: int) -> Attempt:
     """One attempt, as it stands."""
-    with _path(folder, number).open("rb") as file:
-        beat, content = os.fstat(file.fileno()).st_mtime, file.read()
+    path = _path(folder, number)
+    beat = path.lstat().st_mtime
     try:
-        plain = json.loads(content)
+        plain = json.loads(read_regular(path, LARGEST_DOCUMENT))
         owner = Owner.from_dict(plain["owner"])
         return Attempt(number, owner, float(plain["since"]), beat, str(plain["outcome"]), str(plain["error"]))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import time
 import traceback
@@ -35,6 +36,7 @@ from landscope.core.errors import (
     StoreError,
     StoreGoneError,
 )
+from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular, read_regular
 from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import OBJECT, checked
 from landscope.core.schema import Plain
@@ -74,7 +76,7 @@ class RunFolder:
     def spec(self) -> dict[str, Plain]:
         """What is to be done."""
         try:
-            spec = checked(parse_json(self.path("spec.json").read_bytes()), "a spec", {})
+            spec = checked(parse_json(read_regular(self.path("spec.json"), LARGEST_DOCUMENT)), "a spec", {})
             if self.key != run_key(spec) and self.key not in legacy_keys(spec):
                 raise ValueError("it does not give the key that its folder is named for")
         except (OSError, ValueError) as error:
@@ -101,7 +103,10 @@ class RunFolder:
     def failure(self) -> str:
         """The traceback of the last failure, or nothing."""
         with suppress(FileNotFoundError):
-            return self.path("failure.txt").read_text(errors="replace")
+            try:
+                return read_regular(self.path("failure.txt"), LARGEST_DOCUMENT).decode(errors="replace")
+            except ValueError as error:
+                return f"{self.path('failure.txt')}: {error}"
         return ""
 
     @contextmanager
@@ -121,7 +126,7 @@ class RunFolder:
                 sweep(self.folder)
                 if self.done():
                     self._drop_what_was_for_resuming()
-                elif self.path("record.json").exists():
+                elif self.trouble():
                     self._quarantine()
                 try:
                     yield self
@@ -175,6 +180,17 @@ class RunFolder:
         """Whether the record is there and is what was written."""
         return self._record_bytes() is not None
 
+    def trouble(self) -> str:
+        """What is wrong with the record of a run that is not done; nothing where there is none."""
+        path = self.path("record.json")
+        if not os.path.lexists(path):
+            return ""
+        try:
+            check_regular(path, LARGEST_RECORD)
+        except (OSError, ValueError) as error:
+            return f"record.json: {error}"
+        return "the record is not what was written"
+
     def checksum(self) -> str:
         """The SHA-256 of a record that is there and is what was written; otherwise nothing."""
         content = self._record_bytes()
@@ -195,8 +211,8 @@ class RunFolder:
 
     def _record_bytes(self) -> bytes | None:
         try:
-            content = self.path("record.json").read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+            content = read_regular(self.path("record.json"), LARGEST_RECORD)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         start = content.find(b"\n") + 1
         return content if content[:start] == _header(self.key, content[start:]) else None

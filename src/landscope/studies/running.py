@@ -19,6 +19,7 @@ from torch import Tensor
 from landscope.core.checkpoints import load_weights, read_weights
 from landscope.core.errors import SpecError, StoreError
 from landscope.core.estimate import Estimate
+from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, read_regular
 from landscope.core.json_text import parse_json
 from landscope.core.schema import Plain, build
 from landscope.studies import stopping
@@ -150,7 +151,7 @@ def _are_same(one: Weights, other: Weights) -> bool:
 
 def _kept_subject(path: Path) -> Subject:
     try:
-        return Subject.from_dict(cast("dict[str, Plain]", parse_json(path.read_bytes())))
+        return Subject.from_dict(cast("dict[str, Plain]", parse_json(read_regular(path, LARGEST_RECORD))))
     except ValueError as error:
         raise StoreError(f"{path} is damaged: {error}. Remove it and resume: the model is measured again") from error
 
@@ -168,7 +169,7 @@ def _note_seconds(run: RunFolder, seconds: float) -> None:
 def _seconds_before(run: RunFolder) -> float:
     path = run.path("state/seconds.json")
     try:
-        noted = parse_json(path.read_bytes()) if path.exists() else 0.0
+        noted = parse_json(read_regular(path, LARGEST_DOCUMENT)) if path.exists() else 0.0
     except ValueError:  # only a time: the run is worth more than it
         return 0.0
     return float(noted) if isinstance(noted, int | float) else 0.0

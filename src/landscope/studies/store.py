@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from landscope.core.errors import StoreError, StoreGoneError, UnknownNameError
+from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import WHOLE, checked
 from landscope.core.schema import Plain
@@ -91,12 +92,21 @@ class Store:
         """The run of a spec, waiting if it is new."""
         run = RunFolder(self._runs / self.key(spec), self.stale_after)
         path = run.path("spec.json")
-        if not self._same(spec, path.read_bytes() if path.exists() else b""):
+        if not self._same(spec, self._spec_there(path)):
             if not (self.root / "store.json").exists():
                 write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
             write_whole(path, content, flush=False)  # whoever comes again brings it again
+        self._seen = True
         return run
+
+    def _spec_there(self, path: Path) -> bytes:
+        try:
+            return read_regular(path, LARGEST_DOCUMENT)
+        except FileNotFoundError:
+            return b""
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}. Move it away; it is written again") from error
 
     def key(self, spec: Mapping[str, object]) -> str:
         """The key of the run of a spec in this store: what an older version made keeps the name that it had there."""
@@ -119,6 +129,7 @@ class Store:
         """Raise `StoreGoneError` if the folder was there before and is not any more; other troubles of a disk may pass."""
         try:
             (self.root / "store.json").stat()
+            self._runs.stat()
             self._seen = True
         except (FileNotFoundError, NotADirectoryError):
             if self._seen:
@@ -144,6 +155,7 @@ class Store:
     def run(self, key: str) -> RunFolder:
         """The run with a key."""
         if not (self._runs / key / "spec.json").exists():
+            self.check_there()
             raise UnknownNameError.among("run", key, self.keys())
         return RunFolder(self._runs / key, self.stale_after)
 
@@ -172,9 +184,13 @@ class Store:
 
     def _check_format(self) -> None:
         try:
-            found = checked(parse_json((self.root / "store.json").read_bytes()), "a store", {"format": WHOLE})["format"]
+            content = read_regular(self.root / "store.json", LARGEST_DOCUMENT)
         except FileNotFoundError:
             return
+        except (ValueError, OSError) as error:
+            raise StoreError(f"{self.root / 'store.json'} cannot be read: {error}. Take another folder") from error
+        try:
+            found = checked(parse_json(content), "a store", {"format": WHOLE})["format"]
         except ValueError:
             found = "a damaged one"
         if found != FORMAT:
@@ -203,11 +219,11 @@ def _status(run: RunFolder, now: float) -> RunStatus:
     if checksum := run.checksum():
         return RunStatus(run.key, RunState.DONE, attempts, outcome=last.outcome if last else "", checksum=checksum)
     if last is None:
-        return RunStatus(run.key, RunState.DAMAGED if run.path("record.json").exists() else RunState.WAITING)
+        trouble = run.trouble()
+        return RunStatus(run.key, RunState.DAMAGED if trouble else RunState.WAITING, error=trouble)
     if last.held(now, run.stale_after):
         return RunStatus(run.key, RunState.RUNNING, attempts, last.owner, last.since, last.beat)
-    if run.path("record.json").exists():
-        error = "the record is not what was written"
-        return RunStatus(run.key, RunState.DAMAGED, attempts, error=error, outcome=last.outcome)
+    if trouble := run.trouble():
+        return RunStatus(run.key, RunState.DAMAGED, attempts, error=trouble, outcome=last.outcome)
     state = RunState.FAILED if last.outcome == "failed" else RunState.INTERRUPTED
     return RunStatus(run.key, state, attempts, last.owner, last.since, last.beat, last.error, last.outcome)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from landscope.core.documents import read_document
 from landscope.core.errors import DamagedFileError, DataFileError, SpecError
+from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.core.importing import is_import, public_name, source_version
 from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import OBJECT, TEXT, checked
@@ -109,7 +110,7 @@ class Study:
         """The study that `save` kept in a folder; its data need not be there any more."""
         place = FilePath(folder) / STUDY_FILE
         try:
-            kept = checked(parse_json(place.read_bytes()), "a study", _KEPT)
+            kept = checked(parse_json(read_regular(place, LARGEST_DOCUMENT)), "a study", _KEPT)
             spec, versions = kept["spec"], dict(kept["versions"])
             root = (FilePath(folder) / kept["store"]).resolve()
         except FileNotFoundError:

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from landscope.core.errors import TrainingError
-from landscope.core.files import write_whole, writing
+from landscope.core.files import check_regular, write_whole, writing
 from landscope.core.json_text import parse_json
 from landscope.core.schema import Plain
 
@@ -52,6 +52,7 @@ def write_json(path: Path, value: Plain) -> None:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Plain]:
     """What `write_tensors` wrote; a file that is damaged is refused."""
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from landscope.core.errors import SpecError
+from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.core.importing import public_names
 from landscope.core.json_text import parse_json
 from landscope.core.schema import Plain, build, to_plain
@@ -26,7 +27,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
         raise SpecError(f"{path} is a file; the folder of a run was expected")
     if resume and (path / SPEC).is_file():
         try:
-            there = parse_json((path / SPEC).read_bytes(), finite=False)
+            there = parse_json(read_regular(path / SPEC, LARGEST_DOCUMENT), finite=False)
         except (OSError, ValueError) as error:
             raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
         if differ := list(differences(_as_today(there), public_names(own))):

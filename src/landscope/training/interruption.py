@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from landscope.core.ledger import checked_seconds
+
 __all__ = ["Interruption", "interruptible"]
 
 
@@ -20,7 +22,8 @@ class Interruption:
     """
 
     def __init__(self, time_limit: float | None = None, asked: Callable[[], bool] | None = None) -> None:
-        self._end = None if time_limit is None else time.monotonic() + time_limit
+        limit = checked_seconds("time_limit", time_limit)
+        self._end = None if limit is None else time.monotonic() + limit
         self._asked = asked
         self._signal: str | None = None
 

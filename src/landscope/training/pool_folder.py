@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from landscope.core.errors import SpecError
+from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import TEXT, checked
 from landscope.training.checkpoint import load_state, write_json
@@ -64,7 +65,7 @@ class PoolFolder:
         if path is None or not path.is_file():
             return None
         try:
-            return cast(Way, checked(parse_json(path.read_bytes()), "a pool", {"way": TEXT})["way"])
+            return cast(Way, checked(parse_json(read_regular(path, LARGEST_DOCUMENT)), "a pool", {"way": TEXT})["way"])
         except (OSError, ValueError) as error:
             raise SpecError(
                 f"{path} is damaged: {error}. Choose another folder, or begin anew with resume=False"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from landscope.core.errors import TrainingError
+from landscope.core.files import LARGEST_RECORD, read_regular
 from landscope.core.json_text import parse_json
 from landscope.core.plain_objects import LIST, NUMBER, OBJECT, TEXT, checked
 from landscope.core.schema import Plain, to_plain
@@ -138,7 +139,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
     if not path.is_file():
         return None
     try:
-        content = checked(parse_json(path.read_bytes(), finite=False), "a history", _CONTENT)
+        content = checked(parse_json(read_regular(path, LARGEST_RECORD), finite=False), "a history", _CONTENT)
         history = [
             dict(checked(row, "a row of the history", {"step": NUMBER, "epoch": NUMBER})) for row in content["history"]
         ]

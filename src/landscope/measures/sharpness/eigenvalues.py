@@ -56,6 +56,8 @@ class _Eigenvalue(Measure):
     def __post_init__(self) -> None:
         if self.k < 1 or not self.tol > 0:
             raise ValueError(f"k must be at least 1 and tol positive, got k={self.k}, tol={self.tol}")
+        if self.max_matvecs is not None and self.max_matvecs < 0:
+            raise ValueError(f"max_matvecs must not be negative, got {self.max_matvecs}")
 
     def passes(self, probe: Probe) -> float:
         """About 25 products for the first eigenvalue, five more for each other one; none where the spectrum is known."""

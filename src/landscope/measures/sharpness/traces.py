@@ -40,6 +40,8 @@ class _Sum(Measure):
     def __post_init__(self) -> None:
         if not self.tol > 0:
             raise ValueError(f"tol must be positive, got {self.tol}")
+        if self.max_matvecs is not None and self.max_matvecs < 0:
+            raise ValueError(f"max_matvecs must not be negative, got {self.max_matvecs}")
 
     def passes(self, probe: Probe) -> float:
         """About a hundred products, or as many as there are parameters; less where there are few samples."""
