@@ -55,12 +55,12 @@ def test_the_current_folder_is_searched_last_and_only_where_it_is_needed(here: P
 
 
 def test_a_package_of_this_folder_goes_before_a_mere_folder_elsewhere(here: Path) -> None:
-    (here / "elsewhere" / "own_nets").mkdir(parents=True)
-    (here / "own_nets").mkdir()
-    (here / "own_nets" / "__init__.py").write_text("def build(): return 'own'\n")
+    (here / "elsewhere" / "own_package_here").mkdir(parents=True)
+    (here / "own_package_here").mkdir()
+    (here / "own_package_here" / "__init__.py").write_text("def build(): return 'own'\n")
     sys.path.insert(0, str(here / "elsewhere"))
-    assert locate("own_nets:build") == here / "own_nets" / "__init__.py"
-    assert import_function("own_nets:build")() == "own"
+    assert locate("own_package_here:build") == here / "own_package_here" / "__init__.py"
+    assert import_function("own_package_here:build")() == "own"
 
 
 def test_an_installed_module_may_need_one_of_this_folder(here: Path) -> None:

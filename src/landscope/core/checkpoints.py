@@ -85,7 +85,7 @@ def _check_unpacked(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
-    except Exception:  # damaged, which torch finds as well
+    except Exception:  # not an archive, or a damaged one, which torch finds as well
         return
     size = path.stat().st_size
     if unpacked > _MOST_UNPACKED * size + _ALWAYS_UNPACKED:
@@ -96,8 +96,7 @@ def _check_unpacked(path: Path) -> None:
 
 
 def _torch(path: Path) -> object:
-    if zipfile.is_zipfile(path):
-        _check_unpacked(path)
+    _check_unpacked(path)
     try:
         if zipfile.is_zipfile(path) and path.suffix != ".safetensors":  # which torch would take for what it says
             return torch.load(path, map_location="cpu", weights_only=True)
