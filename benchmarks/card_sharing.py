@@ -7,7 +7,7 @@ So many processes train the same network on the same random images, each with al
 `-e per_gpu=N -e mps=true` gives), an even part of them, or twice that. All begin to count at the same moment and stop some
 seconds later. A row has the time of a step of all of them together (the sum of their rates, inverted), the median over rounds
 and their range, and by how much the losses of the first steps are off from those of one process with the whole card, at most:
-parts have been found to compute wrong numbers (`landscope.studies.executors.card_sharing`), so wrong that a training comes to
+parts have been found to compute wrong numbers (`landscope.studies.executors.gpu_sharing`), so wrong that a training comes to
 NaN at once: then both are `inf`. NVIDIA's multi-process service is begun and ended here, unless the environment names one.
 """
 
@@ -29,9 +29,9 @@ from torch import Tensor
 
 from landscope.core.errors import NonFiniteTrainingError
 from landscope.core.seeding import generator
-from landscope.studies.executors.card_sharing import PERCENTAGE, multi_process_service
+from landscope.studies.executors.gpu_sharing import PERCENTAGE, multi_process_service
 from landscope.training.callbacks import Callback
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 WARM, ROWS, COMPARED = 20, 4096, 3
 """Steps before counting, in which they are compiled and recorded; images; first steps whose losses are compared."""

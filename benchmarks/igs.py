@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.func import jvp
 
 from landscope import Fisher, Probe
-from landscope.core.batches import Batch
 from landscope.core.seeding import generator, normal
 from landscope.curvature.gram import gram
 from landscope.measures.sharpness.igs import igs_curve, saturated_igs
 from landscope.models import MODELS, build
+from landscope.probe.batches import Batch
 
 PUBLISHED_ITERATIONS = 100
 

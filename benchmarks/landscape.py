@@ -19,12 +19,12 @@ import torch
 from perturbations import inputs, networks
 from torch import Tensor, nn
 
-from landscope.core.probe import Probe
 from landscope.models import build
 from landscope.planes import random_slice
 from landscope.planes.evaluation import PointValues
 from landscope.planes.pace import WIDTHS
 from landscope.planes.slices import Slice
+from landscope.probe.probe import Probe
 
 
 def plain_loop(model: nn.Module, x: Tensor, y: Tensor, cut: Slice, points: Tensor) -> Tensor:

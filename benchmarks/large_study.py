@@ -27,8 +27,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from landscope.studies.running import work
 from landscope.studies.study import Study
+from landscope.studies.work.run import work
 
 
 def written(runs: int) -> dict[str, object]:
@@ -102,7 +102,7 @@ def main() -> None:
             "study run": resume,
         }
         print(f"{'':24}{'CPU s':>8}{'wall s':>8}{'MiB':>8}")
-        alone = ["-c", "import landscope.cli, landscope.studies.study, landscope.studies.forecast"]
+        alone = ["-c", "import landscope.cli, landscope.studies.study, landscope.studies.study"]
         for name, words in {"import": alone, **{name: ["-m", "landscope", *w] for name, w in commands.items()}}.items():
             if arguments.profile and name != "import":
                 arguments.profile.mkdir(parents=True, exist_ok=True)

@@ -17,12 +17,13 @@ import torch
 from products import TextClassifier
 from torch import Tensor, nn
 
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator
 from landscope.measures.base import Measure
-from landscope.measures.sharpness import perturbation, worst_case
-from landscope.measures.sharpness.adaptive_sharpness import AdaptiveSharpness
-from landscope.measures.sharpness.random_sharpness import RandomSharpness
+from landscope.measures.sharpness import search as worst_case
+from landscope.measures.sharpness.random_noise import RandomSharpness
+from landscope.measures.sharpness.worst_case import AdaptiveSharpness
+from landscope.probe import perturbed as perturbation
+from landscope.probe.probe import Probe
 
 
 def networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:

@@ -27,14 +27,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from landscope.core.schema import build as build_spec
 from landscope.core.seeding import generator
 from landscope.models import build
-from landscope.training.loop import train
-from landscope.training.pool import train_pool
-from landscope.training.pool_ways import activation_bytes, choose
-from landscope.training.sources import make_task
+from landscope.specs.schema import build as build_spec
+from landscope.training.loop.train import train
+from landscope.training.pool.members import activation_bytes, choose
+from landscope.training.pool.train_pool import train_pool
 from landscope.training.spec import TrainingSpec
+from landscope.training.task import make_task
 
 
 @dataclass(frozen=True)

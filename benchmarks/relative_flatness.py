@@ -22,14 +22,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from landscope.core.batches import Batch
-from landscope.core.ledger import FORWARD
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator
-from landscope.measures.sharpness.per_sample import FORWARD_LOAD
-from landscope.measures.sharpness.relative_flatness import RelativeFlatness
-from landscope.measures.sharpness.softmax_head import head_curvature
+from landscope.measures.sharpness.relative_flatness import RelativeFlatness, head_curvature
 from landscope.models import build
+from landscope.probe.batches import Batch
+from landscope.probe.probe import Probe
+from landscope.probe.shared import FORWARD_LOAD
+from landscope.probe.totals import FORWARD
 
 
 def seconds(function: Callable[[], object], device: torch.device) -> float:

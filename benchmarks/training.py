@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from landscope.core.schema import build
 from landscope.core.seeding import generator
+from landscope.specs.schema import build
+from landscope.training.loop.run import Run
 from landscope.training.progress import _Silent
-from landscope.training.running import Run
-from landscope.training.sources import make_task
 from landscope.training.spec import TrainingSpec
+from landscope.training.task import make_task
 
 NETS: dict[str, tuple[dict[str, object], tuple[int, ...], int]] = {
     "lenet5": ({"name": "lenet5"}, (1, 28, 28), 1_280),

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from landscope.core.schema import Range
 from landscope.data import Augmentation
+from landscope.specs.schema import Range
 from landscope.studies.executors.local import LocalExecutor
 from landscope.studies.executors.ray_cluster import RayExecutor
 from landscope.studies.executors.slurm import SlurmExecutor

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from landscope.studies.running import work
 from landscope.studies.study import Study
+from landscope.studies.work.run import work
 
 __all__ = ["do_here"]
 

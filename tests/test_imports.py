@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 import landscope
-from landscope.cli.parameters import Pixels
+from landscope.cli.options import Pixels
 from landscope.data import Pixels as OfData
 
 

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from landscope.core import errors
     from landscope.core.estimate import Cost, Estimate, Status
-    from landscope.core.losses import Loss
-    from landscope.core.probe import Probe
-    from landscope.core.reading import freeze
     from landscope.core.registry import Registry
     from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
     from landscope.measures import AS_PUBLISHED, MEASURES, Measure, Report, by_layer, enough_data, invariance, measure
     from landscope.measures.calibration import ece, fit_temperature, reliability
     from landscope.planes import Landscape, between, landscape, line
+    from landscope.probe.loss.losses import Loss
+    from landscope.probe.probe import Probe
+    from landscope.probe.reading import freeze
     from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
     from landscope.training import FAM, SAM, Pool, Trained, TrainingSpec, train, train_pool
 
@@ -81,9 +81,9 @@ __all__ = [
 
 _HOMES = {
     "landscope.core.estimate": ("Cost", "Estimate", "Status"),
-    "landscope.core.losses": ("Loss",),
-    "landscope.core.probe": ("Probe",),
-    "landscope.core.reading": ("freeze",),
+    "landscope.probe.loss.losses": ("Loss",),
+    "landscope.probe.probe": ("Probe",),
+    "landscope.probe.reading": ("freeze",),
     "landscope.core.registry": ("Registry",),
     "landscope.curvature": ("EmpiricalFisher", "Fisher", "GGN", "Hessian"),
     "landscope.measures": (

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from landscope.analysis.coefficients import COEFFICIENTS, kendall_between
-from landscope.analysis.draws import all_permutations, generator, random_permutations, resampled_counts
+from landscope.analysis.inputs import all_permutations, generator, random_permutations, resampled_counts
 
 SCIPY = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}
 EPS = np.finfo(float).eps

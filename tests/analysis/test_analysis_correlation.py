@@ -13,9 +13,8 @@ from scipy import stats
 from scipy.special import ndtr
 
 from landscope.analysis import Correlation, correlation
-from landscope.analysis.bootstrap import bootstrap_interval
-from landscope.analysis.coefficients import COEFFICIENTS
-from landscope.analysis.kendall_null import at_most, kendall_null, null_deviation
+from landscope.analysis.coefficients import COEFFICIENTS, at_most, kendall_null, null_deviation
+from landscope.analysis.correlation import bootstrap_interval
 from landscope.core.errors import OperandError, UnknownNameError
 
 SCIPY = {"kendall": stats.kendalltau, "spearman": stats.spearmanr, "pearson": stats.pearsonr}

@@ -9,9 +9,8 @@ import pytest
 from scipy import stats
 
 from landscope.analysis import chance_to_find, models_needed, smallest_significant
-from landscope.analysis.coefficients import kendall_between
-from landscope.analysis.kendall_null import null_deviation
-from landscope.analysis.power import _variance, as_kendall
+from landscope.analysis.coefficients import kendall_between, null_deviation
+from landscope.analysis.findings import _variance, as_kendall
 from landscope.core.errors import OperandError
 
 

@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 from landscope.analysis import summary_table
-from landscope.analysis.cells import summarise
-from landscope.analysis.escaping import latex, markdown
+from landscope.analysis.tables import latex, markdown, summarise
 from landscope.core.errors import OperandError, UnknownNameError
 
 NASTY = r"50% & a_b {c} $d$ #1 ~x^2 \end{tabular} | *b* <script> `q` [l](u)"

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from landscope.measures import calibration as cal
-from landscope.measures.calibration import resampling
-from landscope.measures.calibration.resampling import bootstrap, mean_estimate
+from landscope.measures.calibration import scores as resampling
+from landscope.measures.calibration.scores import bootstrap, mean_estimate
 
 BINNED = ["ece", "ace", "classwise_ece"]
 

@@ -11,9 +11,9 @@ from torch import nn
 
 import landscope as ls
 from landscope.core.estimate import Status
-from landscope.core.ledger import FORWARD
 from landscope.measures import MEASURES
 from landscope.measures import calibration as cal
+from landscope.probe.totals import FORWARD
 
 KEYS = ["accuracy", "error", "nll", "brier", "ece", "ace", "mce", "classwise_ece"]
 ALL_FIVE = {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}

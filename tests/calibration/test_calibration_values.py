@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from landscope.measures import calibration as cal
-from landscope.measures.calibration import bins
+from landscope.measures.calibration import scores as bins
 
 BINNED = ["ece", "mce", "classwise_ece"]
 

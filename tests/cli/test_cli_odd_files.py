@@ -30,7 +30,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("work has begun")
 
     monkeypatch.setattr("landscope.cli.sources.loaded_model", refuse)
-    monkeypatch.setattr("landscope.training.loop.train", refuse)
+    monkeypatch.setattr("landscope.training.loop.train.train", refuse)
 
 
 def fifo(path: Path) -> None:

@@ -12,15 +12,15 @@ import pytest
 from study_runs import do_here
 
 from landscope.core.errors import SpecError
-from landscope.core.schema import build
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
-from landscope.report.study import write_study_report
+from landscope.report.write import write_study_report
+from landscope.specs.schema import build
 from landscope.studies.grid import runs_of
+from landscope.studies.record import long_table, wide_table
 from landscope.studies.report_mark import has_mark, report_mark
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus
 from landscope.studies.study import Study
-from landscope.studies.table import long_table, wide_table
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -174,7 +174,7 @@ def test_a_report_is_written_again_where_it_would_be_another(
         made.append(path)
         return path
 
-    monkeypatch.setattr("landscope.report.study.write_report", write_report)
+    monkeypatch.setattr("landscope.report.write.write_report", write_report)
 
     def is_written() -> bool:
         made.clear()

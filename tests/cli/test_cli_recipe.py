@@ -16,10 +16,10 @@ from study_runs import do_here
 
 from landscope.cli.failures import StoppedError
 from landscope.cli.sources import parsed_options
-from landscope.core.schema import build
 from landscope.recipes import RECIPES
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.recipe import Part, Recipe
+from landscope.specs.schema import build
 from landscope.studies.executors.base import Job, Resources, Summary
 from landscope.studies.record import Failure
 from landscope.studies.spec import StudySpec
@@ -338,8 +338,8 @@ def test_runs_that_are_timed_are_made_alone_unless_told_otherwise(
 def test_without_plotly_reports_have_no_script(
     call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landscope.cli.study_showing.find_spec", lambda name: None)
-    monkeypatch.setattr("landscope.report.embedding.util.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.cli.study_runs.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.page.embedding.util.find_spec", lambda name: None)
     monkeypatch.setattr("landscope.cli.recipe.do_runs", lambda study, *_: do_quietly(study))
     code, out, err = call(*run_of(tmp_path / "new", "--part", "first"))
     assert code == 0, err

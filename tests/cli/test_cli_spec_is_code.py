@@ -113,7 +113,7 @@ def test_the_keys_of_a_dry_run_are_those_of_the_run(here: Path, call: Call, name
     [
         {"name": "os:system", "command": "touch ran.txt"},
         {
-            "name": "landscope.core.importing:call_imported",
+            "name": "landscope.specs.names:call_imported",
             "source": "os:system",
             "options": {"command": "touch ran.txt"},
         },

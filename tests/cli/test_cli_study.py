@@ -244,8 +244,8 @@ def test_models_that_exist(call: Call, digits_net: Path, tmp_path: Path) -> None
 def test_without_plotly_the_report_of_a_study_has_no_script(
     call: Call, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landscope.cli.study_showing.find_spec", lambda name: None)
-    monkeypatch.setattr("landscope.report.embedding.util.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.cli.study_runs.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.page.embedding.util.find_spec", lambda name: None)
     code, out, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--json")
     assert code == 0, err
     assert "reports are written without script" in err
@@ -306,9 +306,9 @@ def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> No
 
 @needs_plotly
 def test_a_recipe_goes_on_where_a_run_fails(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from landscope.core.schema import build
     from landscope.recipes import RECIPES
     from landscope.recipes.recipe import Part, Recipe
+    from landscope.specs.schema import build
     from landscope.studies.spec import StudySpec
 
     rates = {"steady": {"optimizer.lr": 0.1}, "runaway": {"optimizer.lr": 1e38}}

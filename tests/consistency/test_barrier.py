@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from landscope.core.errors import OperandError
-from landscope.core.probe import Probe
 from landscope.measures.consistency import loss_barrier
+from landscope.probe.probe import Probe
 
 
 def data(n: int = 40) -> tuple[torch.Tensor, torch.Tensor]:

@@ -12,8 +12,9 @@ from scipy.spatial.distance import jensenshannon
 from torch import Tensor
 
 from landscope.core.errors import DataError, EmptyDataError, OperandError
-from landscope.measures.consistency import Consistency, disagreement, jensen_shannon, logit_cosine, pool
-from landscope.measures.consistency.pool import jackknife_over_models
+from landscope.measures.consistency import Consistency, disagreement, jensen_shannon, logit_cosine
+from landscope.measures.consistency import pairs as pool
+from landscope.measures.consistency.pairs import jackknife_over_models
 
 FUNCTIONS = [disagreement, jensen_shannon, logit_cosine]
 

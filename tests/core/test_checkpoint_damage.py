@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from landscope.core.checkpoints import read_weights
 from landscope.core.errors import CheckpointError
+from landscope.core.weights import read_weights
 
 GOOD = save({"a": torch.arange(4.0), "b": torch.ones(2, 2)})
 

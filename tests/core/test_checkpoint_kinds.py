@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from landscope.core.checkpoints import load_weights, read_weights
 from landscope.core.errors import CheckpointError
+from landscope.core.weights import load_weights, read_weights
 
 
 def loaded(path: Path, model: nn.Module) -> nn.Module:

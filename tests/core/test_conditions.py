@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import landscope as ls
 from landscope import GGN, Hessian, Probe
-from landscope.core.evaluation import measuring
 from landscope.core.shared_state import held
+from landscope.probe.conditions import measuring
 
 X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
 

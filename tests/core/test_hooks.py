@@ -209,7 +209,7 @@ def test_backward_hooks_that_change_gradients_are_not_part_of_the_loss(factor: f
 
 
 def test_hooks_stay_where_data_is_read_again_on_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("landscope.core.reading.available_bytes", lambda device: 0)
+    monkeypatch.setattr("landscope.probe.reading.available_bytes", lambda device: 0)
     calls: list[int] = []
     model = net()
     model[1].register_forward_hook(lambda module, args, out: calls.append(1))

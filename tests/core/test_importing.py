@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ from torch import nn
 
 from landscope import models
 from landscope.core.errors import SpecError
-from landscope.core.importing import (
+from landscope.specs.names import (
     ALIASES,
     HOMES,
     call_imported,
@@ -159,11 +157,7 @@ def test_every_public_name_has_a_home_and_stands_for_one_thing() -> None:
 
 
 def test_every_network_that_is_exported_has_a_public_name() -> None:
-    packages = [each.name for each in pkgutil.iter_modules(models.__path__, f"{models.__name__}.") if each.ispkg]
-    modules = {package: import_module(package) for package in packages}
-    exported = {
-        f"{place}:{name}": getattr(module, name) for place, module in modules.items() for name in module.__all__
-    }
+    exported = {f"{models.__name__}:{name}": getattr(models, name) for name in models.__all__}
     networks = {name for name, kind in exported.items() if isinstance(kind, type) and issubclass(kind, nn.Module)}
     assert networks
     assert {public_name(name) for name in networks} <= {*ALIASES.values()}

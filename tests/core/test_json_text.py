@@ -8,8 +8,7 @@ import math
 import pytest
 
 from landscope.core.errors import SpecError
-from landscope.core.json_text import DEEPEST, parse_json
-from landscope.core.plain_objects import LIST, NUMBER, OBJECT, TEXT, WHOLE, checked
+from landscope.core.json import DEEPEST, LIST, NUMBER, OBJECT, TEXT, WHOLE, checked, parse_json
 
 BAD = {
     "nothing": (b"", "Expecting value"),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from landscope.core.documents import read_document
 from landscope.core.errors import LandscopeError, SpecError
-from landscope.core.limits import DEEPEST, LARGEST_FILE
-from landscope.core.schema import build, conform
+from landscope.specs.documents import read_document
+from landscope.specs.limits import DEEPEST, LARGEST_FILE
+from landscope.specs.schema import build, conform
 from landscope.studies.grid import runs_of
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study

@@ -384,7 +384,7 @@ def test_temperature_changes_the_loss_only() -> None:
 
 
 def test_streaming_gives_the_same_as_holding(monkeypatch: pytest.MonkeyPatch) -> None:
-    from landscope.core import reading
+    from landscope.probe import reading
 
     model = net()
     loader = DataLoader(TensorDataset(X, Y), batch_size=7, shuffle=True)
@@ -421,7 +421,7 @@ def test_memory_that_runs_out_halves_the_pieces(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pieces_are_bounded_by_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from landscope.core import accumulation as module
+    from landscope.probe import totals as module
 
     wide = nn.Sequential(nn.Linear(4, 4096), nn.ReLU(), nn.Linear(4096, 3))
     probe = Probe(wide, (X, Y))

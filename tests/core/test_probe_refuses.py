@@ -305,7 +305,7 @@ def test_class_weights_show_on_data_sorted_by_class(rare: int, held: bool, monke
     weighted = nn.NLLLoss(weight=torch.tensor([1.0, 9.0]))
     ignoring = nn.NLLLoss(ignore_index=1)
     if not held:
-        monkeypatch.setattr("landscope.core.reading.available_bytes", lambda device: 0)
+        monkeypatch.setattr("landscope.probe.reading.available_bytes", lambda device: 0)
     data = (MANY, labels) if held else DataLoader(TensorDataset(MANY, labels), batch_size=50)
     for loss in (weighted, ignoring):
         with pytest.raises(errors.LossReductionError, match="is not: a batch of 32 gives"):

@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
-from landscope.core.documents import read_document, read_spec
 from landscope.core.errors import SpecError
-from landscope.core.schema import (
+from landscope.specs.documents import read_document, read_spec
+from landscope.specs.schema import (
     Fraction,
     MismatchError,
     Natural,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from landscope.core.probe import Probe
-from landscope.core.strided_pointwise import avoid_overruns, overruns
+from landscope.core.torch_fixes.strided_pointwise import avoid_overruns, overruns
+from landscope.probe.probe import Probe
 
 LAYERS = {
     "stride 2": {"stride": 2},

@@ -9,11 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from landscope.core.batches import Batch
 from landscope.core.errors import NotApplicableError
-from landscope.core.probe import Probe
-from landscope.curvature import dense, gram_assembly, gram_jacobian, gram_products
+from landscope.curvature import dense
 from landscope.curvature.gram import GramMatrix, gram
+from landscope.curvature.gram import assembly as gram_assembly
+from landscope.curvature.gram import jacobian as gram_jacobian
+from landscope.curvature.gram import layers as gram_products
+from landscope.probe.batches import Batch
+from landscope.probe.probe import Probe
 
 N, CLASSES = 6, 3
 EXACT = 1e-12

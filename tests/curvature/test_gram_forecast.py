@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from landscope.core.batches import Batch
-from landscope.core.probe import Probe
 from landscope.curvature.gram import gram
-from landscope.curvature.gram_assembly import gram_multiplications
+from landscope.curvature.gram.assembly import gram_multiplications
+from landscope.probe.batches import Batch
+from landscope.probe.probe import Probe
 
 CLASSES = 3
 

@@ -16,11 +16,9 @@ import torch
 from landscope.core.errors import OperandError, UnknownNameError
 from landscope.data import CORRUPTIONS, EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, corrupt
 from landscope.data.corruptions.blur import defocus_blur, disc
-from landscope.data.corruptions.draws import Draws
-from landscope.data.corruptions.filters import box_resize, convolve, gaussian, motion, sample, zoom
-from landscope.data.corruptions.jpeg import jpeg_levels
-from landscope.data.corruptions.spatter import canny, distance_to, equalized
-from landscope.data.corruptions.weather import frost_textures, plasma
+from landscope.data.corruptions.digital import jpeg_levels
+from landscope.data.corruptions.filters import Draws, box_resize, convolve, gaussian, motion, sample, zoom
+from landscope.data.corruptions.weather import canny, distance_to, equalized, frost_textures, plasma
 
 NAMES = [*MAIN_CORRUPTIONS, *EXTRA_CORRUPTIONS]
 DETERMINISTIC = {

@@ -22,11 +22,9 @@ from data_samples import SAMPLES, nifti_bytes, planetoid_parts
 
 from landscope.core.errors import DamagedFileError
 from landscope.data import load
-from landscope.data.formats.cifar import parse_python
-from landscope.data.formats.mat import parse_svhn
-from landscope.data.formats.nifti import parse_nifti
-from landscope.data.formats.npy import parse_npy, parse_npz
-from landscope.data.formats.planetoid import parse_planetoid
+from landscope.data.formats import parse_npy, parse_npz, parse_planetoid, parse_python
+from landscope.data.matlab import parse_svhn
+from landscope.data.sets.skull_volumes import parse_nifti
 
 FILE = Path("folder") / "file"
 
@@ -114,7 +112,7 @@ def test_an_npz_that_is_a_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.BytesIO()
     np.savez_compressed(stream, volume=np.zeros(2**23, np.uint8))
     assert parse_npz(stream.getvalue(), FILE, "volume").size == 2**23
-    monkeypatch.setattr("landscope.data.formats.npy.LARGEST", 2**20)
+    monkeypatch.setattr("landscope.data.formats.LARGEST", 2**20)
     with little_memory(), pytest.raises(DamagedFileError, match="unpacks to 8,388,736 bytes"):
         parse_npz(stream.getvalue(), FILE, "volume")
     with pytest.raises(DamagedFileError, match=r"a \.npz archive where a \.npy"):
@@ -221,7 +219,7 @@ def test_labels_of_mat(labels: object, words: str) -> None:
 @pytest.mark.parametrize("promised", [48, 2**20, 2**32 - 1])
 def test_a_mat_that_is_a_bomb(promised: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB of zeros behind the header of a variable, which promises something else."""
-    monkeypatch.setattr("landscope.data.formats.mat.LARGEST", 2**24)
+    monkeypatch.setattr("landscope.data.matlab.LARGEST", 2**24)
     plain = mat(False, X=IMAGES)
     body = zlib.compress(struct.pack("<II", 14, promised) + plain[136:192] + b"\0" * 2**26)
     content = plain[:128] + struct.pack("<II", 15, len(body)) + body

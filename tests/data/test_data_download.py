@@ -19,10 +19,9 @@ from data_samples import idx_bytes
 
 from landscope.core.errors import DamagedFileError, DownloadError, MissingFileError
 from landscope.data import DATASETS, get, load, status
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw
-from landscope.data.download import fetch
-from landscope.data.source import Download, Files, Version
+from landscope.data.catalogue import fetch
+from landscope.data.dataset import DataSet, Raw, Split
+from landscope.data.files import Download, Files, Version
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 1_000_000, dtype=np.uint8).tobytes()
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()

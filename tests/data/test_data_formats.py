@@ -17,13 +17,18 @@ from data_samples import SAMPLES, idx_bytes, nifti_bytes, planetoid_parts
 
 from landscope.core.errors import DamagedFileError, DataFileError, MissingFileError
 from landscope.data import load
-from landscope.data.formats.cifar import parse_binary, parse_python
-from landscope.data.formats.idx import parse_idx
-from landscope.data.formats.mat import parse_svhn
-from landscope.data.formats.nifti import parse_nifti
-from landscope.data.formats.npy import parse_npy, parse_npz
-from landscope.data.formats.planetoid import parse_planetoid
-from landscope.data.formats.tables import parse_rows, parse_tsv
+from landscope.data.formats import (
+    parse_binary,
+    parse_idx,
+    parse_npy,
+    parse_npz,
+    parse_planetoid,
+    parse_python,
+    parse_rows,
+    parse_tsv,
+)
+from landscope.data.matlab import parse_svhn
+from landscope.data.sets.skull_volumes import parse_nifti
 
 FILE = Path("folder") / "file"
 

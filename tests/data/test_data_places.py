@@ -10,7 +10,7 @@ import pytest
 
 from landscope.core.errors import DamagedFileError, DataFileError, MissingFileError, UnknownNameError
 from landscope.data import DATASETS, list_status, load, status
-from landscope.data.places import read, search_folders, target_folder
+from landscope.data.files import read, search_folders, target_folder
 
 
 def test_order_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_read_compares_checksums(tmp_path: Path) -> None:
 def test_a_zip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gzip
 
-    monkeypatch.setattr("landscope.data.places.LARGEST", 1000)
+    monkeypatch.setattr("landscope.data.files.LARGEST", 1000)
     (tmp_path / "file.gz").write_bytes(gzip.compress(b"\0" * 100_000))
     with pytest.raises(DataFileError, match="unzips to more"):
         read(tmp_path / "file.gz")

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from landscope.core.errors import LandscopeError, OperandError
 from landscope.data import load
-from landscope.data.labels import noisy_labels, uniform_labels
+from landscope.data.loading import draw, noisy_labels, uniform_labels
 from landscope.data.sets.circles import circles
 from landscope.data.sets.functions import TEST_FUNCTIONS
-from landscope.data.splits import draw
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.floats(0, 1), st.integers(0, 5))

@@ -11,8 +11,8 @@ import torch
 
 from landscope.core.errors import DamagedFileError
 from landscope.data import DATASETS, corrupt, load, status
-from landscope.data.heads import HEADS, head_volume
-from landscope.data.source import locate
+from landscope.data.files import locate
+from landscope.data.sets.skull_volumes import HEADS, head_volume
 
 pytestmark = pytest.mark.real_data
 Need = Callable[[str], None]

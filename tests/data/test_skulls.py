@@ -11,9 +11,7 @@ from data_samples import SAMPLES, phantom_head
 from scipy import ndimage
 
 from landscope.data import load
-from landscope.data.deform import deformed, spline_basis
-from landscope.data.formats.nifti import Volume
-from landscope.data.heads import mri_skull, phantom_skull
+from landscope.data.sets.skull_volumes import Volume, deformed, mri_skull, phantom_skull, spline_basis
 from landscope.data.sets.skulls import box_defect, round_defect
 
 
@@ -52,7 +50,7 @@ def test_the_skull_is_found_between_brain_and_skin() -> None:
     filled = ndimage.binary_fill_holes(skull)
     assert filled.sum() > 3 * skull.sum()
     # In the phantom's dark layer, at the resolution of the volume.
-    from landscope.data.heads import _cubic
+    from landscope.data.sets.skull_volumes import _cubic
 
     dark = _cubic(Volume((head == 10).astype(np.float32), (4.0, 4.0, 4.0)), 2.2, 112) > 0.5
     assert (skull & ndimage.binary_dilation(dark, iterations=2)).sum() > 0.97 * skull.sum()

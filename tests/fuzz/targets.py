@@ -21,23 +21,21 @@ from malformed import REPORT, SPEC, record
 from mutations import spoil_bytes, spoil_json, spoil_text
 from safetensors.torch import save
 
-from landscope.core.checkpoints import read_weights
-from landscope.core.documents import read_spec
-from landscope.core.schema import build
-from landscope.data.formats.cifar import parse_python
-from landscope.data.formats.idx import parse_idx
-from landscope.data.formats.mat import parse_svhn
-from landscope.data.formats.nifti import parse_nifti
-from landscope.data.formats.npy import parse_npy, parse_npz
-from landscope.data.places import read
+from landscope.core.weights import read_weights
+from landscope.data.files import read
+from landscope.data.formats import parse_idx, parse_npy, parse_npz, parse_python
+from landscope.data.matlab import parse_svhn
 from landscope.data.safe_pickle import loads
+from landscope.data.sets.skull_volumes import parse_nifti
 from landscope.measures import Report
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
-from landscope.studies import run_folder
+from landscope.specs.documents import read_spec
+from landscope.specs.schema import build
 from landscope.studies.record import Record
-from landscope.studies.run_folder import RunFolder
 from landscope.studies.spec import StudySpec
-from landscope.training.checkpoint import read_tensors, write_tensors
+from landscope.studies.store import run_folder
+from landscope.studies.store.run_folder import RunFolder
+from landscope.training.loop.folder import read_tensors, write_tensors
 from landscope.training.spec import TrainingSpec
 
 __all__ = ["TARGETS", "Target"]

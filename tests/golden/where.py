@@ -6,22 +6,22 @@ import landscope
 from landscope import AS_PUBLISHED, MEASURES, measure, train, train_pool
 from landscope.analysis.coefficients import COEFFICIENTS
 from landscope.cli import app
-from landscope.core.losses import LOSSES
-from landscope.core.schema import to_plain
 from landscope.data import CORRUPTIONS, corrupt, load
 from landscope.data.dataset import DATASETS
 from landscope.data.sets.functions import TEST_FUNCTIONS
 from landscope.measures.invariance import TRANSFORMATIONS
 from landscope.models import MODELS
-from landscope.planes.normalisation import NORMALISATIONS
+from landscope.planes.slices import NORMALISATIONS
+from landscope.probe.loss.losses import LOSSES
 from landscope.recipes import RECIPES, load_bundle, results_page, study_as_kept, take_over
 from landscope.recipes.results_text import part_of
 from landscope.report import write_report
+from landscope.specs.schema import to_plain
 from landscope.spectra.eigen import ends as ENDS
 from landscope.studies.executors import EXECUTORS
 from landscope.studies.grid import runs_of
-from landscope.studies.identity import SCHEMA, legacy_keys, run_key
 from landscope.studies.spec import StudySpec
+from landscope.studies.store.identity import SCHEMA, legacy_keys, run_key
 from landscope.studies.study import Study
 from landscope.training import Callback, TrainingSpec
 

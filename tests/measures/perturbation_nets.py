@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from landscope.core.probe import Probe
+from landscope.probe.probe import Probe
 
 
 class Attention(nn.Module):

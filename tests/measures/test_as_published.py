@@ -28,11 +28,11 @@ from landscope.measures.as_published.notebook_ascent import (
     UnsignedBallSharpness,
 )
 from landscope.measures.as_published.state_noise import StateNoiseSharpness
+from landscope.measures.sharpness.eigenvalues import HessianSpectrum
 from landscope.measures.sharpness.fisher_rao import FisherRao
+from landscope.measures.sharpness.gradients import L2Norm
 from landscope.measures.sharpness.igs import InformationGeometricSharpness
-from landscope.measures.sharpness.l2_norm import L2Norm
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness, RelativeFlatnessLayerwise
-from landscope.measures.sharpness.spectra import HessianSpectrum
 
 METRICS = {
     "explicit-regularisation": {"weight_norm", "fisher_rao", "relative_flatness", "sam_sharpness", "log_igs"},

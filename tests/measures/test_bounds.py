@@ -19,13 +19,10 @@ from landscope.measures.as_published.state_noise import StateNoiseSharpness
 from landscope.measures.by_layer import LayerReport
 from landscope.measures.consistency import loss_barrier
 from landscope.measures.robustness import fgsm, pgd
-from landscope.measures.sharpness.adaptive_sharpness import AdaptiveSharpness
-from landscope.measures.sharpness.keskar_sharpness import KeskarSharpness
-from landscope.measures.sharpness.random_sharpness import RandomSharpness
-from landscope.measures.sharpness.sam_sharpness import SAMSharpness
+from landscope.measures.sharpness.random_noise import RandomSharpness
+from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
 from landscope.report import write_report
-from landscope.studies.record import Record, Subject
-from landscope.studies.table import long_table, wide_table
+from landscope.studies.record import Record, Subject, long_table, wide_table
 
 SEARCHES = [key for key in MEASURES if {"steps", "restarts"} <= {f.name for f in fields(MEASURES[key])}]
 

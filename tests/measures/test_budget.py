@@ -14,11 +14,10 @@ from networks import BY_NAME
 from torch import Tensor, nn
 
 from landscope import Estimate, Loss, Measure, Probe, Status, errors, measure
-from landscope.core.accumulation import PieceSize
-from landscope.core.ledger import Ledger, checked_limit
-from landscope.measures.budget import Budget
 from landscope.measures.by_layer import by_layer
+from landscope.measures.measuring import Budget
 from landscope.planes import landscape, line
+from landscope.probe.totals import Ledger, PieceSize, checked_limit
 
 NET = BY_NAME["relu_mlp"]
 ROWS = 48
@@ -119,7 +118,7 @@ def test_a_measure_that_raises_says_nothing_about_the_rate(at: int) -> None:
 
 def test_the_rate_is_that_of_work_done_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("landscope.core.ledger.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("landscope.probe.totals.time.monotonic", lambda: clock[0])
     ledger = Ledger()
     assert ledger.passes_per_second is None
     with pytest.raises(KeyError), ledger.timed(torch.device("cpu")):

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.estimate import Status
-from landscope.core.probe import Probe
 from landscope.curvature import Fisher, dense
-from landscope.measures.sharpness.fisher_rao import FisherRao
-from landscope.measures.sharpness.fisher_rao_homogeneous import FisherRaoHomogeneous
+from landscope.measures.sharpness.fisher_rao import FisherRao, FisherRaoHomogeneous
+from landscope.probe.probe import Probe
 
 F64 = torch.float64
 

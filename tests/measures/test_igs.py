@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate, Status
-from landscope.core.probe import Probe
 from landscope.curvature import dense
 from landscope.curvature.gram import gram
 from landscope.measures.base import MEASURES
 from landscope.measures.measuring import measure
-from landscope.measures.minibatches import m_batches
 from landscope.measures.sharpness import igs
 from landscope.measures.sharpness.igs import InformationGeometricSharpness, igs_curve, saturated_igs
+from landscope.probe.probe import Probe
+from landscope.probe.samples import m_batches
 
 CLASSES = 3
 

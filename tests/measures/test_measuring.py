@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from landscope import MEASURES, Estimate, Probe, Report, Status, errors, measure
 from landscope.core.memory import GPU_SHARE
 from landscope.measures.by_layer import by_layer
-from landscope.measures.enough_data import enough_data
-from landscope.measures.measuring import resolve_measures
-from landscope.measures.sharpness.l2_norm import L2Norm
+from landscope.measures.measuring import enough_data, resolve_measures
+from landscope.measures.sharpness.gradients import L2Norm
 
 NET = BY_NAME["relu_mlp"]
 

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Status
-from landscope.core.probe import Probe
-from landscope.measures.sharpness.gradient_noise import GradientNoise
-from landscope.measures.sharpness.gradient_norm import GradientNorm
-from landscope.measures.sharpness.l2_norm import L2Norm
-from landscope.measures.sharpness.per_sample_gradients import linear_layers
+from landscope.curvature.per_sample import linear_layers
+from landscope.measures.sharpness.gradients import GradientNoise, GradientNorm, L2Norm
+from landscope.probe.probe import Probe
 
 F64 = torch.float64
 

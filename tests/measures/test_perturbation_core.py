@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from landscope.core.errors import NotApplicableError
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator
-from landscope.measures.minibatches import m_batches
-from landscope.measures.sharpness import perturbation
-from landscope.measures.sharpness.perturbation import Shifts, direction, included, losses_at, on_sphere
+from landscope.probe import perturbed as perturbation
+from landscope.probe.perturbed import Shifts, direction, included, losses_at, on_sphere
+from landscope.probe.probe import Probe
+from landscope.probe.samples import m_batches
 
 
 @pytest.fixture(params=[True, False], ids=["at once", "one by one"])
@@ -178,7 +178,7 @@ def test_streamed_data_is_cut_like_held_data(monkeypatch: pytest.MonkeyPatch) ->
     ]
     streaming = Probe(nn.Linear(1, 1), raws, "mse")
     monkeypatch.setattr(streaming, "_held", None)
-    monkeypatch.setattr("landscope.measures.minibatches.available_bytes", lambda device: 1)
+    monkeypatch.setattr("landscope.probe.samples.available_bytes", lambda device: 1)
     assert samples(streaming, 5) == expected
 
 

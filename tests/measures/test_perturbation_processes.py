@@ -9,14 +9,10 @@ import torch
 from processes import run_together
 from torch import nn
 
-from landscope.core.probe import Probe
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.adaptive_sharpness import AdaptiveSharpness
-from landscope.measures.sharpness.average_sharpness import AverageSharpness
-from landscope.measures.sharpness.keskar_sharpness import KeskarSharpness
-from landscope.measures.sharpness.pac_bayes_sigma import PacBayesSigma
-from landscope.measures.sharpness.random_sharpness import RandomSharpness
-from landscope.measures.sharpness.sam_sharpness import SAMSharpness
+from landscope.measures.sharpness.random_noise import AverageSharpness, PacBayesSigma, RandomSharpness
+from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
+from landscope.probe.probe import Probe
 
 MEASURES: list[Measure] = [
     RandomSharpness(samples=3),

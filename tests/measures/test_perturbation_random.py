@@ -10,13 +10,11 @@ from perturbation_nets import NETWORKS, linear_probe, probe_of, quadratic_probe,
 from torch import Tensor, nn
 
 from landscope.core.estimate import Estimate, Status
-from landscope.core.probe import Probe
 from landscope.curvature import dense
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.average_sharpness import AverageSharpness
-from landscope.measures.sharpness.pac_bayes_sigma import PacBayesSigma, first_crossing
-from landscope.measures.sharpness.perturbation import direction
-from landscope.measures.sharpness.random_sharpness import RandomSharpness
+from landscope.measures.sharpness.random_noise import AverageSharpness, PacBayesSigma, RandomSharpness, first_crossing
+from landscope.probe.perturbed import direction
+from landscope.probe.probe import Probe
 
 EIGENVALUES = [0.5, 1.0, 2.0, 4.5]
 

@@ -11,18 +11,17 @@ from perturbation_nets import NETWORKS, linear_probe, probe_of, quadratic_probe,
 from torch import Tensor, nn
 
 from landscope.core.estimate import Estimate, Status
-from landscope.core.probe import Probe
 from landscope.curvature import dense
 from landscope.measures.base import Measure
 from landscope.measures.invariance import check
-from landscope.measures.minibatches import m_batches
-from landscope.measures.sharpness import perturbation, row_losses, worst_case
-from landscope.measures.sharpness.adaptive_sharpness import AdaptiveSharpness
+from landscope.measures.sharpness import search as worst_case
 from landscope.measures.sharpness.ascent import Ball, ascend
-from landscope.measures.sharpness.average_sharpness import AverageSharpness
-from landscope.measures.sharpness.keskar_sharpness import KeskarSharpness
-from landscope.measures.sharpness.pac_bayes_sigma import PacBayesSigma
-from landscope.measures.sharpness.sam_sharpness import SAMSharpness
+from landscope.measures.sharpness.random_noise import AverageSharpness, PacBayesSigma
+from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
+from landscope.probe import perturbed as perturbation
+from landscope.probe import perturbed as row_losses
+from landscope.probe.probe import Probe
+from landscope.probe.samples import m_batches
 
 W = [0.7, -1.3, 0.0, 2.0]
 

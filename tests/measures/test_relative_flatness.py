@@ -10,20 +10,20 @@ import torch
 from networks import BY_NAME
 from torch import Tensor, nn
 
-from landscope.core.batches import Batch
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate, Status
-from landscope.core.losses import Loss
-from landscope.core.probe import Probe
 from landscope.curvature import Fisher
+from landscope.curvature.layer.sites import default_layer
 from landscope.measures.base import MEASURES
-from landscope.measures.sharpness.layer_sites import default_layer
 from landscope.measures.sharpness.relative_flatness import (
     RelativeFlatness,
     RelativeFlatnessLayerwise,
+    head_curvature,
     relative_flatness_by_layer,
 )
-from landscope.measures.sharpness.softmax_head import head_curvature
+from landscope.probe.batches import Batch
+from landscope.probe.loss.losses import Loss
+from landscope.probe.probe import Probe
 
 F64 = torch.float64
 

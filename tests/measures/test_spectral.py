@@ -11,8 +11,8 @@ from torch import nn
 
 from landscope import MEASURES, Probe, Status, measure
 from landscope.curvature import dense
-from landscope.measures.sharpness.directional import second_derivative_moments, trace_data_error
-from landscope.measures.sharpness.fisher_trace import fisher_trace
+from landscope.curvature.per_sample import second_derivative_moments, trace_data_error
+from landscope.measures.sharpness.traces import fisher_trace
 
 NETS = ["relu_mlp", "conv_strided_grouped", "residual_batchnorm", "transformer_encoder", "lstm", "tied_weights"]
 TRUTHS = {"hessian": dense.hessian, "ggn": dense.ggn, "fisher": dense.fisher}

@@ -12,7 +12,7 @@ from landscope import MEASURES, Hessian, Probe, measure
 from landscope.measures.as_published.explicit_regularisation import ClassifierNorm
 from landscope.measures.as_published.fam import FAMLayerwise, FAMNeuronwise
 from landscope.measures.by_layer import by_layer
-from landscope.measures.sharpness.l2_norm import L2Norm
+from landscope.measures.sharpness.gradients import L2Norm
 from landscope.measures.sharpness.relative_flatness import (
     RelativeFlatness,
     RelativeFlatnessLayerwise,

@@ -40,7 +40,7 @@ DEFAULT_PARAMETERS = {
 }
 
 # The same architectures, thin enough to differentiate twice in a test.
-THIN: dict[str, dict[str, models.options.OptionValue]] = {
+THIN: dict[str, dict[str, models.catalogue.OptionValue]] = {
     "autoencoder3d": {"channels": (2, 3, 4, 3, 2), "code_size": 3},
     "cnn9": {"width": 4},
     "minilm": {"hidden": 12, "layers": 2, "heads": 3, "mlp_width": 16, "vocabulary": 1000, "max_length": 32},
@@ -73,7 +73,7 @@ def every(*, without: frozenset[str] = frozenset()) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("name", cases)
 
 
-def thin(name: str, *, seed: int = 0, **options: models.options.OptionValue) -> nn.Module:
+def thin(name: str, *, seed: int = 0, **options: models.catalogue.OptionValue) -> nn.Module:
     return models.build(name, seed=seed, **(THIN.get(name, {}) | options)).double().eval()
 
 

@@ -10,9 +10,9 @@ import torch.nn.functional as functional
 from torch import nn
 
 from landscope import models
-from landscope.models.images.same_padding import SameConv2d
-from landscope.models.images.vit import VisionTransformer
-from landscope.models.initialisation import initialise
+from landscope.models.catalogue import initialise
+from landscope.models.efficientnet import SameConv2d
+from landscope.models.vit import VisionTransformer
 
 
 @pytest.mark.parametrize("size", [5, 6, 7, 8])
@@ -56,7 +56,7 @@ def test_attention_equals_the_fused_kernel():
 
 
 def test_wide_resnet_without_the_added_layer_is_the_published_one():
-    model = models.images.WideResNet(depth=10, widen_factor=1).eval()
+    model = models.WideResNet(depth=10, widen_factor=1).eval()
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     features = functional.adaptive_avg_pool2d(functional.relu(model.bn(model.blocks(model.stem(x)))), 1).flatten(1)
     torch.testing.assert_close(model(x), model.fc(features))

@@ -56,10 +56,10 @@ def test_a_bool_is_no_integer_and_an_integer_no_text():
     def net(*, count: int = 1, label: str = "a") -> torch.nn.Module:
         return torch.nn.Identity()
 
-    options = models.options.options_of(net)
+    options = models.catalogue.options_of(net)
     for wrong in ({"count": True}, {"label": 1}, {"count": None}):
         with pytest.raises(models.OptionError):
-            models.options.check("net", options, wrong)
+            models.catalogue.check("net", options, wrong)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_options_at_odds_with_each_other(name, options, message):
 @pytest.mark.parametrize(("factory", "depth"), [("PreResNet", 18), ("WideResNet", 27)])
 def test_impossible_depths(factory, depth):
     with pytest.raises(models.OptionError, match=f"but is {depth}"):
-        getattr(models.images, factory)(depth=depth)
+        getattr(models, factory)(depth=depth)
 
 
 def test_lists_and_integers_from_a_spec_file_are_taken_for_tuples_and_floats():
@@ -96,7 +96,7 @@ def test_every_option_of_every_network_has_a_type_in_words_and_a_default_that_it
     for name in models.names():
         for option in models.MODELS[name].options.values():
             assert option.accepts
-            checked = models.options.check(name, {option.name: option}, {option.name: option.default})
+            checked = models.catalogue.check(name, {option.name: option}, {option.name: option.default})
             assert checked == {option.name: option.default}
 
 
@@ -125,7 +125,7 @@ def test_an_error_inside_an_installed_package_is_not_called_missing(tmp_path, mo
     (tmp_path / "broken_package.py").write_text("import a_dependency_that_is_absent\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_dependency_that_is_absent"):
-        models.extras.require("broken_package", extra="text", purpose="nothing")
+        models.catalogue.require("broken_package", extra="text", purpose="nothing")
 
 
 def test_importing_the_catalogue_imports_no_optional_package():

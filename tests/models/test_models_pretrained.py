@@ -49,7 +49,7 @@ def minilm():
 
 def test_paraphrases_are_closer_than_strangers(minilm):
     with torch.no_grad():
-        vectors = minilm.embed(**models.text.tokenize(SENTENCES))
+        vectors = minilm.embed(**models.tokenize(SENTENCES))
     similarity = vectors @ vectors.T
     torch.testing.assert_close(similarity.diagonal(), torch.ones(4))
     assert min(similarity[0, 1], similarity[2, 3]) > 0.5
@@ -59,13 +59,13 @@ def test_paraphrases_are_closer_than_strangers(minilm):
 def test_padding_does_not_change_a_sentence(minilm):
     long = (SENTENCES[0], " ".join(SENTENCES))
     with torch.no_grad():
-        alone = minilm(**models.text.tokenize(SENTENCES[:1]))
-        padded = minilm(**models.text.tokenize(long))
+        alone = minilm(**models.tokenize(SENTENCES[:1]))
+        padded = minilm(**models.tokenize(long))
     torch.testing.assert_close(alone, padded[:1])
 
 
 def test_pairs_are_told_apart_and_long_texts_cut(minilm):
-    tokens = models.text.tokenize([("a man", "a guitar"), ("word " * 300, "b")], max_length=32)
+    tokens = models.tokenize([("a man", "a guitar"), ("word " * 300, "b")], max_length=32)
     assert tokens["input_ids"].shape == (2, 32)
     assert set(tokens["token_type_ids"][0].tolist()) == {0, 1}
     assert tokens["attention_mask"].sum(1).tolist() == [7, 32]

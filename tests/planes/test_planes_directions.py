@@ -12,11 +12,11 @@ from networks import BY_NAME
 from torch import Tensor, nn
 
 from landscope.core.errors import NonFiniteWeightsError, NotApplicableError, OperandError, UnknownNameError
-from landscope.core.probe import Probe
 from landscope.curvature import dense
 from landscope.measures.invariance import transformed
 from landscope.planes import given_slice, landscape, line, random_slice, trajectory_slice
-from landscope.planes.normalisation import filter_norms
+from landscope.planes.slices import filter_norms
+from landscope.probe.probe import Probe
 
 
 def probe_of(name: str, n: int = 14) -> Probe:

@@ -12,9 +12,9 @@ from networks import BY_NAME
 from torch import nn
 
 from landscope.core.errors import NotApplicableError, OperandError
-from landscope.core.probe import Probe
 from landscope.measures.consistency import loss_barrier
 from landscope.planes import Line, between, line
+from landscope.probe.probe import Probe
 
 
 @pytest.mark.parametrize(

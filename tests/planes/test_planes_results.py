@@ -18,14 +18,13 @@ from torch import nn
 import landscope.planes
 from landscope.core.errors import BudgetSpentError, UnknownNameError
 from landscope.core.estimate import Cost, Status
-from landscope.core.probe import Probe
 from landscope.planes import Landscape, between, landscape, line, random_slice
-from landscope.planes.cut import Values
 from landscope.planes.evaluation import PointValues
-from landscope.planes.measuring import measure_grid
+from landscope.planes.grid import Deadline, measure_grid, nodes
 from landscope.planes.pace import Pace
+from landscope.planes.result import Values
 from landscope.planes.scale import Scale
-from landscope.planes.sweep import Deadline, nodes
+from landscope.probe.probe import Probe
 
 
 def probe_of(name: str = "relu_mlp") -> Probe:

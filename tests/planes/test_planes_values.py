@@ -13,12 +13,12 @@ from networks import BY_NAME, NETS, Net
 from torch import Tensor, nn
 
 from landscope.core.errors import NotApplicableError, OperandError, UnknownNameError
-from landscope.core.losses import Loss
-from landscope.core.probe import Probe
-from landscope.measures.sharpness.pac_bayes_sigma import sample_errors
+from landscope.measures.sharpness.random_noise import sample_errors
 from landscope.planes import given_slice, landscape, random_slice
 from landscope.planes.evaluation import PointValues
 from landscope.planes.slices import Slice
+from landscope.probe.loss.losses import Loss
+from landscope.probe.probe import Probe
 
 GRID = torch.cartesian_prod(torch.linspace(-0.7, 1.1, 4), torch.linspace(-0.5, 0.9, 3)).double()
 

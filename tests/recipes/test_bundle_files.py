@@ -11,8 +11,8 @@ import pytest
 from malformed import PLACES, SPEC, TEXTS, record, with_other
 
 from landscope.core.errors import DamagedFileError
-from landscope.core.schema import build
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
+from landscope.specs.schema import build
 from landscope.studies.record import Failure
 from landscope.studies.spec import StudySpec
 

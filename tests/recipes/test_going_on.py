@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from study_runs import do_here
 
-from landscope.core.schema import build
 from landscope.recipes import take_over
 from landscope.recipes.bundle import Bundle
-from landscope.studies.identity import run_key
+from landscope.specs.schema import build
 from landscope.studies.record import Failure, Record
 from landscope.studies.spec import StudySpec
+from landscope.studies.store.identity import run_key
 from landscope.studies.study import Study
 
 

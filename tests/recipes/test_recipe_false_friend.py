@@ -13,7 +13,7 @@ import torch
 from study_runs import do_here
 
 from landscope.core.estimate import Estimate, Status
-from landscope.data.card import Split
+from landscope.data.dataset import Split
 from landscope.measures import Report
 from landscope.recipes import false_friend, halved_images
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
@@ -25,10 +25,9 @@ from landscope.recipes.hundred_classes import HUNDRED_CLASSES
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.spectra import Spectrum
 from landscope.studies.grid import runs_of
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import Record, Subject, wide_table
 from landscope.studies.study import Study
-from landscope.studies.table import wide_table
-from landscope.training.schedules import averaging_begins, learning_rate
+from landscope.training.schedule import averaging_begins, learning_rate
 
 MODES = ("preresnet164", "wideresnet28x10", "vgg16bn", "vgg16bn-cifar10")
 PARTS = {"softmax-regression", "mlp", "vanishing-loss", "cnn", *MODES, *(f"{part}-eval" for part in MODES)}

@@ -12,10 +12,9 @@ import torch
 from study_runs import do_here
 
 from landscope.core.estimate import Estimate
-from landscope.core.losses import LOSSES
-from landscope.core.schema import build
 from landscope.measures import Report
 from landscope.models import build as build_model
+from landscope.probe.loss.losses import LOSSES
 from landscope.recipes.comparing import compare
 from landscope.recipes.fam import RECIPE
 from landscope.recipes.fam_claims import claims_of
@@ -23,12 +22,13 @@ from landscope.recipes.fam_conditions import STRENGTHS
 from landscope.recipes.fam_inputs import rte_word_pieces
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.recipes.recipe import FAILED
+from landscope.specs.schema import build
 from landscope.studies.grid import runs_of
 from landscope.studies.record import Record, Subject
 from landscope.studies.study import Study
 from landscope.training.rows import load_rows
-from landscope.training.sources import built_model
 from landscope.training.spec import TrainingSpec
+from landscope.training.task import built_model
 
 METHODS = ["baseline", "sam", "fam", "fam as coded", "fam, λ of the code"]
 IMAGES = ["cifar10", "cifar10-tenth", "fashion-mnist", "svhn", "classes100"]

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from landscope.core.estimate import Estimate
-from landscope.core.importing import public_names
-from landscope.core.schema import build, to_plain
 from landscope.measures import Report
 from landscope.recipes import RECIPES, results_page, write_results
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.numbers import published_numbers
-from landscope.studies.identity import legacy_keys, run_key
-from landscope.studies.table import wide_table
+from landscope.specs.names import public_names
+from landscope.specs.schema import build, to_plain
+from landscope.studies.record import wide_table
+from landscope.studies.store.identity import legacy_keys, run_key
 from landscope.training.spec import TrainingSpec
 
 ROOT = Path(__file__).parent.parent.parent

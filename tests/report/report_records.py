@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from landscope.core.estimate import Cost, Estimate, Plain, Status
+from landscope.core.estimate import Cost, Estimate, Status
+from landscope.core.json import Plain
 from landscope.measures import Report
 from landscope.spectra import spectrum
 from landscope.studies.record import Record, Subject

@@ -12,8 +12,8 @@ from report_records import make_records
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report import figures, write_report
-from landscope.report.along_axes import axis_figures, axis_section
-from landscope.report.cohorts import Study
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.sections.axes import axis_figures, axis_section
 from landscope.studies.record import Record, Subject
 
 
@@ -37,7 +37,7 @@ def _swept(rates: list[object], others: list[str]) -> list[Record]:
 
 def test_a_line_for_every_setting_of_the_other_axes() -> None:
     records = _swept([0.01, 0.1, 1.0], ["sgd", "adam"])
-    [error] = axis_figures(Study.of(records, [], ["test.error"]))
+    [error] = axis_figures(Cohorts.of(records, [], ["test.error"]))
     assert (error.axis, error.outcome, error.n) == ("rate", "test.error", 12)
     assert [line.name for line in error.lines] == ["sgd", "adam"]
     # models 0 and 1 of each pair have errors number and number + 1 + 1
@@ -48,7 +48,7 @@ def test_a_line_for_every_setting_of_the_other_axes() -> None:
 
 
 def test_lines_that_are_left_out_are_counted() -> None:
-    study = Study.of(_swept([0.01, 0.1, 1.0], [f"way {number}" for number in range(14)]), [], ["test.error"])
+    study = Cohorts.of(_swept([0.01, 0.1, 1.0], [f"way {number}" for number in range(14)]), [], ["test.error"])
     [figure] = axis_figures(study)
     assert (len(figure.lines), figure.left_out) == (12, 2)
     [panels] = axis_section(study).blocks
@@ -57,7 +57,7 @@ def test_lines_that_are_left_out_are_counted() -> None:
 
 def test_kinds_of_one_thing_are_lines_of_one_figure() -> None:
     records = _swept(["8 units", "16 units", "24 units"], ["sgd"])
-    [figure] = axis_figures(Study.of(records, [], ["train.time.fast", "train.time.slow"]))
+    [figure] = axis_figures(Cohorts.of(records, [], ["train.time.fast", "train.time.slow"]))
     assert figure.outcome == "train.time"
     assert [line.name for line in figure.lines] == ["sgd · fast", "sgd · slow"]
     assert figure.settings == [8.0, 16.0, 24.0]
@@ -66,13 +66,13 @@ def test_kinds_of_one_thing_are_lines_of_one_figure() -> None:
 
 def test_other_axes_may_be_lists() -> None:
     records = [_record(number, {"rate": float(number), "widths": [8, 8]}, error=1.0) for number in range(3)]
-    [figure] = axis_figures(Study.of(records, [], ["test.error"]))
+    [figure] = axis_figures(Cohorts.of(records, [], ["test.error"]))
     assert [line.name for line in figure.lines] == ["[8, 8]"]
 
 
 @pytest.mark.parametrize("rates", [[0.01, 0.1], ["8-8", "16-16", "32-32"], ["low", 1, 2], [True, 1, 2]])
 def test_what_is_no_axis_of_numbers_is_not_shown(rates: list[object]) -> None:
-    study = Study.of(_swept(rates, ["sgd"]), [], ["test.error"])
+    study = Cohorts.of(_swept(rates, ["sgd"]), [], ["test.error"])
     assert axis_figures(study) == []
     assert not axis_section(study).blocks
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from landscope.report.columns import label, repeated
+from landscope.report.data.columns import label, repeated
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from report_records import make_records
 from landscope.analysis import smallest_significant
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
-from landscope.core.schema import build
+from landscope.core.text import significant
 from landscope.measures import Report
 from landscope.report import figures, write_report
-from landscope.report.answer import answer_section
-from landscope.report.associations import associate
-from landscope.report.cohorts import Study
-from landscope.report.conditions import condition_section
-from landscope.report.numerals import significant
-from landscope.report.section import Plot, Prose, Table
-from landscope.report.study import write_records_report
+from landscope.report.data.associations import associate
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.page.blocks import Plot, Prose, Table
+from landscope.report.sections.answer import answer_section
+from landscope.report.sections.conditions import condition_section
+from landscope.report.write import write_records_report
+from landscope.specs.schema import build
 from landscope.studies.record import Record, Subject
 from landscope.studies.spec import StudySpec
 
@@ -36,7 +36,7 @@ def made(number: int, train: dict[str, float], test: dict[str, float | None], co
 
 def answer(records: list[Record]) -> tuple[str, str]:
     """The first sentence, and the caption of the figure."""
-    study = Study.of(records, outcomes=["test.error"])
+    study = Cohorts.of(records, outcomes=["test.error"])
     lead, *_, forest = answer_section(study, associate(study, study.main)).blocks
     assert isinstance(lead, Prose)
     assert isinstance(forest, Plot)
@@ -121,21 +121,21 @@ def unfitted(subject: Subject) -> Subject:
 def test_a_model_without_its_temperature_is_no_scaled_one() -> None:
     records = make_records(["a", "b"], seeds=3, extras=False)
     both = [replace(r, subjects=(r.subjects[0], unfitted(r.subjects[1]))) for r in records[:2]] + records[2:]
-    study = Study.of(both)
+    study = Cohorts.of(both)
     assert {c.name: len(c) for c in study.cohorts} == {"final": 6, "final, temperature-scaled": 4}
     told = (
         "No temperature could be fitted to 2 of 6 models (final), left out of the temperature-scaled ones: it ran away."
     )
     assert study.notes == (told,)
-    fitted = Study.of([replace(r, subjects=r.subjects[1:]) for r in both])
+    fitted = Cohorts.of([replace(r, subjects=r.subjects[1:]) for r in both])
     assert {c.name: len(c) for c in fitted.cohorts} == {"final, temperature-scaled": 4}
     assert fitted.notes == study.notes
-    none = Study.of([replace(r, subjects=(unfitted(r.subjects[1]),)) for r in records])
+    none = Cohorts.of([replace(r, subjects=(unfitted(r.subjects[1]),)) for r in records])
     assert {c.name: len(c) for c in none.cohorts} == {"final": 6}
     assert none.notes == (
         "No temperature could be fitted to any model (final), shown as they were trained: it ran away.",
     )
-    assert Study.of(records).notes == ()
+    assert Cohorts.of(records).notes == ()
 
 
 def test_conditions_of_different_data_are_not_ranked() -> None:
@@ -144,7 +144,7 @@ def test_conditions_of_different_data_are_not_ranked() -> None:
             replace(r, spec={"training": {"data": data.format(r.condition)}})
             for r in make_records(["a", "b"], seeds=3, extras=False, temperature=False)
         ]
-        [table] = condition_section(Study.of(records)).blocks
+        [table] = condition_section(Cohorts.of(records)).blocks
         assert isinstance(table, Table)
         assert bool(re.search("trained on different data", table.caption)) == ("{}" in data)
         return {cell.mark for row in table.rows for cell in row}

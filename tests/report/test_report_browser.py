@@ -14,7 +14,7 @@ from chromium import Page
 from report_records import HOSTILE, make_records
 
 from landscope.report import write_report
-from landscope.report.published import ComparedNumber
+from landscope.report.sections.reference import ComparedNumber
 
 pytestmark = [
     pytest.mark.browser,

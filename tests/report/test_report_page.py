@@ -24,14 +24,13 @@ from landscope.core.errors import MissingExtraError, OperandError, UnknownNameEr
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report import Claim, write_report
-from landscope.report.baselines import baseline_table
-from landscope.report.calibrations import calibrations
-from landscope.report.cohorts import Study
-from landscope.report.embedding import embedded_json, plotly_script
-from landscope.report.published import ComparedNumber, comparisons
-from landscope.report.static_models import draw_reliability
-from landscope.studies.record import Record, Subject
-from landscope.studies.table import long_table, wide_table
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.page.embedding import embedded_json, plotly_script
+from landscope.report.page.static_models import draw_reliability
+from landscope.report.sections.calibration import calibrations
+from landscope.report.sections.conditions import baseline_table
+from landscope.report.sections.reference import ComparedNumber, comparisons
+from landscope.studies.record import Record, Subject, long_table, wide_table
 
 ORDER = [
     "answer", "claims", "conditions", "correlations", "scatter", "simpson", "calibration", "corruptions", "spectra",
@@ -338,7 +337,7 @@ def test_conditions_are_tested_against_the_baseline(records: list[Record], read:
         name: np.array([r.subjects[0].reports["test"]["error"].value for r in records if r.condition == name])
         for name in CONDITIONS
     }
-    table = baseline_table(Study.of(records, outcomes=["test.error"]), "baseline")
+    table = baseline_table(Cohorts.of(records, outcomes=["test.error"]), "baseline")
     assert table is not None
     truths = [stats.wilcoxon(errors[c], errors["baseline"], alternative="less", method="exact") for c in CONDITIONS[1:]]
     adjusted = stats.false_discovery_control([t.pvalue for t in truths], method="by")
@@ -363,8 +362,8 @@ def test_a_mistyped_column_is_named_and_not_left_out(tmp_path: Path, role: str) 
 
 
 def test_temperatures_are_no_measures_and_corrupted_images_an_outcome(records: list[Record]) -> None:
-    assert "corrupted.accuracy" in Study.of(records).outcomes
-    scaled = Study.of([replace(r, subjects=r.subjects[1:]) for r in records])
+    assert "corrupted.accuracy" in Cohorts.of(records).outcomes
+    scaled = Cohorts.of([replace(r, subjects=r.subjects[1:]) for r in records])
     assert "calibration.temperature" in scaled.main.frame
     assert "calibration.temperature" not in (*scaled.measures, *scaled.outcomes)
 
@@ -417,7 +416,7 @@ def test_extras_that_cannot_be_read_are_named_and_the_others_shown(tmp_path: Pat
 
 
 def test_reliability_before_and_after_come_from_both_models(records: list[Record]) -> None:
-    found, faults = calibrations(Study.of(records))
+    found, faults = calibrations(Cohorts.of(records))
     assert not faults.faults
     assert all(set(tables) == {"before", "after"} for tables in found.values())
     assert all(tables["before"].ece > tables["after"].ece for tables in found.values())
@@ -429,14 +428,14 @@ def test_before_and_after_are_named_where_there_are_both(tmp_path: Path, light: 
         found = quick(make_records(["a"], seeds=3, temperature=temperature), tmp_path, light=light)
         assert ("Calibration before and after temperature scaling" in found.text) == temperature
         assert ("before" in found.text) == temperature
-    diagram = draw_reliability(Study.of(make_records(["a"], seeds=3, temperature=False)))
+    diagram = draw_reliability(Cohorts.of(make_records(["a"], seeds=3, temperature=False)))
     assert diagram is not None
     [entry] = diagram.axes[0].get_legend().get_texts()
     assert re.fullmatch(r"0\.\d{3}", entry.get_text())
 
 
 def test_published_numbers_stand_beside_ours_in_their_units(records: list[Record], read: Reader) -> None:
-    found = comparisons(Study.of(records), PUBLISHED)
+    found = comparisons(Cohorts.of(records), PUBLISHED)
     base = [r for r in records if r.condition == "baseline"]
     errors = [100 * r.subjects[0].reports["test"]["error"].value for r in base]
     assert found[0].ours == pytest.approx(np.mean(errors), rel=1e-12)

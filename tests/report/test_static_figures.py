@@ -18,21 +18,21 @@ from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report import figures
-from landscope.report.associations import associate
-from landscope.report.cohorts import Study
-from landscope.report.histories import histories, mean_curves
-from landscope.report.landscapes import landscape_section
-from landscope.report.section import Plot
-from landscope.report.static_correlations import draw_scatter
-from landscope.report.static_histories import draw_training
-from landscope.report.static_models import draw_landscapes
+from landscope.report.data.associations import associate
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.page.blocks import Plot
+from landscope.report.page.static_correlations import draw_scatter
+from landscope.report.page.static_histories import draw_training
+from landscope.report.page.static_models import draw_landscapes
+from landscope.report.sections.histories import histories, mean_curves
+from landscope.report.sections.landscapes import landscape_section
 
 COLUMNS = {"measures": ["train.hessian_trace", "train.l2_norm"], "outcomes": ["test.error", "test.ece"]}
 ALL = ["forest", "correlations", "scatter", "reliability", "spectra", "landscape", "training"]
 BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
 
 
-def drawn_scatter(study: Study) -> Figure:
+def drawn_scatter(study: Cohorts) -> Figure:
     found = associate(study, study.main, given=None)
     assert found is not None
     return draw_scatter(study, found)
@@ -65,7 +65,7 @@ def test_what_has_no_data_is_not_drawn(tmp_path: Path) -> None:
 def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
     records = make_records(["a", "b"], seeds=31, extras=False)
     short = replace(records[0], history=records[0].history[:3])
-    study = Study.of([short, *records[1:]], None, None)
+    study = Cohorts.of([short, *records[1:]], None, None)
     loss, error, rate = histories(study)
     assert [each.name for each in (loss, error, rate)] == ["train loss", "test error", "learning rate"]
     assert loss.by_condition
@@ -78,20 +78,20 @@ def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
     assert drawn is not None
     panel = drawn.axes[0]
     assert [line.get_ydata()[-1] for line in panel.lines] == pytest.approx([first.mean[-1], second.mean[-1]])
-    few = draw_training(Study.of(records[:4], None, None))
+    few = draw_training(Cohorts.of(records[:4], None, None))
     assert few is not None
     assert len(few.axes[0].lines) == 4
 
 
 @pytest.mark.parametrize(("conditions", "named"), [(2, 1), (24, 1), (25, 0)])
 def test_a_legend_names_all_conditions_or_none(conditions: int, named: int) -> None:
-    drawn = draw_training(Study.of(make_records([f"c{i}" for i in range(conditions)], seeds=1), None, None))
+    drawn = draw_training(Cohorts.of(make_records([f"c{i}" for i in range(conditions)], seeds=1), None, None))
     assert drawn is not None
     assert len(drawn.legends) == named
 
 
 def test_no_two_conditions_of_a_legend_look_the_same() -> None:
-    study = Study.of(make_records([f"a rather long name of condition {i}" for i in range(24)], seeds=1), None, None)
+    study = Cohorts.of(make_records([f"a rather long name of condition {i}" for i in range(24)], seeds=1), None, None)
     curves, points = draw_training(study), drawn_scatter(study)
     assert curves is not None
     for figure in (curves, points):
@@ -113,7 +113,7 @@ def test_texts_under_scatter_plots_do_not_meet() -> None:
             {name: Estimate(4e-4 + 4.2e-5 * (number if place else -number)) for place, name in enumerate(long)}
         )
         records.append(replace(record, subjects=(replace(subject, reports={**subject.reports, "train": small}),)))
-    figure = drawn_scatter(Study.of(records, [f"train.{name}" for name in long], ["test.error"]))
+    figure = drawn_scatter(Cohorts.of(records, [f"train.{name}" for name in long], ["test.error"]))
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     for axes in figure.axes:
@@ -131,7 +131,7 @@ def test_planes_share_one_scale_whose_kind_is_told() -> None:
     plane = cast("dict[str, Any]", first["landscape"])
     higher = {**plane, "values": {**plane["values"], "loss": (1e4 * np.ones((21, 21))).tolist()}}
     subject = replace(records[0].subjects[0], extras={**first, "landscape": higher})
-    study = Study.of([replace(records[0], subjects=(subject,)), *records[1:]], None, None)
+    study = Cohorts.of([replace(records[0], subjects=(subject,)), *records[1:]], None, None)
     figure = draw_landscapes(study)
     assert figure is not None
     *panels, bar = figure.axes

@@ -13,10 +13,10 @@ from report_records import make_records
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report import Claim, figures, write_report
-from landscope.report.cohorts import Study
-from landscope.report.section import Panels, Prose, Table
-from landscope.report.static_through_training import draw_over_loss, draw_through_training
-from landscope.report.through_training import courses, losses_of, step_axis, through_section, through_sentence
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.page.blocks import Panels, Prose, Table
+from landscope.report.page.static_through_training import draw_over_loss, draw_through_training
+from landscope.report.sections.through_training import courses, losses_of, step_axis, through_section, through_sentence
 from landscope.studies.record import Record, Subject
 
 STEPS = (0, 1, 10, 100)
@@ -39,7 +39,7 @@ def _measured(run: int, step: int, checkpoint: str) -> Subject:
 
 
 def test_curves_run_over_the_steps_and_end_with_the_last_weights() -> None:
-    loss, norm, *rest = courses(Study.of(trained()))
+    loss, norm, *rest = courses(Cohorts.of(trained()))
     assert (loss.column, norm.column) == ("train.loss", "train.l2_norm")
     assert [each.column for each in rest] == ["test.error"]
     assert norm.steps == [*STEPS, END]
@@ -54,12 +54,12 @@ def test_curves_run_over_the_steps_and_end_with_the_last_weights() -> None:
 
 
 def test_last_weights_of_other_steps_are_left_out() -> None:
-    assert courses(Study.of(trained(ends=(END, 2 * END))))[0].steps == list(STEPS)
+    assert courses(Cohorts.of(trained(ends=(END, 2 * END))))[0].steps == list(STEPS)
 
 
 @pytest.mark.parametrize("records", [make_records(["a"], 3), trained(steps=(1,))])
 def test_two_steps_make_no_curve(records: list[Record]) -> None:
-    study = Study.of(records)
+    study = Cohorts.of(records)
     assert not through_section(study).blocks
     assert not through_sentence(study)
     assert draw_through_training(study) is None
@@ -74,7 +74,7 @@ def test_more_columns_than_can_be_drawn_are_in_the_table() -> None:
             named = Report({f"measure_{i}": subject.reports["train"]["loss"] for i in range(15)})
             subjects.append(replace(subject, reports={**subject.reports, "train": named}))
         many.append(replace(record, subjects=tuple(subjects)))
-    section = through_section(Study.of(many))
+    section = through_section(Cohorts.of(many))
     panels, table, note = section.blocks
     assert isinstance(panels, Panels)
     assert isinstance(table, Table)

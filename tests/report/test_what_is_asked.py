@@ -10,13 +10,12 @@ from report_records import make_records
 
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
-from landscope.core.schema import build
 from landscope.measures import Report
-from landscope.report.cohorts import Study
-from landscope.report.study import _asked
-from landscope.studies.record import Record, Subject
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.write import _asked
+from landscope.specs.schema import build
+from landscope.studies.record import Record, Subject, wide_table
 from landscope.studies.spec import StudySpec
-from landscope.studies.table import wide_table
 
 
 def test_the_question_is_asked_of_the_checkpoint_that_is_named() -> None:
@@ -26,14 +25,14 @@ def test_the_question_is_asked_of_the_checkpoint_that_is_named() -> None:
         return replace(record, subjects=(record.subjects[0], replace(record.subjects[0], checkpoint="best")))
 
     both = [twice(record) for record in records]
-    assert Study.of(both).main.name == "final"
-    chosen = Study.of(both, checkpoint="best")
+    assert Cohorts.of(both).main.name == "final"
+    chosen = Cohorts.of(both, checkpoint="best")
     assert chosen.main.name == "best"
     assert {cohort.name for cohort in chosen.cohorts} == {"final", "best"}
     some = [*both[:3], *records[3:]]  # few have the one that is asked for
-    assert (Study.of(some, checkpoint="best").main.name, len(Study.of(some, checkpoint="best").main)) == ("best", 3)
+    assert (Cohorts.of(some, checkpoint="best").main.name, len(Cohorts.of(some, checkpoint="best").main)) == ("best", 3)
     with pytest.raises(UnknownNameError, match="did you mean 'best'"):
-        Study.of(both, checkpoint="bets")
+        Cohorts.of(both, checkpoint="bets")
 
 
 OF_SHAPES = {"test.loss", "gap.loss", "shapes.dsc"}
@@ -57,4 +56,4 @@ def test_what_is_no_classifier_has_outcomes_of_its_own(outcomes: list[str] | Non
     analysis = {} if outcomes is None else {"outcomes": outcomes}
     spec = build(StudySpec, {"name": "shapes", "training": {"model": "mlp"}, "analysis": analysis})
     asked = _asked(spec, set(wide_table(records).columns))
-    assert set(Study.of(records, outcomes=asked["outcomes"]).outcomes) == shown
+    assert set(Cohorts.of(records, outcomes=asked["outcomes"]).outcomes) == shown

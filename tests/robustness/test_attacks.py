@@ -106,7 +106,7 @@ def test_batches_change_nothing_and_seeds_do(norm: str) -> None:
 
 
 def test_random_starts_fill_the_ball() -> None:
-    from landscope.measures.robustness.ball import Ball
+    from landscope.measures.robustness.attacks import Ball
 
     like = torch.zeros(20000, 3)
     for norm, inner in (("inf", lambda s: s.abs().amax(1)), ("2", lambda s: s.norm(dim=1))):

@@ -7,9 +7,8 @@ import torch
 from landscope.core.estimate import Estimate, Status
 from landscope.core.seeding import generator
 from landscope.spectra import diagonal, frobenius, trace
-from landscope.spectra.probes import sample, sphere_rows, student_factor
+from landscope.spectra.probes import left_over, orthonormal_rows, sample, sphere_rows, student_factor
 from landscope.spectra.protocol import as_operator
-from landscope.spectra.sketch import left_over, orthonormal_rows
 
 SAMPLED = [
     ("flat", 200, 0.01, None),

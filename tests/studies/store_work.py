@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from landscope.studies import stopping
-from landscope.studies.executors.card_sharing import PERCENTAGE, PIPES
-from landscope.studies.run_folder import RunFolder
+from landscope.studies.executors.gpu_sharing import PERCENTAGE, PIPES
+from landscope.studies.store.run_folder import RunFolder
+from landscope.studies.work import stopping
 
 
 def chain(seed: int, steps: int) -> list[str]:

@@ -16,7 +16,7 @@ from store_work import chain
 from landscope.core.errors import SpecError, StudyError
 from landscope.studies.executors import EXECUTORS, Job, LocalExecutor, Resources
 from landscope.studies.executors import local as local_module
-from landscope.studies.executors.card_sharing import CONTROL, PERCENTAGE, PIPES
+from landscope.studies.executors.gpu_sharing import CONTROL, PERCENTAGE, PIPES
 from landscope.studies.executors.memory_watch import MemoryWatch
 from landscope.studies.store import RunState, Store
 

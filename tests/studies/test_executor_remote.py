@@ -12,13 +12,12 @@ from store_processes import forked_and_killed
 from store_work import chain
 
 from landscope.core.errors import MissingExtraError, StoreFullError
-from landscope.studies import locks
 from landscope.studies.executors import EXECUTORS, Job, Summary
-from landscope.studies.executors import course as course_module
-from landscope.studies.executors.course import Course
+from landscope.studies.executors import base as course_module
+from landscope.studies.executors.base import Course
 from landscope.studies.executors.remote import do_run, follow
-from landscope.studies.performing import Ending, Result
-from landscope.studies.store import RunState, Store
+from landscope.studies.store import RunState, Store, locks
+from landscope.studies.work.attempt import Ending, Result
 
 
 @pytest.fixture

@@ -15,15 +15,15 @@ import pytest
 from study_runs import do_here
 
 import landscope
-from landscope.core import importing
-from landscope.core.importing import import_function
-from landscope.models.tabular import MLP
-from landscope.studies import grid, identity
+from landscope.models.mlp import MLP
+from landscope.specs import names as importing
+from landscope.specs.names import import_function
+from landscope.studies import grid
 from landscope.studies.executors.base import Job, Resources, Summary, ignore, to_do
-from landscope.studies.identity import canonical, legacy_keys, run_key
-from landscope.studies.store import RunState, Store
+from landscope.studies.store import RunState, Store, identity
+from landscope.studies.store.identity import canonical, legacy_keys, run_key
 from landscope.studies.study import Study
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 
 OLD_NAME = "landscope.models.tabular:MLP"
@@ -75,7 +75,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> str:
     module = ModuleType("landscope.nets")
     module.MLP = MLP  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "landscope.nets", module)
-    for gone in ("landscope.models.tabular", "landscope.models.tabular.mlp"):
+    for gone in ("landscope.models", "landscope.models.mlp"):
         monkeypatch.setitem(sys.modules, gone, None)
     monkeypatch.setitem(importing.HOMES, "MLP", "landscope.nets:MLP")
     monkeypatch.setitem(importing.ALIASES, "landscope.nets:MLP", "landscope:MLP")

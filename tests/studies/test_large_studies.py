@@ -12,13 +12,12 @@ from typer.testing import CliRunner
 
 import landscope.studies.study as study_module
 from landscope.cli import app
-from landscope.core import schema
-from landscope.models import options
-from landscope.studies import locks
-from landscope.studies.canonical import canonical_json
+from landscope.models import catalogue as options
+from landscope.specs import schema
+from landscope.specs.canonical import canonical_json
 from landscope.studies.executors.base import Job, Summary, ignore, to_do
-from landscope.studies.run_folder import RunFolder
-from landscope.studies.store import RunState, Store
+from landscope.studies.store import RunState, Store, locks
+from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.study import Study
 
 RUNS = 12

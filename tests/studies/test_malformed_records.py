@@ -12,12 +12,11 @@ from landscope.core.errors import DamagedFileError, LandscopeError, SpecError, S
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.planes import Landscape
-from landscope.studies import run_folder
 from landscope.studies.record import Record, Subject
-from landscope.studies.run_folder import RunFolder
-from landscope.studies.running import _kept_subject, _seconds_before
-from landscope.studies.store import Store
+from landscope.studies.store import Store, run_folder
+from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.study import Study
+from landscope.studies.work.run import _kept_subject, _seconds_before
 
 
 def put(run: RunFolder, text: bytes) -> None:

@@ -15,9 +15,8 @@ from store_processes import forked, forked_and_killed
 from store_work import chain
 
 from landscope.core.errors import RunStoppedError, SpecError, StoreError, StoreFullError, UnknownNameError
-from landscope.studies import durable, locks
-from landscope.studies.performing import Ending, perform
-from landscope.studies.store import RunState, Store
+from landscope.studies.store import RunState, Store, durable, locks
+from landscope.studies.work.attempt import Ending, perform
 
 RECORD = {"loss": 0.1, "layers": {"second": 2, "first": 1}, "note": "naïve \u2014 e\u0301"}
 
@@ -287,7 +286,7 @@ def raising(number):
 
 FULL = """
 import os, sys
-from landscope.studies.performing import perform
+from landscope.studies.work.attempt import perform
 from landscope.studies.store import Store, RunState
 room, ballast = sys.argv[1], sys.argv[1] + "/ballast"
 store = Store(room + "/store")

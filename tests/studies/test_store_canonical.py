@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from landscope.core.errors import SpecError
-from landscope.studies.canonical import canonical_json, strict
-from landscope.studies.identity import SCHEMA, run_key
+from landscope.specs.canonical import canonical_json, strict
+from landscope.studies.store.identity import SCHEMA, run_key
 
 SPEC = {"model": {"name": "mlp", "widths": [64, 64]}, "lr": 0.1, "seed": 3, "note": "naïve", "decay": None, "sam": True}
 

@@ -14,11 +14,10 @@ import pytest
 
 from landscope.core.errors import StoreGoneError
 from landscope.studies.executors import Event, Job, LocalExecutor
-from landscope.studies.executors.base import ignore
-from landscope.studies.executors.course import Course
+from landscope.studies.executors.base import Course, ignore
 from landscope.studies.executors.remote import follow
-from landscope.studies.performing import Ending, Result, perform
 from landscope.studies.store import Store
+from landscope.studies.work.attempt import Ending, Result, perform
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

@@ -15,9 +15,9 @@ import pytest
 from store_processes import forked, killed_at_line
 from store_work import chain
 
-from landscope.studies.owners import Owner
-from landscope.studies.performing import Ending, perform
 from landscope.studies.store import RunState, Store
+from landscope.studies.store.locks import Owner
+from landscope.studies.work.attempt import Ending, perform
 
 STEPS = 2
 
@@ -102,7 +102,7 @@ def workers_of(study):
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"landscope.studies.worker" in words and f"PPid:\t{study}\n" in (entry / "status").read_text():
+            if b"landscope.studies.work.worker" in words and f"PPid:\t{study}\n" in (entry / "status").read_text():
                 found.append(int(entry.name))
         except (OSError, ValueError):
             continue

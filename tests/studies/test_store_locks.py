@@ -11,9 +11,8 @@ import pytest
 from store_processes import forked, forked_and_killed
 
 from landscope.core.errors import ClaimError
-from landscope.studies import locks
-from landscope.studies.owners import Owner
-from landscope.studies.store import RunState, Store
+from landscope.studies.store import RunState, Store, locks
+from landscope.studies.store.locks import Owner
 
 
 @pytest.fixture

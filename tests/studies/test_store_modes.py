@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 
 from landscope.core.files import writing
 from landscope.studies.executors import Job, LocalExecutor, Resources
-from landscope.studies.performing import perform
 from landscope.studies.store import Store
 from landscope.studies.study import WORK, Study
+from landscope.studies.work.attempt import perform
 
 STUDY = {
     "name": "modes",

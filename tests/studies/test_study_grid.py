@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from landscope.core.errors import DataFileError, SpecError
-from landscope.core.schema import build, to_plain
+from landscope.specs.schema import build, to_plain
 from landscope.studies.grid import levels, runs_of
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study

@@ -9,9 +9,9 @@ import pytest
 
 from landscope.core.errors import MissingExtraError, MissingFileError
 from landscope.studies.inputs import check_inputs
-from landscope.studies.performing import Ending, perform
 from landscope.studies.store import RunState
 from landscope.studies.study import WORK, Study
+from landscope.studies.work.attempt import Ending, perform
 
 MODULE = """\
 import pathlib

@@ -8,12 +8,13 @@ import pytest
 from study_runs import do_here
 
 from landscope.core.errors import RunStoppedError
-from landscope.studies import stopping
 from landscope.studies.executors.base import Job, Resources
 from landscope.studies.executors.local import LocalExecutor
-from landscope.studies.pooling import POOL, pools_of
-from landscope.studies.running import work
+from landscope.studies.store.identity import POOL
 from landscope.studies.study import WORK, Study
+from landscope.studies.work import stopping
+from landscope.studies.work.pools import pools_of
+from landscope.studies.work.run import work
 
 SPEC: dict[str, object] = {
     "name": "together",

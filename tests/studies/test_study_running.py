@@ -15,11 +15,12 @@ from landscope.core.errors import RunStoppedError, SpecError
 from landscope.data import load
 from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.models import build
-from landscope.studies import running, stopping
 from landscope.studies.record import Record, Subject
-from landscope.studies.running import work
 from landscope.studies.study import Study
-from landscope.studies.subjects import Point, measure_subject
+from landscope.studies.work import run as running
+from landscope.studies.work import stopping
+from landscope.studies.work.measure import Point, measure_subject
+from landscope.studies.work.run import work
 
 SPEC: dict[str, object] = {
     "name": "circles",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from landscope.training.callbacks import Callback
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 SPEC = {
     "model": {"name": "mlp", "widths": [16], "batch_norm": True, "dropout": 0.2},

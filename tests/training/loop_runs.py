@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from landscope.training.callbacks import Callback
-from landscope.training.loop import train
-from landscope.training.result import Trained
+from landscope.training.loop.folder import Trained
+from landscope.training.loop.train import train
 
 Settings = dict[str, object]
 

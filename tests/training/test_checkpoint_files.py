@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from landscope.core.errors import TrainingError
-from landscope.training.checkpoint import read_tensors, write_tensors
+from landscope.training.loop.folder import read_tensors, write_tensors
 
 TENSORS = {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}
 LONGER_THAN_A_HEADER = 101_000_000

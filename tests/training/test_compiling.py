@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from training.loop_runs import BASE, EXACT, METHODS, merged
 
 from landscope.core.errors import DifferentiationError, SpecError
-from landscope.core.schema import build
-from landscope.training.compiling import Compiled, parts_to_compile
-from landscope.training.feeding import Feed
+from landscope.specs.schema import build
+from landscope.training.fast_steps import Compiled, parts_to_compile
+from landscope.training.loop.feed import Feed
+from landscope.training.loop.run import Run
+from landscope.training.loop.step import Step
 from landscope.training.objectives import FAM
-from landscope.training.running import Run
-from landscope.training.sources import make_task
 from landscope.training.spec import TrainingSpec
-from landscope.training.step import Step
+from landscope.training.task import make_task
 
 DOUBLE = {"precision": "float64", "model": {"dropout": 0.0}}
 

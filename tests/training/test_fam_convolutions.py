@@ -10,7 +10,7 @@ from fam_cases import F64, gradients, relative
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from landscope.core.convolutions import plain_derivatives
+from landscope.core.torch_fixes.convolutions import plain_derivatives
 from landscope.training.objectives import FAM
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {

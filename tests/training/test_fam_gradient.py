@@ -20,8 +20,8 @@ from fam_cases import (
 )
 from torch import nn
 
-from landscope.core.probe import Probe
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness, RelativeFlatnessLayerwise
+from landscope.probe.probe import Probe
 from landscope.training.objectives import FAM
 from landscope.training.objectives import fam as fam_module
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.training.objectives.behind import behind, rows_mix
-from landscope.training.objectives.graph import between, is_straight, normalises_batches
+from landscope.training.objectives.recording import between, is_straight, normalises_batches
 
 STRAIGHT = {
     "convolutions and pools": nn.Sequential(

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from training.loop_runs import BASE, interrupted, merged, same
 
 from landscope.core.errors import SpecError
-from landscope.training.checkpoint import STATE, read_tensors, write_tensors
-from landscope.training.loop import train
-from landscope.training.pool import train_pool
-from landscope.training.pool_result import Pool
+from landscope.training.loop.folder import STATE, read_tensors, write_tensors
+from landscope.training.loop.train import train
+from landscope.training.pool.result import Pool
+from landscope.training.pool.train_pool import train_pool
 
 Data = dict[str, tuple[Tensor, Tensor]]
 SPEC = {"epochs": 2, "batch_size": 8}

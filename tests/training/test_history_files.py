@@ -11,10 +11,9 @@ from malformed import TEXTS, with_other
 from training.loop_runs import BASE, merged
 
 from landscope.core.errors import LandscopeError, SpecError, TrainingError
-from landscope.training.checkpoint import read_tensors, write_tensors
-from landscope.training.loop import train
-from landscope.training.pool_folder import PoolFolder
-from landscope.training.result import Trained
+from landscope.training.loop.folder import Trained, read_tensors, write_tensors
+from landscope.training.loop.train import train
+from landscope.training.pool.runs import PoolFolder
 
 SPEC = merged(BASE, {"epochs": 2})
 

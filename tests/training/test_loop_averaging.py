@@ -9,7 +9,7 @@ from training.loop_runs import BASE, EXACT, distance, merged, weights
 
 from landscope.data import load
 from landscope.training.averaging import recompute_statistics
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 STEPS = 4 * 6
 SIX = {"epochs": 6, "snapshots": list(range(STEPS + 1))}

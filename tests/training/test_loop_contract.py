@@ -11,7 +11,7 @@ from processes import run_together
 from safetensors.torch import load_file, save_file
 from training.loop_runs import BASE, EXACT, METHODS, distance, interrupted, merged, same, weights
 
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 every_method = pytest.mark.parametrize("method", METHODS)
 PARTS = [name for name in METHODS if name not in ("m-sam", "fam-probe", "everything")]

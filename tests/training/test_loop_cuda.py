@@ -12,7 +12,7 @@ from training.loop_runs import BASE, METHODS, Settings, distance, interrupted, m
 
 from landscope.core.errors import NonFiniteTrainingError
 from landscope.core.seeding import generator
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -21,7 +21,7 @@ from training.loop_runs import BASE, METHODS, Signal, distance, interrupted, mer
 from landscope.core.errors import NonFiniteTrainingError, SpecError, TrainingError
 from landscope.models import build
 from landscope.training.callbacks import Callback
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 EVERYTHING = merged(BASE, METHODS["everything"])
 

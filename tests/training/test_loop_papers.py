@@ -12,7 +12,7 @@ from training.loop_runs import Settings, merged
 
 from landscope.core.seeding import generator
 from landscope.data import load
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 METHODS: dict[str, Settings] = {"baseline": {}, "sam": {"sam": 0.05}, "fam": {"fam": 0.1}}
 every_method = pytest.mark.parametrize("method", METHODS)

@@ -13,7 +13,7 @@ from training.loop_runs import BASE, EXACT, distance, merged, weights
 from landscope.core.seeding import generator
 from landscope.data import Augmentation, load
 from landscope.models import build
-from landscope.training.loop import train
+from landscope.training.loop.train import train
 
 ROUNDING = 1e5 * torch.finfo(torch.float64).eps
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from landscope.core.errors import SpecError
-from landscope.core.schema import build
-from landscope.training.schedules import averaging_begins, factor, learning_rate
+from landscope.specs.schema import build
+from landscope.training.schedule import averaging_begins, factor, learning_rate
 from landscope.training.spec import ScheduleSpec, TrainingSpec
 
 STEPS = 200

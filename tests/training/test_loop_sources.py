@@ -13,11 +13,11 @@ from torch.utils.data import TensorDataset
 from training.loop_runs import BASE, Settings, merged
 
 from landscope.core.errors import SpecError
-from landscope.core.schema import build
 from landscope.data import DATASETS, load
-from landscope.training.loop import train
-from landscope.training.sources import Task, make_task
+from landscope.specs.schema import build
+from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
+from landscope.training.task import Task, make_task
 
 
 def task(data: object, model: object, **settings: object) -> Task:

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from landscope.cli import train as command
 from landscope.cli.failures import Commands
 from landscope.core.errors import MissingExtraError
-from landscope.core.schema import build
-from landscope.training import loop
+from landscope.specs.schema import build
 from landscope.training.callbacks import Callback, TensorBoard, WeightsAndBiases
-from landscope.training.loop import train
-from landscope.training.result import Trained
+from landscope.training.loop import train as loop
+from landscope.training.loop.folder import Trained
+from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 
 FILE = """

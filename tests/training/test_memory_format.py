@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from landscope.training import train
-from landscope.training.given import training_spec
-from landscope.training.memory_format import memory_format
+from landscope.training.loop.fingerprints import training_spec
 from landscope.training.spec import TrainingSpec
+from landscope.training.task import memory_format
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from landscope.core.seeding import generator, normal
-from landscope.training.loop import train
-from landscope.training.pool import train_pool
+from landscope.training.loop.train import train
+from landscope.training.pool.train_pool import train_pool
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

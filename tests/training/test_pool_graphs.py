@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from landscope.training.loop import train
-from landscope.training.pool import train_pool
+from landscope.training.loop.train import train
+from landscope.training.pool.train_pool import train_pool
 
 pytest.importorskip("torch_geometric")
 

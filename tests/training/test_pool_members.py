@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from landscope.core.seeding import generator, normal
 from landscope.models import build
-from landscope.training.loop import train
-from landscope.training.pool import train_pool
-from landscope.training.pool_result import Pool
-from landscope.training.result import Trained
+from landscope.training.loop.folder import Trained
+from landscope.training.loop.train import train
+from landscope.training.pool.result import Pool
+from landscope.training.pool.train_pool import train_pool
 
 Spec = dict[str, object]
 MLP: Spec = {"name": "mlp", "widths": [8], "batch_norm": True, "dropout": 0.3}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from landscope.core.seeding import generator, normal, preserved_rng
-from landscope.training.pool_noise import drawn, recorded, replayed
+from landscope.training.pool.noise import drawn, recorded, replayed
 
 CPU = torch.device("cpu")
 

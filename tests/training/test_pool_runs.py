@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.seeding import generator, normal
-from landscope.training import pool_ways
-from landscope.training.loop import train
-from landscope.training.pool import train_pool
-from landscope.training.pool_chunk import Chunk
-from landscope.training.pool_program import Program
-from landscope.training.pool_result import Pool
+from landscope.training.loop.train import train
+from landscope.training.pool import members as pool_ways
+from landscope.training.pool.chunk import Chunk
+from landscope.training.pool.program import Program
+from landscope.training.pool.result import Pool
+from landscope.training.pool.train_pool import train_pool
 
 Spec = dict[str, object]
 MLP: Spec = {"name": "mlp", "widths": [8], "batch_norm": True, "dropout": 0.3}

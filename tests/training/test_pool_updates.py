@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from landscope.core.seeding import generator, normal
-from landscope.training.pool_updates import Settings, fresh_state, update
+from landscope.training.pool.updates import Settings, fresh_state, update
 from landscope.training.spec import OptimizerSpec
 
 MEMBERS, STEPS = 3, 7

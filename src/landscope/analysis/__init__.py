@@ -13,17 +13,22 @@
 Nothing here returns NaN: a quantity that is not defined is None, with the reason.
 """
 
-from landscope.analysis.correlating import correlate
-from landscope.analysis.correlation_table import CorrelationTable
-from landscope.analysis.correlations import Correlation, correlation
-from landscope.analysis.findings import Finding, Rules
-from landscope.analysis.granulated import Granulated, granulated_kendall
-from landscope.analysis.multiple_testing import adjust, benjamini_hochberg, benjamini_yekutieli
+from landscope.analysis.coefficients import smallest_significant
+from landscope.analysis.correlate import CorrelationTable, correlate
+from landscope.analysis.correlation import Correlation, correlation
+from landscope.analysis.findings import (
+    Finding,
+    Rules,
+    adjust,
+    benjamini_hochberg,
+    benjamini_yekutieli,
+    chance_to_find,
+    models_needed,
+)
+from landscope.analysis.groups import Granulated, Simpson, granulated_kendall, simpson
 from landscope.analysis.partial import partial_correlation
-from landscope.analysis.power import chance_to_find, models_needed, smallest_significant
 from landscope.analysis.rank_tests import RankTest, wilcoxon
-from landscope.analysis.summary import SummaryTable, summary_table
-from landscope.analysis.within_between import Simpson, simpson
+from landscope.analysis.tables import SummaryTable, summary_table
 
 __all__ = [
     "Correlation",

@@ -22,12 +22,29 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from landscope.analysis.bootstrap import IntervalMethod, bootstrap_interval
-from landscope.analysis.coefficients import COEFFICIENTS, Codes, Coefficient, Counts, Floats, Method, kendall_between
-from landscope.analysis.correlations import Correlation
-from landscope.analysis.draws import generator, random_permutations
-from landscope.analysis.moments import scaled
-from landscope.analysis.pairs import Labels, Numbers, codes, complete, names_of, number_column, settled, why_undefined
+from landscope.analysis.coefficients import (
+    COEFFICIENTS,
+    Codes,
+    Coefficient,
+    Counts,
+    Floats,
+    Method,
+    kendall_between,
+    scaled,
+)
+from landscope.analysis.correlation import Correlation, IntervalMethod, bootstrap_interval
+from landscope.analysis.inputs import (
+    Labels,
+    Numbers,
+    codes,
+    complete,
+    generator,
+    names_of,
+    number_column,
+    random_permutations,
+    settled,
+    why_undefined,
+)
 from landscope.analysis.significance import FITTED, fitted_normal, null_draws, tail
 
 __all__ = ["partial_correlation"]

@@ -19,9 +19,8 @@ import numpy as np
 from scipy import stats
 from scipy.special import ndtr
 
-from landscope.analysis.coefficients import COEFFICIENTS, Codes, Floats, Method
-from landscope.analysis.draws import all_permutations, generator, random_permutations
-from landscope.analysis.kendall_null import EXACT_LIMIT, at_most
+from landscope.analysis.coefficients import COEFFICIENTS, EXACT_LIMIT, Codes, Floats, Method, at_most
+from landscope.analysis.inputs import all_permutations, generator, random_permutations
 from landscope.core.errors import UnknownNameError
 
 __all__ = [

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from landscope.cli import data, doctor, measure, measures, models, recipe, robustness, study, train
+from landscope.cli import catalogues, doctor, measure, recipe, robustness, study, train
 from landscope.cli.failures import EXIT_CODES, Commands
-from landscope.cli.text import examples
+from landscope.core.text import examples
 
 __all__ = ["app", "main"]
 
@@ -39,13 +39,13 @@ app = typer.Typer(
     add_completion=False,
 )
 
-app.add_typer(data.app, name="data")
+app.add_typer(catalogues.data_app, name="data")
 app.add_typer(study.app, name="study")
 app.add_typer(recipe.app, name="recipe")
 app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("report", epilog=study.REPORT_EXAMPLES)(study.report)
-app.command("models", epilog=models.EXAMPLES)(models.models)
-app.command("measures", epilog=measures.EXAMPLES)(measures.measures)
+app.command("models", epilog=catalogues.MODEL_EXAMPLES)(catalogues.models)
+app.command("measures", epilog=catalogues.MEASURE_EXAMPLES)(catalogues.measures)
 app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
 app.command("robustness", epilog=robustness.EXAMPLES)(robustness.robustness)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from landscope.cli.options import Json
 from landscope.cli.output import console, print_json, table
-from landscope.cli.parameters import Json
-from landscope.cli.text import examples, size
+from landscope.core.text import examples, size
 
 __all__ = ["CORE", "EXAMPLES", "EXTRAS", "Machine", "doctor", "examine"]
 
@@ -85,7 +85,7 @@ def examine() -> Machine:
     from landscope import __version__
     from landscope.core.memory import available_bytes
     from landscope.data import list_status
-    from landscope.data.places import search_folders
+    from landscope.data.files import search_folders
 
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     compiles, compiler = _compiler(bool(gpus))

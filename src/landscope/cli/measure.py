@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from landscope.cli.failures import CommandError
-from landscope.cli.output import console, note, target
-from landscope.cli.parameters import (
+from landscope.cli.options import (
     Checkpoint,
     DataName,
     DataOptions,
@@ -22,7 +21,8 @@ from landscope.cli.parameters import (
     Samples,
     named_measures,
 )
-from landscope.cli.text import examples, shape
+from landscope.cli.output import console, note, target
+from landscope.core.text import examples, shape
 
 if TYPE_CHECKING:
     from landscope.measures.measuring import Wanted
@@ -109,9 +109,9 @@ def measure(
 
     import landscope
     from landscope.cli import sources
-    from landscope.core.ledger import checked_limit
-    from landscope.core.losses import LOSSES
     from landscope.measures.measuring import resolve_measures
+    from landscope.probe.loss.losses import LOSSES
+    from landscope.probe.totals import checked_limit
 
     checked_limit("--seconds", seconds)
     checked_limit("--passes", passes)
@@ -164,8 +164,8 @@ def _wanted(names: str | None, settings: Path | None) -> Wanted:
         return None if names is None else named_measures(names)
     if names is not None:
         raise CommandError("--measures and --settings say the same thing: give one of them")
-    from landscope.core.documents import read_document
     from landscope.core.errors import SpecError
+    from landscope.specs.documents import read_document
 
     try:
         content = read_document(settings, any_name=True).content

@@ -10,14 +10,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from landscope.cli.failures import CommandError
 from landscope.core.files import destination, probe_folder
+from landscope.core.text import examples
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "note", "print_json", "progress", "table", "target", "target_folder", "writable_folder"]
+__all__ = [
+    "command_group",
+    "console",
+    "note",
+    "print_json",
+    "progress",
+    "table",
+    "target",
+    "target_folder",
+    "writable_folder",
+]
+
 
 Tick = Callable[[str, int, int | None], None]
 """Told (what, how much of it is done, of how much)."""
@@ -113,3 +127,18 @@ def progress() -> Iterator[Tick]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+# Commands that belong together: `landscope data list`, `landscope data get`.
+
+
+def command_group(about: str, *lines: str) -> typer.Typer:
+    """An empty group of commands that shows its help, with example lines, where no command is given."""
+    group = typer.Typer(help=about, rich_markup_mode=None, epilog=examples(*lines))
+
+    @group.callback(invoke_without_command=True)
+    def show_help(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    return group

@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from landscope.cli.failures import CommandError
+from landscope.cli.options import Checkpoint, DataOptions, Device, Json, Model, ModelOptions, PixelScale, Root, Samples
 from landscope.cli.output import console, note, print_json, progress, table, target
-from landscope.cli.parameters import (
-    Checkpoint,
-    DataOptions,
-    Device,
-    Json,
-    Model,
-    ModelOptions,
-    PixelScale,
-    Root,
-    Samples,
-)
-from landscope.cli.text import examples, shape
+from landscope.core.text import examples, shape
 
 if TYPE_CHECKING:
     from rich.table import Table

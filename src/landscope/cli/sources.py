@@ -15,13 +15,13 @@ import yaml
 from torch import Tensor, nn
 
 from landscope.cli.failures import CommandError
-from landscope.cli.text import shape
-from landscope.core.checkpoints import load_weights, read_weights
 from landscope.core.errors import LandscopeError, SpecError
-from landscope.core.importing import call_imported, is_import
+from landscope.core.text import shape
+from landscope.core.weights import load_weights, read_weights
 from landscope.data import DataSplits, Pixels, load
 from landscope.models import MODELS, build
-from landscope.models.inputs import takes_vectors
+from landscope.models.catalogue import takes_vectors
+from landscope.specs.names import call_imported, is_import
 from landscope.training.rows import load_rows
 from landscope.training.spec import DataSpec
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.failures import CommandError
-from landscope.cli.groups import command_group
-from landscope.cli.output import console, print_json, target, target_folder, writable_folder
-from landscope.cli.parameters import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root, named_measures
-from landscope.cli.study_running import (
+from landscope.cli.options import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root, named_measures
+from landscope.cli.output import command_group, console, print_json, target, target_folder, writable_folder
+from landscope.cli.study_runs import (
     ExecutorOption,
     ExecutorOptions,
     Gpus,
@@ -21,9 +20,14 @@ from landscope.cli.study_running import (
     RetryFailed,
     TimeLimit,
     do_runs,
+    foretell,
+    plain_statuses,
+    reports_are_light,
+    show,
+    status_table,
+    write,
 )
-from landscope.cli.study_showing import foretell, plain_statuses, reports_are_light, show, status_table, write
-from landscope.cli.text import examples
+from landscope.core.text import examples
 
 if TYPE_CHECKING:
     from landscope.studies.study import Study
@@ -87,9 +91,9 @@ def run(
 
     The whole spec is checked before anything starts. Stop it with Ctrl-C, kill it, pull the plug: the same command goes on.
     """
-    from landscope.core.documents import read_document
-    from landscope.core.schema import build
-    from landscope.studies.choosing import chosen
+    from landscope.specs.documents import read_document
+    from landscope.specs.schema import build
+    from landscope.studies.grid import chosen
     from landscope.studies.inputs import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
@@ -186,7 +190,7 @@ def measure(
 ) -> None:
     """Measure models that you already have, and report on them like on any study."""
     from landscope.cli.sources import parsed_options
-    from landscope.core.importing import is_import
+    from landscope.specs.names import is_import
     from landscope.studies.inputs import check_inputs
     from landscope.studies.study import Study
 

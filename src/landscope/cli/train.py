@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
+from landscope.cli.options import Device, Json
 from landscope.cli.output import console, note, print_json, table, writable_folder
-from landscope.cli.parameters import Device, Json
-from landscope.cli.text import duration, examples
+from landscope.core.text import duration, examples
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from landscope.training.callbacks import Callback
-    from landscope.training.result import Trained
+    from landscope.training.loop.folder import Trained
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -71,10 +71,10 @@ def train(
     kill it, pull the plug: the same command goes on from the last checkpoint, and ends with the same weights.
     """
     from landscope.cli.sources import usable_device
-    from landscope.core.documents import read_document
-    from landscope.core.ledger import checked_seconds
-    from landscope.core.schema import build
-    from landscope.training.loop import train as run
+    from landscope.probe.totals import checked_seconds
+    from landscope.specs.documents import read_document
+    from landscope.specs.schema import build
+    from landscope.training.loop.train import train as run
     from landscope.training.spec import TrainingSpec
 
     checked_seconds("--time-limit", time_limit)

@@ -10,12 +10,10 @@ from enum import StrEnum
 from typing import Any, cast
 
 from landscope.core.errors import SpecError
-from landscope.core.json_text import parse_json
-from landscope.core.plain_objects import NUMBER, OBJECT, TEXT, WHOLE, Kind, checked
+from landscope.core.json import NUMBER, OBJECT, TEXT, WHOLE, Kind, Plain, checked, parse_json
 
 __all__ = ["Cost", "Estimate", "Status"]
 
-Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
 """What a JSON document can hold; settings and details are of this type."""
 
 

@@ -1,8 +1,5 @@
 """Linear operators at a probe: Hessian, Gauss–Newton, Fisher, empirical Fisher, and their dense truths."""
 
-from landscope.curvature.empirical_fisher import EmpiricalFisher
-from landscope.curvature.fisher import Fisher
-from landscope.curvature.ggn import GGN
-from landscope.curvature.hessian import Hessian
+from landscope.curvature.matrices import GGN, EmpiricalFisher, Fisher, Hessian
 
 __all__ = ["GGN", "EmpiricalFisher", "Fisher", "Hessian"]

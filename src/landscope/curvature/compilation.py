@@ -15,9 +15,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from landscope.core.batches import Batch
 from landscope.core.errors import OperandError
 from landscope.curvature.differentiation import Method
+from landscope.probe.batches import Batch
 
 __all__ = ["Compile", "Compiler"]
 

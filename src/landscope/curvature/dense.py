@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from landscope.core.batches import Batch
 from landscope.core.errors import NotApplicableError
-from landscope.core.probe import Probe
+from landscope.probe.batches import Batch
+from landscope.probe.probe import Probe
 
 __all__ = ["empirical_fisher", "fisher", "ggn", "hessian"]
 

@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.batches import Batch
 from landscope.core.errors import DifferentiationError, LandscopeError, NonFiniteLossError, OperandError
-from landscope.core.evaluation import Precision
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.parameters import ParameterSpace, Selection
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator, normal
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
+from landscope.probe.batches import Batch
+from landscope.probe.conditions import Precision
+from landscope.probe.probe import Probe
 
 if TYPE_CHECKING:
     from typing import Self

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.errors import DifferentiationError
-from landscope.core.padding import padding_rows
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator, normal
+from landscope.core.torch_fixes.padding import padding_rows
 from landscope.curvature.differentiation import hessian_reverse_over_reverse
+from landscope.probe.probe import Probe
 
 __all__ = ["check_second_derivatives"]
 

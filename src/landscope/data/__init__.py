@@ -8,13 +8,10 @@ Augmentation(...)             flips, crops and cutout, in batches on the device
 
 from landscope.data import sets as _sets
 from landscope.data.augment import Augmentation
-from landscope.data.card import DataCard, DataSplits, Split
-from landscope.data.catalogue import SetStatus, get, list_status, status
+from landscope.data.catalogue import Progress, SetStatus, get, list_status, status
 from landscope.data.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, MAIN_CORRUPTIONS, corrupt
-from landscope.data.dataset import DATASETS
-from landscope.data.download import Progress
-from landscope.data.loading import load
-from landscope.data.scaling import Pixels, scaled
+from landscope.data.dataset import DATASETS, DataCard, DataSplits, Split
+from landscope.data.loading import Pixels, load, scaled
 from landscope.data.sets.functions import TEST_FUNCTIONS
 
 __all__ = [

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from landscope.core.distributed import send
 from landscope.core.errors import OperandError
-from landscope.core.transfers import send
 
 __all__ = ["Augmentation", "cutout", "random_crop", "random_flip"]
 

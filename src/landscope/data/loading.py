@@ -4,20 +4,105 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from landscope.core.errors import NotApplicableError, OperandError, UnknownNameError
-from landscope.data.card import DataCard, DataSplits, Split
-from landscope.data.dataset import DATASETS, DataSet, Raw
-from landscope.data.labels import noisy_labels, uniform_labels
-from landscope.data.scaling import Pixels, scaled
-from landscope.data.source import Files, locate
-from landscope.data.splits import draw
+from landscope.core.seeding import generator
+from landscope.data.dataset import DATASETS, DataCard, DataSet, DataSplits, Raw, Split
+from landscope.data.files import Files, locate
 
-__all__ = ["load"]
+__all__ = ["Pixels", "draw", "load", "noisy_labels", "scaled", "uniform_labels"]
+
+
+# From bytes to the numbers a network sees: [0, 1], [−1, 1], or mean 0 and deviation 1 per channel.
+
+
+Pixels = Literal["unit", "raw", "standard", "symmetric"]
+
+
+def scaled(x: Tensor, pixels: Pixels, mean: Tensor | Sequence[float], std: Tensor | Sequence[float]) -> Tensor:
+    """Inputs on a scale; bytes are divided by 255 first, row numbers and token ids stay as they are.
+
+    >>> scaled(torch.tensor([[[[0, 255]]]], dtype=torch.uint8), "symmetric", (), ())
+    tensor([[[[-1.,  1.]]]])
+    """
+    if pixels == "raw" or not (x.dtype == torch.uint8 or x.is_floating_point()):
+        return x
+    unit = x.float().div_(255) if x.dtype == torch.uint8 else x
+    if pixels == "symmetric":
+        if x.ndim != 4:
+            raise NotApplicableError(f'pixels="symmetric" is for images; these inputs have shape {tuple(x.shape[1:])}')
+        return unit * 2 - 1
+    if pixels == "standard":
+        shape = (1, -1) + (1,) * (x.ndim - 2)
+        centre, width = (torch.as_tensor(m, dtype=torch.float32, device=x.device).reshape(shape) for m in (mean, std))
+        # A channel or column that never changes is left at 0 instead of being divided by 0.
+        return (unit - centre) / torch.where(width > 0, width, torch.ones_like(width))
+    return unit
+
+
+# Labels made worse on purpose: symmetric noise, and labels that mean nothing.
+#
+# Only training labels are ever changed. Zhang et al. (2017) fit random labels to show that capacity alone does not
+# explain generalisation; the second paper uses them on circles.
+
+
+def noisy_labels(labels: Tensor, fraction: float, n_classes: int, seed: int) -> Tensor:
+    """Copy in which exactly round(fraction·n) labels are replaced by another class, each other class equally likely.
+
+    >>> noisy = noisy_labels(torch.zeros(10, dtype=torch.int64), 0.3, n_classes=4, seed=0)
+    >>> int((noisy != 0).sum())
+    3
+    """
+    if not 0 <= fraction <= 1 or n_classes < 2:
+        raise OperandError(f"label noise needs a fraction in [0, 1] and two classes; {fraction} and {n_classes} came")
+    rng = generator(seed, "label noise")
+    hit = torch.randperm(len(labels), generator=rng)[: round(fraction * len(labels))]
+    shift = torch.randint(1, n_classes, (len(hit),), generator=rng)
+    noisy = labels.clone()
+    noisy[hit] = (labels[hit] + shift) % n_classes
+    return noisy
+
+
+def uniform_labels(labels: Tensor, n_classes: int, seed: int) -> Tensor:
+    """Independent uniform labels in place of `labels`, whatever the inputs are.
+
+    >>> uniform_labels(torch.zeros(4, dtype=torch.int64), n_classes=2, seed=0).shape
+    torch.Size([4])
+    """
+    return torch.randint(0, n_classes, labels.shape, generator=generator(seed, "random labels"))
+
+
+# Which rows go where: stratified draws that depend on a seed and nothing else.
+
+
+def draw(labels: Tensor, n: int, seed: int, stream: str) -> tuple[Tensor, Tensor]:
+    """Two sorted sets of row numbers: `n` drawn ones, and the rest.
+
+    Whole-number labels are drawn in proportion, by Webster's rule: the same share of each class, rounded to whole rows, the
+    share being the one that adds up to `n`. A smaller draw is part of a larger one. Real targets are drawn at random.
+
+    >>> drawn, rest = draw(torch.tensor([0, 0, 0, 0, 1, 1]), 3, seed=0, stream="test")
+    >>> len(drawn), len(rest), int((drawn >= 4).sum())
+    (3, 3, 1)
+    """
+    total = len(labels)
+    if not 0 <= n <= total:
+        raise OperandError(f"{n:,} rows cannot be drawn from {total:,}")
+    order = torch.randperm(total, generator=generator(seed, "split", stream))
+    if not labels.is_floating_point() and labels.ndim == 1:
+        # A row's rank within its class, over the size of the class: sorting by it takes the same share of each.
+        by_class = order[torch.argsort(labels[order], stable=True)]
+        sizes = torch.bincount(labels)
+        starts = torch.cumsum(sizes, 0) - sizes
+        rank = torch.arange(total) - starts[labels[by_class]]
+        share = (rank + 0.5) / sizes[labels[by_class]]
+        order = by_class[torch.argsort(share, stable=True)]
+    return order[:n].sort().values, order[n:].sort().values
 
 
 def load(

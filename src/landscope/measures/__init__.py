@@ -4,9 +4,8 @@ from landscope.measures import calibration, consistency, robustness, sharpness
 from landscope.measures.as_published import AS_PUBLISHED
 from landscope.measures.base import MEASURES, Measure
 from landscope.measures.by_layer import by_layer
-from landscope.measures.enough_data import enough_data
-from landscope.measures.measuring import measure
-from landscope.measures.report import Report
+from landscope.measures.measuring import enough_data, measure
+from landscope.measures.results import Report
 
 __all__ = [
     "AS_PUBLISHED",

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from landscope.core.errors import BudgetSpentError, DifferentiationError, NotApplicableError, OutOfMemoryError
-from landscope.core.estimate import Estimate, Plain
+from landscope.core.estimate import Estimate
+from landscope.core.json import Plain
 from landscope.core.memory import is_out_of_memory
-from landscope.core.probe import Probe
 from landscope.core.registry import Registry
-from landscope.core.stillness import still
+from landscope.probe.guards import still
+from landscope.probe.probe import Probe
 
 if TYPE_CHECKING:
     from typing import Self
@@ -67,7 +68,7 @@ class Measure(ABC):
 
     @abstractmethod
     def passes(self, probe: Probe) -> float:
-        """About how many passes over the data it will take (see `landscope.core.ledger`)."""
+        """About how many passes over the data it will take (see `landscope.probe.totals`)."""
 
     def least(self, probe: Probe) -> float:
         """Passes below which it is not worth beginning: all of them, unless the effort can be bounded."""

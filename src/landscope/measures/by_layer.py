@@ -9,12 +9,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from landscope.core.estimate import Estimate
-from landscope.core.ledger import checked_limit
-from landscope.core.probe import Probe
 from landscope.measures.base import MEASURES
-from landscope.measures.budget import NOTHING_LEFT
-from landscope.measures.measuring import measure
+from landscope.measures.measuring import NOTHING_LEFT, measure
 from landscope.measures.tied import saying_ties
+from landscope.probe.probe import Probe
+from landscope.probe.totals import checked_limit
 
 if TYPE_CHECKING:
     import pandas as pd

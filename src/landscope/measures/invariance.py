@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscope.core.batches import Batch, tensors_in
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
-from landscope.core.probe import Probe
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.measures.base import Measure
+from landscope.probe.batches import Batch, tensors_in
+from landscope.probe.probe import Probe
 
 __all__ = ["TRANSFORMATIONS", "Movement", "check", "transformed"]
 
@@ -64,7 +64,7 @@ class Movement:
 def check(measure: Measure, probe: Probe, seed: int = 0) -> dict[str, Movement | None]:
     """How far the measure moves under each transformation; `None` where the model has no place for one.
 
-    >>> from landscope.measures.sharpness.l2_norm import L2Norm
+    >>> from landscope.measures.sharpness.gradients import L2Norm
     >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> moved = check(L2Norm(), Probe(net, (torch.randn(8, 2), torch.arange(8) % 2)))
     >>> moved["permutation"].change < 1e-6, moved["layer_rescaling"].change > 1e-3, moved["batchnorm_scaling"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from functools import cache
 from numbers import Integral, Real
@@ -14,23 +15,94 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
-from landscope.core.errors import LandscopeError, SpecError
-from landscope.core.estimate import Estimate, Plain
-from landscope.core.frozen import Mode
-from landscope.core.importing import import_function, is_import
-from landscope.core.ledger import checked_limit
-from landscope.core.losses import Loss
+from landscope.core.errors import BudgetSpentError, LandscopeError, NotApplicableError, SpecError
+from landscope.core.estimate import Estimate
+from landscope.core.json import Plain
 from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
-from landscope.core.probe import Probe
-from landscope.core.reading import DataLike
-from landscope.core.schema import describe
 from landscope.measures.base import MEASURES, OUT_OF_MEMORY, Measure, failure
-from landscope.measures.budget import Budget
 from landscope.measures.progress import progress_display
-from landscope.measures.report import Report
+from landscope.measures.results import Report
+from landscope.probe.frozen import Mode
+from landscope.probe.loss.losses import Loss
+from landscope.probe.probe import Probe
+from landscope.probe.reading import DataLike
+from landscope.probe.totals import checked_limit
+from landscope.specs.names import import_function, is_import
+from landscope.specs.schema import describe
 
-__all__ = ["Wanted", "measure", "resolve_measures"]
+__all__ = ["NOTHING_LEFT", "Budget", "Wanted", "enough_data", "measure", "resolve_measures", "shares"]
+
+
+# A budget of seconds or passes, shared out among measures that still wait.
+#
+# Each measure has a cost that it would like and a least below which it is not worth beginning. Those that come last give way
+# until
+# the leasts of the rest fit into what is left; what remains is shared in proportion to what they would like. Costs are
+# passes; a
+# budget of seconds is converted at the rate seen so far; before any work has been done, the clock alone ends it.
+
+
+NOTHING_LEFT = 1e-9
+"""Seconds or passes after a budget's end: a limit is a positive number."""
+
+
+def shares(available: float, wishes: Sequence[tuple[float, float]]) -> list[float]:
+    """What each of (like, least) gets of `available`, first come first served; 0 for those that must give way.
+
+    >>> shares(100.0, [(30.0, 30.0), (300.0, 50.0), (300.0, 50.0)])
+    [30.0, 70.0, 0.0]
+    >>> shares(float("inf"), [(5.0, 5.0)])
+    [inf]
+    """
+    kept, needed = 0, 0.0
+    for _, least in wishes:
+        if needed + least > available:
+            break
+        kept, needed = kept + 1, needed + least
+    liked = sum(like - least for like, least in wishes[:kept])
+    spare = available - needed
+    if liked <= 0 or spare == float("inf"):
+        return [spare if spare == float("inf") else least for _, least in wishes[:kept]] + [0.0] * (len(wishes) - kept)
+    part = spare / liked
+    return [least + part * (like - least) for like, least in wishes[:kept]] + [0.0] * (len(wishes) - kept)
+
+
+class Budget:
+    """What is left of the allowed seconds and passes (see `checked_limit`), counted from `start`."""
+
+    def __init__(self, probe: Probe, start: float, seconds: float | None, passes: float | None) -> None:
+        self._ledger = probe.ledger
+        self._deadline = None if seconds is None else start + seconds
+        self._last_pass = None if passes is None else probe.ledger.passes + passes
+
+    def left(self) -> tuple[float | None, float | None]:
+        """(seconds, passes) that remain; `None` where there is no limit."""
+        seconds = None if self._deadline is None else self._deadline - time.monotonic()
+        passes = None if self._last_pass is None else self._last_pass - self._ledger.passes
+        return seconds, passes
+
+    def share(self, wishes: Sequence[tuple[float, float]]) -> float:
+        """Passes for the first of those that wait; `BudgetSpentError` if that is not worth beginning."""
+        seconds, passes = self.left()
+        available = float("inf") if passes is None else passes
+        if seconds is not None and seconds <= 0:
+            available = 0.0
+        elif seconds is not None and (rate := self._ledger.passes_per_second) is not None:
+            available = min(available, seconds * rate)
+        like, least = wishes[0]
+        mine = shares(max(available, 0.0), wishes)[0]
+        if least > 0 and mine <= 0:
+            raise BudgetSpentError(
+                f"the budget is spent: {max(available, 0):.0f} passes are left; it takes about {like:.0f}, at least {least:.0f}"
+            )
+        return mine
+
+    def limited(self) -> AbstractContextManager[None]:
+        """Inside, work ends with `BudgetSpentError` where the budget does."""
+        seconds, passes = (None if left is None else max(left, NOTHING_LEFT) for left in self.left())
+        return self._ledger.limited(seconds, passes)
+
 
 Wanted = None | str | Measure | Iterable[str | Measure] | Mapping[str, Mapping[str, object] | Measure | None]
 """All (`None`), names, measures, or names with settings."""
@@ -282,3 +354,30 @@ def _about(probe: Probe) -> dict[str, Plain]:
         "torch": torch.__version__,
         **notices,
     }
+
+
+# How many samples suffice: from the error over the data, which shrinks with the square root of their number.
+
+
+def enough_data(measure: Measure | str, probe: Probe, rel: float = 0.05) -> int:
+    """Samples after which the error over the data is `rel` of the value: n (data_stderr / (rel · |value|))².
+
+    One measurement on the samples at hand; a rule for more of the same kind of data.
+
+    >>> import torch
+    >>> net = torch.nn.Linear(3, 2)
+    >>> probe = Probe(net, (torch.randn(200, 3), torch.arange(200) % 2))
+    >>> 1 < enough_data("relative_flatness", probe, rel=0.05) < 10_000
+    True
+    """
+    if not rel > 0:
+        raise ValueError(f"rel must be positive, got {rel}")
+    (one,) = resolve_measures(measure, probe.seed).values()
+    estimate = one(probe)
+    if not estimate.status.has_value:
+        raise NotApplicableError(f"{one.key}: {estimate.reason}")
+    if estimate.data_stderr is None or estimate.value == 0:
+        raise NotApplicableError(
+            f"{one.key} has no error over the data here, so it cannot say how many samples suffice"
+        )
+    return max(2, math.ceil(probe.n_samples * (estimate.data_stderr / (rel * abs(estimate.value))) ** 2))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from landscope.core.estimate import Estimate, Plain
-from landscope.core.probe import Probe
+from landscope.core.estimate import Estimate
+from landscope.core.json import Plain
+from landscope.probe.probe import Probe
 
 __all__ = ["other_names", "saying_ties"]
 

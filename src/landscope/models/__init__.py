@@ -6,21 +6,40 @@
 11173962
 """
 
-from landscope.models import graphs, images, tabular, text, volumes
-from landscope.models.catalogue import MODELS, ModelEntry, ParameterCount, build, names
-from landscope.models.options import Option, OptionError
+from landscope.models.all_cnn import AllCNN
+from landscope.models.autoencoder import Autoencoder3d
+from landscope.models.bert import PRETRAINED_PACKAGE, BertClassifier
+from landscope.models.catalogue import MODELS, ModelEntry, Option, OptionError, ParameterCount, build, names
+from landscope.models.efficientnet import EfficientNetLite0
+from landscope.models.gat import GAT
+from landscope.models.lenet import LeNet5
+from landscope.models.mlp import MLP, DeepLinear, SoftmaxRegression
+from landscope.models.resnet import PreResNet, ResNet, WideResNet
+from landscope.models.vgg import VGG, VGGImageNetHead
+from landscope.models.vit import VisionTransformer
 
 __all__ = [
+    "GAT",
+    "MLP",
     "MODELS",
+    "PRETRAINED_PACKAGE",
+    "VGG",
+    "AllCNN",
+    "Autoencoder3d",
+    "BertClassifier",
+    "DeepLinear",
+    "EfficientNetLite0",
+    "LeNet5",
     "ModelEntry",
     "Option",
     "OptionError",
     "ParameterCount",
+    "PreResNet",
+    "ResNet",
+    "SoftmaxRegression",
+    "VGGImageNetHead",
+    "VisionTransformer",
+    "WideResNet",
     "build",
-    "graphs",
-    "images",
     "names",
-    "tabular",
-    "text",
-    "volumes",
 ]

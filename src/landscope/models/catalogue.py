@@ -5,20 +5,109 @@ Families file their factories here with `register`; importing `landscope.models`
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import Literal, TypeAlias, TypeVar
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Literal, TypeAlias, TypeVar, cast, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
+from landscope.core.errors import MissingExtraError, SpecError, UnknownNameError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator, normal, preserved_rng
-from landscope.models.options import Option, OptionValue, check, options_of
+from landscope.specs.schema import MismatchError, Natural, Probability, Range, conform, describe
 
-__all__ = ["MODELS", "ModelEntry", "ParameterCount", "Recipe", "build", "names", "register"]
+__all__ = [
+    "MODELS",
+    "Initialisation",
+    "ModelEntry",
+    "Natural",
+    "Option",
+    "OptionError",
+    "OptionValue",
+    "ParameterCount",
+    "Probability",
+    "Range",
+    "Recipe",
+    "build",
+    "check",
+    "initialise",
+    "names",
+    "options_of",
+    "package_file",
+    "register",
+    "require",
+    "takes_vectors",
+]
+
+
+# Options of a network: read from the signature of its factory, checked before anything is built.
+#
+# A factory takes keyword arguments only, each with a type and a default. The types say what is allowed, as in
+# `landscope.specs.schema`.
+
+
+OptionValue: TypeAlias = bool | int | float | str | Sequence[int] | None
+
+
+class OptionError(SpecError):
+    """An option of the wrong type, outside its range, or at odds with another option."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option: what it accepts and what it is when left out."""
+
+    name: str
+    hint: object
+    default: OptionValue
+
+    @property
+    def accepts(self) -> str:
+        """In words, what the option accepts."""
+        return describe(self.hint)
+
+
+def options_of(factory: Callable[..., nn.Module], *, without: Sequence[str] = ()) -> dict[str, Option]:
+    """Read the options of `factory`, in the order of its signature, less those named in `without`.
+
+    >>> def net(*, classes: Natural = 10) -> nn.Module: ...
+    >>> option = options_of(net)["classes"]
+    >>> option.accepts, option.default
+    ('an integer ≥ 1', 10)
+    """
+    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
+    parameters = inspect.signature(factory).parameters.values()
+    return {
+        p.name: Option(name=p.name, hint=hints[p.name], default=p.default) for p in parameters if p.name not in without
+    }
+
+
+def check(model: str, options: Mapping[str, Option], given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+    """Bring the given values to their types; raise for an unknown option or a value that does not fit.
+
+    >>> def net(*, classes: Natural = 10) -> nn.Module: ...
+    >>> check("net", options_of(net), {"classes": 0})
+    Traceback (most recent call last):
+    landscope.models.catalogue.OptionError: option 'classes' of net must be an integer ≥ 1, but is 0
+    """
+    checked = {}
+    for name, value in given.items():
+        if name not in options:
+            raise UnknownNameError.among(f"option of {model}", name, options)
+        try:
+            checked[name] = cast(OptionValue, conform(value, options[name].hint))
+        except MismatchError:
+            expected = options[name].accepts
+            raise OptionError(f"option {name!r} of {model} must be {expected}, but is {value!r}") from None
+    return checked
+
 
 Recipe: TypeAlias = Literal["explicit-regularisation", "function-centric", "false-friend", "fam", "adaptive-sharpness"]
 Sampler: TypeAlias = Callable[[int, Sequence[int], torch.Generator], tuple[Tensor, ...]]
@@ -149,3 +238,84 @@ def names() -> list[str]:
     True
     """
     return list(MODELS)
+
+
+# Optional packages: imported when used, and the files they carry found without running their code.
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import a module, or raise an error that names the extra to install.
+
+    >>> require("no_such_package", extra="graphs", purpose="the graph attention network")
+    Traceback (most recent call last):
+    landscope.core.errors.MissingExtraError: the graph attention network needs no_such_package, which is not ...
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise MissingExtraError.of(module.split(".")[0], extra, purpose) from None
+
+
+def package_file(package: str, file: str, *, extra: str, purpose: str) -> Path:
+    """Find a file that an installed package carries.
+
+    >>> package_file("no_such_package", "weights.safetensors", extra="text", purpose="the pretrained encoder")
+    Traceback (most recent call last):
+    landscope.core.errors.MissingExtraError: the pretrained encoder needs no_such_package, which is not ...
+    """
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (path := Path(folder) / file).is_file():
+            return path
+    raise MissingExtraError.of(package if spec is None else f"{file} of {package}", extra, purpose)
+
+
+# How the weights of convolutions and linear layers start.
+#
+#     pytorch     what the layers' constructors draw: U(−1/√fan_in, 1/√fan_in), biases too
+#     he          N(0, 2/fan_out) for convolutions, N(0, 2/fan_in) for linear layers, biases 0     (He et al. 2015)
+#     xavier      N(0, 2/(fan_in + fan_out)), biases 0                                     (Glorot and Bengio 2010)
+#
+# Normalisation layers start at scale 1 and shift 0 under every scheme.
+
+
+Initialisation: TypeAlias = Literal["pytorch", "he", "xavier"]
+
+_CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d)
+
+
+def initialise(model: nn.Module, scheme: Initialisation) -> None:
+    """Draw the weights of every convolution and linear layer of `model` anew, in place.
+
+    >>> layer = nn.Linear(3, 2)
+    >>> initialise(layer, "he")
+    >>> layer.bias.tolist()
+    [0.0, 0.0]
+    """
+    if scheme == "pytorch":
+        return
+    for layer in model.modules():
+        if not isinstance(layer, (*_CONVOLUTIONS, nn.Linear)):
+            continue
+        if scheme == "xavier":
+            nn.init.xavier_normal_(layer.weight)
+        else:
+            mode: Literal["fan_in", "fan_out"] = "fan_in" if isinstance(layer, nn.Linear) else "fan_out"
+            nn.init.kaiming_normal_(layer.weight, mode=mode, nonlinearity="relu")
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+# What a network wants as its input.
+
+
+def takes_vectors(model: nn.Module, name: str) -> bool:
+    """Whether a network declares vectors: in the catalogue under `name`, or else by an attribute `input_shape` of its own.
+
+    >>> takes_vectors(nn.Identity(), "deep_linear"), takes_vectors(nn.Identity(), "resnet18")
+    (True, False)
+    """
+    declared = MODELS[name].input_shape if name in MODELS else getattr(model, "input_shape", None)
+    return isinstance(declared, Sequence) and len(declared) == 1

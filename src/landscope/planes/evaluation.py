@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from landscope.core.batches import Batch
 from landscope.core.errors import LandscopeError
-from landscope.core.ledger import FORWARD
 from landscope.core.memory import available_bytes, is_out_of_memory
-from landscope.core.probe import Probe
-from landscope.measures.sharpness.per_sample import FORWARD_LOAD
-from landscope.measures.sharpness.perturbation import REFUSALS, fitting_samples
 from landscope.planes.pace import WIDTHS, Pace
 from landscope.planes.right_answers import right_answers
 from landscope.planes.slices import Slice
+from landscope.probe.batches import Batch
+from landscope.probe.perturbed import REFUSALS, fitting_samples
+from landscope.probe.probe import Probe
+from landscope.probe.shared import FORWARD_LOAD
+from landscope.probe.totals import FORWARD
 
 __all__ = ["PointValues"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from landscope.core.batches import Batch
-from landscope.core.checks import tensor_output
 from landscope.core.errors import LossError, NotApplicableError
-from landscope.core.probe import Probe
-from landscope.core.targets import class_dimension
+from landscope.probe.batches import Batch
+from landscope.probe.checks import tensor_output
+from landscope.probe.loss.targets import class_dimension
+from landscope.probe.probe import Probe
 
 __all__ = ["right_answers", "why_no_accuracy"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from landscope.planes.cut import Floats
+from landscope.planes.result import Floats
 
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize

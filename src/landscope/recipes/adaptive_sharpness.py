@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from landscope.analysis import correlation, models_needed, partial_correlation
-from landscope.core.schema import build
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.verdicts import RESAMPLES, in_words, judged
+from landscope.specs.schema import build
 from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:

@@ -15,11 +15,9 @@ from typing import cast
 from landscope.core.errors import DamagedFileError, LandscopeError
 from landscope.core.estimate import Estimate
 from landscope.core.files import write_whole
-from landscope.core.json_text import parse_json
-from landscope.core.plain_objects import LIST, OBJECT, TEXT, WHOLE, checked
-from landscope.core.schema import Plain, build, to_plain
-from landscope.core.unzipping import read_unzipped
+from landscope.core.json import LIST, OBJECT, TEXT, WHOLE, Plain, checked, parse_json, read_unzipped
 from landscope.measures import Report
+from landscope.specs.schema import build, to_plain
 from landscope.studies.record import Failure, Record, Subject
 from landscope.studies.spec import StudySpec
 

@@ -22,7 +22,7 @@ from landscope.measures import AS_PUBLISHED
 from landscope.recipes.numbers import published_of
 from landscope.recipes.recipe import Part, Recipe
 from landscope.recipes.verdicts import RESAMPLES
-from landscope.report.published import CORRELATION, SCALES, SPLITS, ComparedNumber
+from landscope.report.sections.reference import CORRELATION, SCALES, SPLITS, ComparedNumber
 from landscope.studies.record import Record, Subject
 
 __all__ = ["compare"]

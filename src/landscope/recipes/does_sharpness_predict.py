@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from landscope.core.schema import build
 from landscope.recipes.does_sharpness_predict_claims import GIVEN, claims_of
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
+from landscope.specs.schema import build
 from landscope.studies.spec import StudySpec
 
 __all__ = ["MEASURED", "RECIPE"]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from landscope.core.schema import build
 from landscope.recipes.explicit_regularisation_claims import claims_of
 from landscope.recipes.hundred_classes import HUNDRED_CLASSES, OTHER_DATA
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
+from landscope.specs.schema import build
 from landscope.studies.spec import StudySpec
 
 __all__ = ["RECIPE", "REGULARISERS"]

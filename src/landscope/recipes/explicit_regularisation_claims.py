@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from landscope.analysis import Correlation, benjamini_yekutieli, correlation, wilcoxon
-from landscope.core.words import counted
+from landscope.core.text import counted
 from landscope.recipes.recipe import Claim, Verdict
 from landscope.recipes.verdicts import ALPHA, RESAMPLES, Comparison, all_larger, direction, judged
 

@@ -18,7 +18,7 @@ within a minute. The Hessian is that of the loss without its L2 term, on the tra
 from __future__ import annotations
 
 from landscope.data import load
-from landscope.data.card import Split
+from landscope.data.dataset import Split
 from landscope.recipes.false_friend_claims import EVAL, claims
 from landscope.recipes.false_friend_images import adaptive, regularised
 from landscope.recipes.false_friend_study import CURVATURE, L2, SCHEDULE, Mode, Options, part_of, study_of

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from landscope.analysis import Finding, Rules, correlation, wilcoxon
-from landscope.core.words import counted
+from landscope.core.text import counted
 from landscope.recipes.recipe import Claim, Verdict
 from landscope.recipes.verdicts import RESAMPLES, judged
 

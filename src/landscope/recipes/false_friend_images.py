@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch.nn.functional import interpolate
 
 from landscope.data import load
-from landscope.data.card import Split
+from landscope.data.dataset import Split
 from landscope.recipes.false_friend_study import L2, METRICS, SCHEDULE, Mode, Options, part_of, study_of
 from landscope.recipes.halved_images import halved
 from landscope.recipes.hundred_classes import HUNDRED_CLASSES, OTHER_DATA

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from landscope.core.schema import build
 from landscope.recipes.false_friend_claims import DECAYS
 from landscope.recipes.recipe import Part, Size
+from landscope.specs.schema import build
 from landscope.studies.spec import StudySpec
 
 __all__ = ["CURVATURE", "L2", "METRICS", "SCHEDULE", "Mode", "Options", "part_of", "study_of"]

@@ -7,12 +7,12 @@ has both. Figures 4 and 5 time the Hessian of a layer; what a step costs is meas
 
 from __future__ import annotations
 
-from landscope.core.schema import build
 from landscope.recipes.fam_claims import claims_of
 from landscope.recipes.fam_conditions import AS_CODED, Task
 from landscope.recipes.fam_tasks import tasks
 from landscope.recipes.fam_timing_part import TIMING, timing_part
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
+from landscope.specs.schema import build
 from landscope.studies.spec import StudySpec
 
 __all__ = ["RECIPE"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from landscope.core.words import counted
+from landscope.core.text import counted
 from landscope.recipes.fam_conditions import AS_CODED, WEAKER
 from landscope.recipes.fam_timing_part import TIMING, timing_claims
 from landscope.recipes.recipe import FAILED, Claim

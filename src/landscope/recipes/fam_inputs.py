@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from landscope.data import DataSplits, load
-from landscope.models.images.efficientnet import EfficientNetLite0
-from landscope.models.text.tokens import tokenize
+from landscope.models.bert import tokenize
+from landscope.models.efficientnet import EfficientNetLite0
 
 __all__ = ["enlarged_efficientnet", "rte_word_pieces"]
 

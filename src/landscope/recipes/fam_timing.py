@@ -25,10 +25,10 @@ from torch.func import functional_call, hessian
 from landscope.core.errors import NotApplicableError, OutOfMemoryError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.memory import is_out_of_memory
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator, rademacher
 from landscope.measures.base import Measure
-from landscope.measures.shared import once_per_probe
+from landscope.probe.probe import Probe
+from landscope.probe.shared import once_per_probe
 from landscope.training.objectives import FAM
 
 __all__ = ["HessianTime", "Way", "layer_rows", "ways"]

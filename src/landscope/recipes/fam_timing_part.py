@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from landscope.core.schema import build
 from landscope.recipes.fam_timing import HessianTime, Way, layer_rows
 from landscope.recipes.recipe import Claim, Part, Size, Verdict
+from landscope.specs.schema import build
 from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 from torch.nn.functional import interpolate
 
-from landscope.core.schema import build
 from landscope.data import TEST_FUNCTIONS, Split, load
 from landscope.recipes.function_centric_claims import claims
 from landscope.recipes.hundred_classes import HUNDRED_CLASSES, STAND_IN
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
+from landscope.specs.schema import build
 from landscope.studies.spec import StudySpec
 
 __all__ = ["CIRCLES", "CONDITIONS", "IMAGES", "LONGER", "RADII", "RECIPE", "Images", "enlarged_digits"]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from landscope.analysis import Correlation, benjamini_yekutieli, correlation, partial_correlation, wilcoxon
-from landscope.analysis.multiple_testing import harmonic
+from landscope.analysis.findings import harmonic
 from landscope.analysis.significance import Alternative
 from landscope.data import TEST_FUNCTIONS
 from landscope.recipes.recipe import Claim, Verdict

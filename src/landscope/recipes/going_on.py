@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from landscope.core.schema import Plain
+from landscope.core.json import Plain
 from landscope.recipes.bundle import Bundle
 from landscope.studies.grid import runs_of
-from landscope.studies.identity import run_key
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState
+from landscope.studies.store.identity import run_key
 from landscope.studies.study import Study
 
 __all__ = ["Taken", "study_as_kept", "take_over"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.nn.functional import avg_pool2d
 
 from landscope.data import load
-from landscope.data.card import Split
+from landscope.data.dataset import Split
 
 __all__ = ["halved", "halved_fashion_mnist"]
 

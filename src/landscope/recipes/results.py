@@ -15,10 +15,10 @@ from landscope.recipes.comparing import compare
 from landscope.recipes.kept import Kept, kept_parts
 from landscope.recipes.recipe import FAILED, RECIPES, Claim, Recipe, Size
 from landscope.recipes.results_text import is_whole, part_of, results_text
-from landscope.report.section import Claim as ShownClaim
-from landscope.report.study import write_records_report
+from landscope.report.page.blocks import Claim as ShownClaim
+from landscope.report.write import write_records_report
+from landscope.studies.record import wide_table
 from landscope.studies.study import Study
-from landscope.studies.table import wide_table
 
 __all__ = ["finish_part", "results_page", "write_results"]
 

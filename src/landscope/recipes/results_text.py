@@ -11,13 +11,13 @@ from textwrap import shorten
 from typing import get_args
 
 from landscope.core.estimate import Status
-from landscope.core.words import counted
+from landscope.core.text import counted
 from landscope.recipes.bundle import Bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.hundred_classes import is_on_cifar100, on_cifar100
 from landscope.recipes.kept import Kept
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Verdict
-from landscope.report.published import ComparedNumber
+from landscope.report.sections.reference import ComparedNumber
 from landscope.studies.grid import runs_of
 from landscope.studies.record import Record
 from landscope.studies.spec import StudySpec

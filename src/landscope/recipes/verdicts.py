@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from landscope.analysis import Correlation, RankTest, benjamini_yekutieli, wilcoxon
-from landscope.core.words import counted
+from landscope.core.text import counted
 from landscope.recipes.recipe import Verdict
 
 __all__ = ["ALPHA", "RESAMPLES", "Comparison", "all_larger", "direction", "in_words", "judged"]

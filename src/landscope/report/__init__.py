@@ -4,11 +4,11 @@
     figures        the same pictures as PNG, SVG and PDF
     Claim          what is claimed, what was found, why, and which runs show it
 
-What runs leave for the figures beside their estimates is described in `landscope.report.extras`.
+What runs leave for the figures beside their estimates is described in `landscope.report.data.extras`.
 """
 
-from landscope.report.page import write_report
-from landscope.report.section import Claim
-from landscope.report.static import figures
+from landscope.report.page.blocks import Claim
+from landscope.report.page.matplotlib import figures
+from landscope.report.write import write_report
 
 __all__ = ["Claim", "figures", "write_report"]

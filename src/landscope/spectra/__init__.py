@@ -11,12 +11,10 @@ All are pure functions of anything with `shape` and `@`: Landscope's operators, 
 `LinearOperator`s. They count products, take a seed, and leave the operator alone.
 """
 
-from landscope.spectra.determinant import log_det
-from landscope.spectra.diagonals import DiagonalEstimate, diagonal
 from landscope.spectra.eigen import Eigenpairs, eigsh
-from landscope.spectra.hutchinson import trace
 from landscope.spectra.norms import frobenius
-from landscope.spectra.quadrature import Spectrum, spectrum
+from landscope.spectra.quadrature import Spectrum, log_det, spectrum
+from landscope.spectra.trace import DiagonalEstimate, diagonal, trace
 
 __all__ = [
     "DiagonalEstimate",

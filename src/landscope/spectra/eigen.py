@@ -12,6 +12,7 @@ eigenvalue lies within ρ of λ, whatever went wrong before (Parlett 1998, §4.5
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,12 +22,143 @@ from torch import Tensor
 from landscope.core.errors import OperandError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
-from landscope.spectra.certificate import rules_out_hidden
-from landscope.spectra.lanczos import fresh_rows
+from landscope.spectra.lanczos import fresh_rows, step
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
-from landscope.spectra.subspace import Subspace
 
-__all__ = ["Eigenpairs", "eigsh"]
+__all__ = ["Eigenpairs", "Subspace", "eigsh", "rules_out_hidden"]
+
+
+# The growing subspace of the eigensolver: expansion, Ritz values, thick restarts and locking.
+#
+# In exact arithmetic A restricted to the rows behind `locked` is the Lanczos recurrence; every coefficient along earlier
+# rows is measured instead of assumed, so restarts and deflation need no formulas of their own.
+
+
+COLUMNS_AT_ONCE = 2**20
+"""Width of the strips in which the basis is recombined in place, so that no second basis is held."""
+
+
+@dataclass
+class Subspace:
+    """An orthonormal basis (rows), A projected onto it, and the vector that continues it.
+
+    Rows before `locked` are eigenvectors up to residuals with the coordinates `defects`; those behind form a Krylov
+    space of A deflated by them.
+    """
+
+    rows: Tensor
+    projected: Tensor
+    defects: Tensor
+    filled: int = 0
+    locked: int = 0
+    steps: int = 0
+    beta: float = 0.0
+    scale: float = 0.0
+
+    def grow(self, op: CountedOperator, row: Tensor) -> Tensor:
+        """Append `row`, multiply it, and return what A adds to the space."""
+        j = self.filled
+        self.rows[j] = row
+        result = step(op, self.rows[: j + 1].unsqueeze(0))
+        self.projected[: j + 1, j] = self.projected[j, : j + 1] = result.coefficients[0]
+        self.scale = max(self.scale, float(result.size[0]))
+        self.filled, self.steps, self.beta = j + 1, self.steps + 1, float(result.beta[0])
+        if self.beta <= op.rounding * self.scale:
+            self.beta = 0.0
+        return result.residual[0]
+
+    def ritz(self, prefer: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Ritz values, coordinates of their vectors (as columns) and residual norms, most wanted first."""
+        values, coordinates = torch.linalg.eigh(self.projected[: self.filled, : self.filled])
+        self.scale = max(self.scale, float(values.abs().max()))
+        order = prefer(values).argsort(descending=True, stable=True)
+        values, coordinates = values[order], coordinates[:, order]
+        if self.filled == self.rows.shape[1]:
+            return values, coordinates, torch.zeros_like(values)
+        return values, coordinates, torch.linalg.vector_norm(self.residuals(coordinates), dim=1)
+
+    def residuals(self, coordinates: Tensor) -> Tensor:
+        """Return what A adds to the vectors in the columns of `coordinates`, along each direction that left the space.
+
+        One direction per time that vectors were locked and the present one; they are taken for orthogonal.
+        """
+        old = coordinates[: self.locked].T @ self.defects[: self.locked]
+        return torch.cat((old, self.beta * coordinates[-1:].T), dim=1)
+
+    def complement(self) -> tuple[Tensor, Tensor]:
+        """Ritz values of the deflated part alone, in ascending order, and their residual norms."""
+        part = slice(self.locked, self.filled)
+        values, coordinates = torch.linalg.eigh(self.projected[part, part])
+        return values, self.beta * coordinates[-1].abs()
+
+    def compress(self, first: int, coordinates: Tensor) -> None:
+        """Replace the rows from `first` on by the combinations in the columns of `coordinates`."""
+        kept = coordinates.shape[1]
+        mix = coordinates.T.to(self.rows)
+        for at in range(0, self.rows.shape[1], COLUMNS_AT_ONCE):
+            window = self.rows[first : self.filled, at : at + COLUMNS_AT_ONCE]
+            self.rows[first : first + kept, at : at + COLUMNS_AT_ONCE] = mix @ window
+        old = self.projected[: self.filled, : self.filled]
+        change = torch.eye(self.filled, first + kept, dtype=old.dtype)
+        change[first:, first:] = coordinates
+        self.filled = first + kept
+        self.projected[: self.filled, : self.filled] = change.T @ old @ change
+
+    def restart(self, prefer: Callable[[Tensor], Tensor], kept: int) -> None:
+        """Keep the `kept` most wanted Ritz vectors of the deflated part."""
+        part = slice(self.locked, self.filled)
+        values, coordinates = torch.linalg.eigh(self.projected[part, part])
+        self.compress(self.locked, coordinates[:, prefer(values).argsort(descending=True, stable=True)[:kept]])
+
+    def lock(self, coordinates: Tensor) -> None:
+        """Keep the Ritz vectors in `coordinates` alone, as eigenvectors, and forget the rest."""
+        self.defects = self.residuals(coordinates)
+        self.compress(0, coordinates)
+        self.locked, self.steps, self.beta = self.filled, 0, 0.0
+
+    def forget(self) -> None:
+        """Drop the deflated part; the locked vectors are as accurate as they were."""
+        self.filled, self.beta = self.locked, 0.0
+
+
+# How many Lanczos steps from a random start rule out that an eigenvalue stayed hidden.
+#
+# A Krylov space from one start holds one copy of each eigenvalue, so a converged top-k may lack the further copies of a
+# repeated one. The eigensolver therefore searches the orthogonal complement of what it has from a fresh random vector w.
+# If the largest Ritz value there is `high` after n steps, could the complement still hold an eigenvalue ≥ `level` > high?
+#
+# Let c be the component of w along its eigenvector. For any b in (high, level) take the Chebyshev polynomial p of degree
+# n − 1 on [low, b]: |p| ≤ 1 there, p ≥ 1 and growing above. The Rayleigh quotient of p(A)w, which the largest Ritz value
+# dominates, is at least b − (b − low)/(1 + W) with W = c² p(level)². It exceeds `high`, a contradiction, as soon as
+#
+#     c² T_{n−1}(1 + 2 (level − b)/(b − low))²  >  (b − low)/(b − high).
+#
+# c² is the squared cosine between a uniformly random direction and a fixed one: c² < δ² π/(2 P) has probability below
+# about δ (compare Kuczyński & Woźniakowski 1992, whose bound assumes no gap). With restarts n counts all steps since w,
+# which the theory covers only approximately.
+
+
+CANDIDATES = tuple(f / 20 for f in range(1, 20))
+
+
+def rules_out_hidden(steps: int, size: int, low: float, high: float, level: float, miss: float = 0.01) -> bool:
+    """Whether `steps` steps in dimension `size` exclude an eigenvalue ≥ `level`, wrong with probability < `miss`.
+
+    >>> rules_out_hidden(8, 1000, low=0.0, high=1.0, level=2.0), rules_out_hidden(3, 1000, 0.0, 1.0, 2.0)
+    (True, False)
+    """
+    if level <= high:
+        return False
+    low = min(low, high) - 0.05 * (level - low)  # the smallest Ritz value lies above the smallest eigenvalue
+    log_weight = math.log(miss**2 * math.pi / (2 * size))
+    for fraction in CANDIDATES:
+        b = high + fraction * (level - high)
+        angle = (steps - 1) * math.acosh(1 + 2 * (level - b) / (b - low))
+        log_chebyshev = angle - math.log(2)  # cosh(x) ≥ exp(x)/2
+        if log_weight + 2 * log_chebyshev > math.log((b - low) / (b - high)):
+            return True
+    return False
+
 
 SAFETY = 0.8
 """Part of the tolerance at which the recurrence stops; the last products then confirm the whole."""

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Plain, Status
+from landscope.core.estimate import Estimate, Status
+from landscope.core.json import Plain
 from landscope.core.seeding import generator
-from landscope.spectra.columns import BLOCK, diagonal_and_norms
-from landscope.spectra.probes import sphere_rows, student_factor
+from landscope.spectra.probes import BLOCK, diagonal_and_norms, orthonormal_rows, sphere_rows, student_factor
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
-from landscope.spectra.sketch import orthonormal_rows
 
 __all__ = ["frobenius"]
 

@@ -1,14 +1,4 @@
-"""Spectral measures by stochastic Lanczos quadrature.
-
-For a unit vector v the Lanczos matrix T of (A, v) holds the Gauss quadrature of v's spectral measure: nodes θⱼ are its
-eigenvalues, weights wⱼ the squared first components of its eigenvectors, and vᵀ f(A) v ≈ Σⱼ wⱼ f(θⱼ), exact for
-polynomials of degree < 2 · steps (Golub & Meurant 2010). Averaged over random v it gives tr f(A) / P (Ubaru, Chen &
-Saad 2017) and, with f a narrow Gaussian, the density of eigenvalues (Lin, Saad & Yang 2016; Ghorbani, Krishnan & Xiao
-2019).
-
-Probes are uniform on the sphere, and by `landscope.spectra.probes` Var(P vᵀ f(A) v) = 2P · E Var_v(f), where Var_v(f)
-is the variance of f under v's own spectral measure: the same nodes and weights give the error bar, even of one probe.
-"""
+"""Spectral densities and log-determinants by stochastic Lanczos quadrature."""
 
 from __future__ import annotations
 
@@ -16,27 +6,133 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from landscope.core.errors import OutOfMemoryError
-from landscope.core.estimate import Estimate, Plain, Status
+from landscope.core.estimate import Estimate, Status
+from landscope.core.json import Plain
 from landscope.core.seeding import generator
-from landscope.spectra.density import smoothed
 from landscope.spectra.lanczos import lanczos
-from landscope.spectra.probes import sphere_rows, student_factor
+from landscope.spectra.probes import TWO_SIGMA, sphere_rows, student_factor
 from landscope.spectra.protocol import MatrixLike, as_operator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Spectrum", "spectrum"]
+__all__ = ["Spectrum", "log_det", "plot_spectrum", "smoothed", "spectrum"]
+
+
+# A smooth density from quadrature nodes and weights, with its standard error.
+
 
 Array = NDArray[np.float64]
+
+
+def smoothed(
+    nodes: Array, weights: Array, size: int, grid: Array | None = None, sigma: float | None = None
+) -> tuple[Array, Array, Array]:
+    """Grid, mean over probes of Σⱼ wⱼ N(grid; θⱼ, σ²), and its standard error at each point.
+
+    The bar is the larger of two: the law of sphere probes, 2/P · E Var_v(kernel) per probe, which holds for one probe
+    too; and the scatter between probes, which also sees what too few steps for this σ do to the nodes.
+
+    >>> grid, density, band = smoothed(np.array([[0.0]]), np.array([[1.0]]), 10, np.array([0.0]), sigma=1.0)
+    >>> density.round(4), band
+    (array([0.3989]), array([0.]))
+    """
+    low, high = float(nodes.min()), float(nodes.max())
+    if sigma is None:
+        sigma = 0.01 * (high - low) or 0.01 * max(abs(high), 1.0)
+    if not sigma > 0:
+        raise ValueError(f"sigma must be positive, got {sigma}")
+    if grid is None:
+        grid = np.linspace(low - 5 * sigma, high + 5 * sigma, 1001)
+    probes = len(nodes)
+    means, spreads, fourths = (np.empty((probes, len(grid))) for _ in range(3))
+    for i in range(probes):
+        kernel = np.exp(-0.5 * ((grid[:, None] - nodes[i]) / sigma) ** 2) / (sigma * np.sqrt(2 * np.pi))
+        means[i] = kernel @ weights[i]
+        centred = kernel - means[i][:, None]
+        spreads[i], fourths[i] = centred**2 @ weights[i], centred**4 @ weights[i]
+    spread, fourth = spreads.mean(0), fourths.mean(0)
+    dimension = np.divide(size * spread**2, fourth, out=np.ones_like(spread), where=fourth > 0)
+    widened = stdtrit(probes * np.maximum(1.0, dimension), TWO_SIGMA) / 2
+    band = widened * np.sqrt(2 * spread / (size * probes))
+    if probes > 1:
+        band = np.maximum(band, means.std(0, ddof=1) / np.sqrt(probes))
+    return grid, means.mean(0), band
+
+
+# A picture of a spectrum: density with its band, Ritz values with their weights.
+
+
+BLUE, GREY = "#1f5fa8", "#4d4d4d"
+DECADES = 7
+"""How far below its maximum the density is shown."""
+
+
+def plot_spectrum(density: tuple[Array, Array, Array], ritz: tuple[Array, Array], ax: Axes | None = None) -> Figure:
+    """Draw `(grid, density, band)` on a logarithmic axis, and in a figure of its own `(nodes, weights)` below.
+
+    >>> grid = np.linspace(-3, 3, 50)
+    >>> figure = plot_spectrum((grid, np.exp(-grid**2), 0.1 * np.exp(-grid**2)), (np.zeros(1), np.ones(1)))
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['density', 'weight']
+    """
+    lower: Axes | None = None
+    if ax is None:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6.4, 5.0), layout="constrained")
+        ax, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    assert ax is not None
+    grid, values, band = density
+    floor = float(values.max()) * 10.0**-DECADES
+    ax.fill_between(
+        grid,
+        np.maximum(values - 2 * band, floor),
+        np.maximum(values + 2 * band, floor),
+        color=BLUE,
+        alpha=0.25,
+        lw=0,
+        label="± 2 standard errors",
+    )
+    ax.plot(grid, np.maximum(values, floor), color=BLUE, lw=1.4, label="smoothed density")
+    ax.set(yscale="log", ylabel="density", ylim=(floor, 3 * float((values + 2 * band).max())))
+    ax.legend(frameon=False, loc="upper right", fontsize="small")
+    bottom = ax
+    if lower is not None:
+        nodes, weights = ritz
+        shown = weights > 0
+        smallest = float(weights[shown].min())
+        base = max(smallest, float(weights.max()) * 1e-12) / 2
+        lower.vlines(nodes[shown], base, np.maximum(weights[shown], base), color=GREY, lw=0.8)
+        lower.plot(nodes[shown], np.maximum(weights[shown], base), "o", color=BLUE, ms=2.5)
+        lower.set(yscale="log", ylabel="weight")
+        bottom = lower
+    bottom.set_xlabel("eigenvalue")
+    for axes in {ax, bottom}:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(True, which="major", alpha=0.2, lw=0.6)
+    return cast("Figure", ax.get_figure(root=True))
+
+
+# Spectral measures by stochastic Lanczos quadrature.
+#
+# For a unit vector v the Lanczos matrix T of (A, v) holds the Gauss quadrature of v's spectral measure: nodes θⱼ are its
+# eigenvalues, weights wⱼ the squared first components of its eigenvectors, and vᵀ f(A) v ≈ Σⱼ wⱼ f(θⱼ), exact for
+# polynomials of degree < 2 · steps (Golub & Meurant 2010). Averaged over random v it gives tr f(A) / P (Ubaru, Chen &
+# Saad 2017) and, with f a narrow Gaussian, the density of eigenvalues (Lin, Saad & Yang 2016; Ghorbani, Krishnan & Xiao
+# 2019).
+#
+# Probes are uniform on the sphere, and by `landscope.spectra.probes` Var(P vᵀ f(A) v) = 2P · E Var_v(f), where Var_v(f)
+# is the variance of f under v's own spectral measure: the same nodes and weights give the error bar, even of one probe.
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,8 +255,6 @@ class Spectrum:
 
     def plot(self, ax: Axes | None = None, sigma: float | None = None) -> Figure:
         """Draw the density with its band above the Ritz values and weights; on a given `ax` the density alone."""
-        from landscope.spectra.spectrum_plot import plot_spectrum
-
         return plot_spectrum(self.density(sigma=sigma), (self.nodes, self.weights), ax)
 
     def to_dict(self) -> dict[str, Plain]:
@@ -248,3 +342,29 @@ def spectrum(op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, ma
         rounding=counted.rounding,
         seed=seed,
     )
+
+
+# The log-determinant of A + shift · I by quadrature.
+
+
+def log_det(
+    op: MatrixLike, shift: float = 0.0, steps: int = 64, probes: int = 4, seed: int = 0, max_bytes: int | None = None
+) -> Estimate:
+    """Estimate log det(A + shift · I) = tr log(A + shift · I) (Ubaru, Chen & Saad 2017); probes · steps products.
+
+    Not applicable where a Ritz value shows that A + shift · I is not positive definite. From a `Spectrum` that is there
+    already use `spectrum.functional(lambda x: np.log(x + shift))`, which needs no further product.
+
+    >>> log_det(np.diag([1.0, 2.0, 4.0]), probes=200).details["matvecs"]
+    600
+    >>> log_det(np.diag([1.0, -2.0]), shift=1.0)
+    Estimate(– (not applicable: A + 1·I is not positive definite: it has the Ritz value -1))
+    """
+    measured = spectrum(op, steps, probes, seed, max_bytes)
+    lowest = float(measured.nodes[measured.weights > 0].min()) + shift
+    if lowest <= 0:
+        return Estimate.not_applicable(
+            f"A + {shift:.4g}·I is not positive definite: it has the Ritz value {lowest:.4g}",
+            details={"matvecs": measured.matvecs},
+        )
+    return measured.functional(lambda x: np.log(x + shift))

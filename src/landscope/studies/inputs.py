@@ -11,15 +11,15 @@ from collections.abc import Collection, Iterator
 from contextlib import redirect_stdout
 
 from landscope.core.errors import DataFileError, MissingExtraError
-from landscope.core.importing import is_import
-from landscope.core.schema import to_plain
 from landscope.models import MODELS
-from landscope.studies.canonical import canonical_json
+from landscope.specs.canonical import canonical_json
+from landscope.specs.names import is_import
+from landscope.specs.schema import to_plain
 from landscope.studies.store import RunState
 from landscope.studies.study import Study
 from landscope.training.rows import load_rows
-from landscope.training.sources import make_task
 from landscope.training.spec import TrainingSpec
+from landscope.training.task import make_task
 
 __all__ = ["check_inputs", "functions_of"]
 

@@ -8,15 +8,38 @@ Record              one run: spec, axes, seed, history, environment, cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from landscope.core.errors import SpecError
-from landscope.core.plain_objects import LIST, NUMBER, OBJECT, TEXT, WHOLE, checked
-from landscope.core.schema import Plain
+import numpy as np
+from torch import Tensor
+
+from landscope.core.errors import DamagedFileError, SpecError
+from landscope.core.estimate import Estimate
+from landscope.core.files import check_regular
+from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, WHOLE, Plain, checked
 from landscope.measures import Report
+from landscope.measures.consistency import disagreement
+from landscope.studies.store import Store
 
-__all__ = ["FORMAT", "Failure", "Record", "Subject"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "FORMAT",
+    "OUTPUTS",
+    "Failure",
+    "Record",
+    "Subject",
+    "long_table",
+    "outputs_file",
+    "wide_table",
+    "with_consistency",
+]
+
 
 FORMAT = 1
 """Of record.json; a reader refuses one that it does not know."""
@@ -119,3 +142,126 @@ _RECORD = {
     "environment": OBJECT, "seconds": NUMBER, "peak_memory": WHOLE,
 }  # fmt: skip
 _OPTIONAL = ("environment", "seconds", "peak_memory")
+
+
+# Records as tables: one row per estimate (long), or one row per measured model (wide).
+
+
+def _identity(record: Record, subject: Subject) -> dict[str, Plain]:
+    return {
+        "run": record.run,
+        "condition": record.condition,
+        "seed": record.seed,
+        "checkpoint": subject.checkpoint,
+        "temperature": subject.temperature,
+        **{f"axis.{axis}": level for axis, level in record.axes.items()},
+    }
+
+
+def _subjects(records: Iterable[Record]) -> Iterator[tuple[Mapping[str, Plain], Subject]]:
+    for record in records:
+        for subject in record.subjects:
+            yield _identity(record, subject), subject
+
+
+def long_table(records: Iterable[Record]) -> pd.DataFrame:
+    """One row per estimate: who (run, condition, seed, checkpoint, temperature, axes), split, measure, value, errors, status."""
+    import pandas as pd
+
+    rows = [
+        {
+            **identity,
+            "split": split,
+            "measure": name,
+            "value": e.value if e.status.has_value else math.nan,
+            "stderr": math.nan if e.stderr is None or not e.status.has_value else e.stderr,
+            "data_stderr": math.nan if e.data_stderr is None else e.data_stderr,
+            "status": e.status.value,
+            "reason": e.reason,
+            "passes": e.cost.passes,
+            "seconds": e.cost.seconds,
+        }
+        for identity, subject in _subjects(records)
+        for split, report in subject.reports.items()
+        for name, e in report.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def wide_table(records: Iterable[Record]) -> pd.DataFrame:
+    """One row per measured model: a column `split.measure` for each value, and gaps between the test and training splits."""
+    import pandas as pd
+
+    rows: list[dict[str, object]] = []
+    for identity, subject in _subjects(records):
+        row: dict[str, object] = dict(identity)
+        for split, report in subject.reports.items():
+            row |= {f"{split}.{name}": e.value if e.status.has_value else math.nan for name, e in report.items()}
+        for name in ("loss", "error"):
+            if f"test.{name}" in row and f"train.{name}" in row:
+                row[f"gap.{name}"] = float(row[f"test.{name}"]) - float(row[f"train.{name}"])  # type: ignore[arg-type]
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# How far the models of one condition agree: each model's mean disagreement with the others of its condition.
+
+
+OUTPUTS = "outputs"
+
+
+def outputs_file(checkpoint: str) -> str:
+    """Where a run keeps the test outputs of one of its models.
+
+    >>> outputs_file("step 100")
+    'outputs/step-100.safetensors'
+    """
+    return f"{OUTPUTS}/{checkpoint.replace(' ', '-')}.safetensors"
+
+
+def with_consistency(records: Sequence[Record], store: Store) -> list[Record]:
+    """The records, each model with its mean disagreement with the others of its condition and checkpoint.
+
+    Nothing is added where a condition has one model, or outputs were not kept. Temperature changes no prediction.
+    """
+    found: dict[tuple[str, str], Estimate] = {}
+    kinds = {(record.condition, subject.checkpoint) for record in records for subject in record.subjects}
+    for condition, checkpoint in sorted(kinds):
+        runs = [record.run for record in records if record.condition == condition]
+        outputs = {run: logits for run in runs if (logits := _outputs(store, run, checkpoint)) is not None}
+        if len(outputs) < 2 or len({logits.shape for logits in outputs.values()}) > 1:
+            continue
+        matrix = disagreement(list(outputs.values())).matrix
+        others = len(outputs) - 1
+        for at, run in enumerate(outputs):
+            with_others = np.delete(matrix[at], at)
+            spread = float(with_others.std(ddof=1)) / others**0.5 if others > 1 else 0.0
+            found[run, checkpoint] = Estimate(float(with_others.mean()), spread, details={"models": others + 1})
+    return [_added(record, found) for record in records]
+
+
+def _added(record: Record, found: dict[tuple[str, str], Estimate]) -> Record:
+    subjects = tuple(
+        replace(subject, reports={**subject.reports, "consistency": Report({"disagreement": estimate})})
+        if (estimate := found.get((record.run, subject.checkpoint))) is not None
+        else subject
+        for subject in record.subjects
+    )
+    return replace(record, subjects=subjects)
+
+
+def _outputs(store: Store, run: str, checkpoint: str) -> Tensor | None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = store.run(run).path(outputs_file(checkpoint))
+    if not os.path.lexists(path):
+        return None
+    try:
+        check_regular(path)
+        logits = load_file(path)["test"]
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(
+            f"{path} is damaged: {error}. Move the run's folder away and run the study again"
+        ) from error
+    return logits if logits.dim() == 2 and logits.shape[1] > 1 else None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from landscope.core.schema import to_plain
+from landscope.specs.schema import to_plain
 from landscope.studies.store import RunState, RunStatus
 
 if TYPE_CHECKING:

@@ -27,15 +27,15 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from landscope.core.errors import SpecError, UnknownNameError
-from landscope.core.importing import is_import
-from landscope.core.limits import excess
-from landscope.core.losses import LOSSES
-from landscope.core.schema import Natural, Positive, Range, located
 from landscope.data import CORRUPTIONS
 from landscope.measures import AS_PUBLISHED
 from landscope.measures.as_published.preset import Preset
 from landscope.measures.base import Measure
 from landscope.measures.measuring import resolve_measures
+from landscope.probe.loss.losses import LOSSES
+from landscope.specs.limits import excess
+from landscope.specs.names import is_import
+from landscope.specs.schema import Natural, Positive, Range, located
 from landscope.training.spec import DataSpec, ModelSpec
 
 __all__ = [
@@ -281,7 +281,7 @@ LONGEST_NAME = 200
 class StudySpec:
     """A whole study: `training` with axes and seeds, or `checkpoints`.
 
-    >>> from landscope.core.schema import build
+    >>> from landscope.specs.schema import build
     >>> study = build(StudySpec, {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}})
     >>> study.seeds, list(study.axes)
     (3, ['rate'])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,31 +12,30 @@ from pathlib import Path as FilePath
 from statistics import median
 from typing import TYPE_CHECKING
 
-from landscope.core.documents import read_document
 from landscope.core.errors import DamagedFileError, DataFileError, SpecError
 from landscope.core.files import LARGEST_DOCUMENT, read_regular
-from landscope.core.importing import is_import, public_name, source_version
-from landscope.core.json_text import parse_json
-from landscope.core.plain_objects import OBJECT, TEXT, checked
-from landscope.core.schema import Path, Plain, build, to_plain
+from landscope.core.json import OBJECT, TEXT, Plain, checked, parse_json
 from landscope.data import status as data_status
-from landscope.studies.consistency import with_consistency
-from landscope.studies.durable import write_whole
+from landscope.specs.documents import read_document
+from landscope.specs.names import is_import, public_name, source_version
+from landscope.specs.schema import Path, build, to_plain
 from landscope.studies.executors.base import Job, Resources
 from landscope.studies.grid import RunSpec, runs_of
-from landscope.studies.pooling import pools_of
-from landscope.studies.record import Failure, Record
+from landscope.studies.record import Failure, Record, wide_table, with_consistency
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus, Store
-from landscope.studies.table import wide_table
+from landscope.studies.store.durable import write_whole
+from landscope.studies.work.pools import pools_of
 from landscope.training.spec import DataSpec
+from landscope.training.task import Task, make_task
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["WORK", "Progress", "Study"]
+__all__ = ["WORK", "Forecast", "Progress", "Study", "forecast"]
 
-WORK = "landscope.studies.running:work"
+
+WORK = "landscope.studies.work.run:work"
 """What a worker calls for every run."""
 STUDY_FILE = "study.json"
 _KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
@@ -250,3 +250,76 @@ def _named(written: object, what: str, key: str = "") -> Iterator[str]:
     elif isinstance(written, list | tuple):
         for value in written:
             yield from _named(value, what, key)
+
+
+# About how long a study will take: one gradient is timed for each kind of training, and multiplied out.
+#
+# Nothing that the spec names as `package.module:function` is called: how long such trainings take is not known.
+
+
+TRIALS = 3
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds of each run by key, one run at a time on this machine; measuring is counted where it has a budget."""
+
+    training: dict[str, float | None]
+    """`None` where rows or network are functions that the spec names, which are not called here."""
+    measuring: float | None
+    """Per run; `None` where the spec sets no `seconds` and no run is done yet."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of all runs, as far as they can be told."""
+        return sum(self.known) + len(self.training) * (self.measuring or 0.0)
+
+    @property
+    def known(self) -> list[float]:
+        """Seconds of the trainings that could be timed."""
+        return [seconds for seconds in self.training.values() if seconds is not None]
+
+
+def forecast(study: Study) -> Forecast:
+    """Time one gradient for every network and batch size of the study; runs that are done tell the rest."""
+    timed: dict[tuple[object, ...], float] = {}
+    training = {key: _training_seconds(run, timed) for key, run in study.runs.items()}
+    known = sorted(seconds for seconds in training.values() if seconds is not None)
+    progress = study.progress()
+    spec = study.spec.measuring
+    measuring = None
+    if progress.seconds_per_run is not None and known:
+        usual = known[len(known) // 2]
+        measuring = max(0.0, progress.seconds_per_run - usual)
+    elif spec.seconds is not None:
+        subjects = len(spec.checkpoints) * spec.temperatures
+        measuring = spec.seconds * len(spec.splits) * subjects
+    return Forecast(training, measuring)
+
+
+def _training_seconds(run: RunSpec, timed: dict[tuple[object, ...], float]) -> float | None:
+    spec = run.training
+    if spec is None:
+        return 0.0
+    if is_import(spec.data.name) or is_import(spec.model.name):
+        return None
+    kind = (spec.model.name, repr(sorted(spec.model.options.items())), repr(spec.data), spec.batch_size)
+    if kind not in timed:
+        task = make_task(spec)
+        timed[kind] = _gradient_seconds(task) * task.steps_per_epoch
+    effort = 2.0 if spec.sam is not None and spec.sam.rho > 0 else 1.0
+    return timed[kind] * spec.epochs * effort
+
+
+def _gradient_seconds(task: Task) -> float:
+    """The median of a few gradients of one batch."""
+    size = len(task.train.y) if task.spec.batch_size == "full" else task.spec.batch_size
+    x, y = task.train.x[:size], task.train.y[:size]
+    seconds = []
+    for _ in range(TRIALS):
+        start = time.perf_counter()
+        task.model.zero_grad()
+        task.objective.sum(task.forward(task.model, x), y, len(y)).backward()
+        seconds.append(time.perf_counter() - start)
+    task.model.zero_grad()
+    return sorted(seconds)[TRIALS // 2]

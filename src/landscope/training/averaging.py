@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscope.training.sources import Forward
+from landscope.training.task import Forward
 
 __all__ = ["Average", "averaged_model", "recompute_statistics"]
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from landscope.core.errors import MissingExtraError
-from landscope.core.schema import Plain, to_plain
-from landscope.training.history import Row
+from landscope.core.json import Plain
+from landscope.specs.schema import to_plain
+from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 
 if TYPE_CHECKING:
-    from landscope.training.result import Trained
+    from landscope.training.loop.folder import Trained
 
 __all__ = ["Callback", "TensorBoard", "WeightsAndBiases"]
 

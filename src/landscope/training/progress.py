@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from landscope.training.history import Row
+from landscope.training.schedule import Row
 
 __all__ = ["Display", "training_display"]
 

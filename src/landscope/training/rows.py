@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from landscope.core.errors import SpecError
-from landscope.core.importing import call_imported, is_import
+from landscope.core.seeding import generator
 from landscope.data import DataSplits, Split, load
-from landscope.data.card import Task as Kind
+from landscope.data.dataset import Task as Kind
+from landscope.specs.names import call_imported, is_import
 from landscope.training.spec import DataSpec
 
-__all__ = ["DataLike", "Rows", "as_rows", "load_rows"]
+__all__ = ["DataLike", "Rows", "as_rows", "epoch_batches", "load_rows", "steps_per_epoch"]
+
 
 DataLike = DataSplits | Mapping[str, object]
 """Splits as `landscope.data.load` gives them, or "train", "validation", "test" → (x, y) or a Dataset of such pairs."""
@@ -122,3 +125,36 @@ def _split(value: object, name: str) -> Split:
     if len(x) != len(y):
         raise SpecError(f"data: {name}: {len(x)} inputs and {len(y)} targets")
     return Split(x, y)
+
+
+# In which order the rows come: a function of the seed and the epoch, so that nothing of it needs to be remembered.
+
+
+BatchSize = int | Literal["full"]
+
+
+def steps_per_epoch(rows: int, batch_size: BatchSize, drop_last: bool = False) -> int:
+    """How many batches one pass over the rows has.
+
+    >>> steps_per_epoch(10, 4), steps_per_epoch(10, 4, drop_last=True), steps_per_epoch(10, "full")
+    (3, 2, 1)
+    """
+    if batch_size == "full":
+        return 1
+    return rows // batch_size if drop_last else -(-rows // batch_size)
+
+
+def epoch_batches(
+    rows: int, batch_size: BatchSize, seed: int, epoch: int, *, drop_last: bool = False
+) -> tuple[Tensor, ...]:
+    """The numbers of the rows in each batch of an epoch, counted from 0; a full batch keeps the order of the rows.
+
+    >>> [sorted(batch.tolist()) for batch in epoch_batches(3, "full", seed=0, epoch=0)]
+    [[0, 1, 2]]
+    >>> torch.cat(epoch_batches(10, 4, seed=0, epoch=0)).sort().values.equal(torch.arange(10))
+    True
+    """
+    if batch_size == "full":
+        return (torch.arange(rows),)
+    order = torch.randperm(rows, generator=generator(seed, "order", epoch))
+    return order.split(batch_size)[: steps_per_epoch(rows, batch_size, drop_last)]

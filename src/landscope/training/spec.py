@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from landscope.core.errors import SpecError
-from landscope.core.losses import LOSSES
-from landscope.core.schema import Fraction, Natural, NotNegative, Positive, Probability, Range
 from landscope.data import Augmentation
+from landscope.probe.loss.losses import LOSSES
+from landscope.specs.schema import Fraction, Natural, NotNegative, Positive, Probability, Range
 
 __all__ = [
     "AveragingSpec",

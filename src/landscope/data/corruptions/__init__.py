@@ -18,12 +18,10 @@ from torch import Tensor
 from landscope.core.errors import OperandError
 from landscope.core.registry import Registry
 from landscope.data.corruptions.blur import defocus_blur, gaussian_blur, glass_blur, motion_blur, zoom_blur
-from landscope.data.corruptions.digital import contrast, elastic_transform, pixelate, saturate
-from landscope.data.corruptions.draws import Draws
-from landscope.data.corruptions.jpeg import jpeg_compression
+from landscope.data.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate, saturate
+from landscope.data.corruptions.filters import Draws
 from landscope.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
-from landscope.data.corruptions.spatter import spatter
-from landscope.data.corruptions.weather import brightness, fog, frost, luma, snow
+from landscope.data.corruptions.weather import brightness, fog, frost, luma, snow, spatter
 
 __all__ = ["CORRUPTIONS", "EXTRA_CORRUPTIONS", "MAIN_CORRUPTIONS", "Corruption", "corrupt"]
 

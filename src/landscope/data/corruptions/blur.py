@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.data.corruptions.draws import Draws
-from landscope.data.corruptions.filters import convolve, gaussian, motion, zoom
+from landscope.data.corruptions.filters import Draws, convolve, gaussian, motion, zoom
 
 __all__ = ["defocus_blur", "gaussian_blur", "glass_blur", "motion_blur", "zoom_blur"]
 

@@ -9,7 +9,7 @@ import scipy.special
 import torch
 from torch import Tensor
 
-from landscope.data.corruptions.draws import Draws
+from landscope.data.corruptions.filters import Draws
 
 __all__ = ["gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise"]
 

@@ -12,8 +12,7 @@ import math
 import torch
 
 from landscope.core.seeding import generator
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
+from landscope.data.dataset import DataSet, Raw, Split, register
 
 __all__ = ["circles"]
 

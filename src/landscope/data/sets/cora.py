@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
-from landscope.data.formats.planetoid import PARTS, parse_planetoid
-from landscope.data.source import Download, Files, Version
+from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.files import Download, Files, Version
+from landscope.data.formats import PARTS, parse_planetoid
 
 __all__: list[str] = []
 

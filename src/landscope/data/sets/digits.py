@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 
 from landscope.core.errors import MissingExtraError
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
+from landscope.data.dataset import DataSet, Raw, Split, register
 
 __all__: list[str] = []
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
+from landscope.data.dataset import DataSet, Raw, Split, register
 
 __all__ = ["TEST_FUNCTIONS"]
 

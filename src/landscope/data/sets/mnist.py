@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 
 from landscope.core.errors import DamagedFileError
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
-from landscope.data.formats.idx import parse_idx
-from landscope.data.source import Download, Files, Version
+from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.files import Download, Files, Version
+from landscope.data.formats import parse_idx
 
 __all__: list[str] = []
 

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import DamagedFileError, OperandError
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
-from landscope.data.formats.tables import parse_tsv
-from landscope.data.source import Download, Files, Version
+from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.files import Download, Files, Version
+from landscope.data.formats import parse_tsv
 
 __all__ = ["PairTokenizer", "byte_tokens"]
 

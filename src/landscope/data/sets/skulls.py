@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from landscope.core.seeding import generator
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
-from landscope.data.deform import deformed
-from landscope.data.heads import HEADS, ct_skull, head_volume, mri_skull, phantom_skull
-from landscope.data.source import Files
+from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.files import Files
+from landscope.data.sets.skull_volumes import HEADS, ct_skull, deformed, head_volume, mri_skull, phantom_skull
 
 __all__ = ["box_defect", "round_defect"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
-from landscope.data.formats.mat import parse_svhn
-from landscope.data.source import Download, Files, Version
+from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.files import Download, Files, Version
+from landscope.data.matlab import parse_svhn
 
 __all__: list[str] = []
 

@@ -17,11 +17,9 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import DamagedFileError, MissingFileError
-from landscope.data.card import Split
-from landscope.data.dataset import DataSet, Raw, register
-from landscope.data.formats.npy import parse_npy
-from landscope.data.formats.tables import parse_rows
-from landscope.data.source import Download, Files, Version
+from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.files import Download, Files, Version
+from landscope.data.formats import parse_npy, parse_rows
 
 __all__: list[str] = []
 

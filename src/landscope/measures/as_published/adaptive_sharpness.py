@@ -13,7 +13,7 @@ from landscope.measures.as_published.notebook_ascent import (
     UnsignedBallSharpness,
 )
 from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
-from landscope.measures.sharpness.adaptive_sharpness import AdaptiveSharpness
+from landscope.measures.sharpness.worst_case import AdaptiveSharpness
 
 __all__: list[str] = []
 

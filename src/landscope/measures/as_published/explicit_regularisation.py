@@ -16,19 +16,18 @@ from typing import ClassVar
 
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
-from landscope.core.probe import Probe
+from landscope.curvature.layer.sites import default_layer, weight_name
 from landscope.measures.as_published.folded_features import FoldedRelativeFlatness
 from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
 from landscope.measures.as_published.state_noise import StateNoiseSharpness
 from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.fisher_rao import FisherRao
-from landscope.measures.sharpness.fisher_rao_homogeneous import FisherRaoHomogeneous
+from landscope.measures.sharpness.fisher_rao import FisherRao, FisherRaoHomogeneous
+from landscope.measures.sharpness.gradients import L2Norm
 from landscope.measures.sharpness.igs import InformationGeometricSharpness
-from landscope.measures.sharpness.l2_norm import L2Norm
-from landscope.measures.sharpness.layer_sites import default_layer, weight_name
-from landscope.measures.sharpness.random_sharpness import RandomSharpness
+from landscope.measures.sharpness.random_noise import RandomSharpness
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness
+from landscope.probe.probe import Probe
 
 __all__ = ["ClassifierNorm", "LogIGS"]
 

@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from landscope.core.estimate import Estimate, Status
-from landscope.core.probe import Probe
 from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.eigenvalues import HessianBottomEigenvalue, HessianTopEigenvalue
+from landscope.measures.sharpness.eigenvalues import HessianBottomEigenvalue, HessianSpectrum, HessianTopEigenvalue
 from landscope.measures.sharpness.matrices import extreme_ritz_value, shared_spectrum
-from landscope.measures.sharpness.spectra import HessianSpectrum
 from landscope.measures.sharpness.traces import HessianFrobenius, HessianTrace
+from landscope.probe.probe import Probe
 from landscope.spectra import Spectrum
 
 __all__ = ["MeanEigenvalue", "MeanSquaredEigenvalue", "SmallestRitzValue"]

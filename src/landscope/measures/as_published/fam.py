@@ -23,14 +23,14 @@ from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator, rademacher
 from landscope.curvature import Hessian
+from landscope.curvature.layer.sites import default_layer, weight_name
 from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.layer_sites import default_layer, weight_name
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness, RelativeFlatnessLayerwise
 from landscope.measures.tied import saying_ties
+from landscope.probe.probe import Probe
 
 __all__ = ["FAMLayerwise", "FAMNeuronwise", "crossed_trace"]
 

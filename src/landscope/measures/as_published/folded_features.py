@@ -23,15 +23,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from landscope.core.batches import Batch, map_tensors
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
-from landscope.core.ledger import FORWARD
-from landscope.core.probe import Probe
+from landscope.curvature.layer.sites import default_layer, replaced_output
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.layer_sites import default_layer, replaced_output
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness
+from landscope.probe.batches import Batch, map_tensors
+from landscope.probe.probe import Probe
+from landscope.probe.totals import FORWARD
 
 __all__ = ["FoldedRelativeFlatness", "folded", "samples_between"]
 

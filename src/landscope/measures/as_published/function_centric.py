@@ -13,16 +13,15 @@ from typing import ClassVar
 from torch import nn
 
 from landscope.core.estimate import Estimate
-from landscope.core.ledger import FORWARD
-from landscope.core.probe import Probe
 from landscope.measures.as_published.folded_features import FoldedRelativeFlatness
 from landscope.measures.as_published.preset import AS_PUBLISHED, Preset
 from landscope.measures.as_published.state_noise import StateNoiseSharpness
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.fisher_rao import FisherRao
-from landscope.measures.sharpness.fisher_rao_homogeneous import FisherRaoHomogeneous
-from landscope.measures.sharpness.random_sharpness import RandomSharpness
+from landscope.measures.sharpness.fisher_rao import FisherRao, FisherRaoHomogeneous
+from landscope.measures.sharpness.random_noise import RandomSharpness
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness
+from landscope.probe.probe import Probe
+from landscope.probe.totals import FORWARD
 
 __all__ = ["CountedFisherRao"]
 

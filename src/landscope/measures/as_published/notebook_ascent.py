@@ -23,8 +23,6 @@ from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
-from landscope.core.ledger import FORWARD
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator
 from landscope.measures.as_published.notebook_steps import (
     batch_gradient,
@@ -36,8 +34,10 @@ from landscope.measures.as_published.notebook_steps import (
     refuse_processes,
 )
 from landscope.measures.base import Measure
-from landscope.measures.minibatches import m_batches
-from landscope.measures.sharpness.perturbation import check_positive
+from landscope.probe.perturbed import check_positive
+from landscope.probe.probe import Probe
+from landscope.probe.samples import m_batches
+from landscope.probe.totals import FORWARD
 
 __all__ = ["FewRestartsSharpness", "MovedCentreSharpness", "UnsignedBallSharpness"]
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from landscope.core.batches import Batch
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError
-from landscope.core.ledger import FORWARD
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator, preserved_rng
+from landscope.probe.batches import Batch
+from landscope.probe.probe import Probe
+from landscope.probe.totals import FORWARD
 
 __all__ = [
     "batch_gradient",

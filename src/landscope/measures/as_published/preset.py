@@ -22,7 +22,7 @@ class Preset:
     `landscope.measure(model, data, measures=preset.measures)` gives what the paper's code gave, slips included;
     `preset.corrected` has the same names and what they should have measured.
 
-    >>> from landscope.measures.sharpness.l2_norm import L2Norm
+    >>> from landscope.measures.sharpness.gradients import L2Norm
     >>> norms = {"weight_norm": L2Norm(squared=True)}
     >>> preset = Preset("A. Author 2024", norms, {"weight_norm": L2Norm()}, {"weight_norm": "It was squared."}, "any data")
     >>> preset.measures["weight_norm"].squared, preset.corrected["weight_norm"].squared

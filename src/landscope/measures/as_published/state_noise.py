@@ -22,13 +22,13 @@ from torch import nn
 
 from landscope.core.errors import NonFiniteLossError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
-from landscope.core.ledger import FORWARD
-from landscope.core.probe import Probe
 from landscope.core.seeding import generator, normal
 from landscope.measures.base import Measure
-from landscope.measures.shared import loss_value
-from landscope.measures.sharpness.perturbation import check_positive
-from landscope.measures.sharpness.random_sharpness import summaries
+from landscope.measures.sharpness.random_noise import summaries
+from landscope.probe.perturbed import check_positive
+from landscope.probe.probe import Probe
+from landscope.probe.shared import loss_value
+from landscope.probe.totals import FORWARD
 
 __all__ = ["StateNoiseSharpness", "with_state_noise"]
 

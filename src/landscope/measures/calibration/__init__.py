@@ -11,13 +11,27 @@ registers the measures.
 True
 """
 
-from landscope.measures.calibration import at_probe
-from landscope.measures.calibration.accuracy import accuracy, accuracy_value, error, error_value
-from landscope.measures.calibration.ace import ace, ace_value
-from landscope.measures.calibration.brier import BrierParts, brier, brier_parts, brier_value
-from landscope.measures.calibration.calibrated import Calibrated, calibrated
-from landscope.measures.calibration.classwise_ece import classwise_ece, classwise_ece_value
-from landscope.measures.calibration.ece import ece, ece_value
+from landscope.measures.calibration import measures as at_probe
+from landscope.measures.calibration.errors import (
+    BrierParts,
+    accuracy,
+    accuracy_value,
+    ace,
+    ace_value,
+    brier,
+    brier_parts,
+    brier_value,
+    classwise_ece,
+    classwise_ece_value,
+    ece,
+    ece_value,
+    error,
+    error_value,
+    mce,
+    mce_value,
+    nll,
+    nll_value,
+)
 from landscope.measures.calibration.human import (
     human_cross_entropy,
     human_distance,
@@ -25,11 +39,9 @@ from landscope.measures.calibration.human import (
     human_entropy_error,
     human_kl,
 )
-from landscope.measures.calibration.mce import mce, mce_value
-from landscope.measures.calibration.nll import nll, nll_value
 from landscope.measures.calibration.reliability import Reliability, reliability
 from landscope.measures.calibration.scores import Probabilities, probabilities
-from landscope.measures.calibration.temperature import TemperatureFit, fit_temperature
+from landscope.measures.calibration.temperature import Calibrated, TemperatureFit, calibrated, fit_temperature
 
 __all__ = [
     "BrierParts",

@@ -23,9 +23,19 @@ from torch import Tensor
 
 from landscope.core.errors import DataError, LabelRangeError, OperandError
 from landscope.core.estimate import Estimate
-from landscope.measures.calibration.bins import binned_sums, equal_width_edges, find_bins, mean_gap
-from landscope.measures.calibration.resampling import bootstrap, mean_estimate, refuse_infinite
-from landscope.measures.calibration.scores import Array, Logits, as_tensor, predicted
+from landscope.measures.calibration.scores import (
+    Array,
+    Logits,
+    as_tensor,
+    binned_sums,
+    bootstrap,
+    equal_width_edges,
+    find_bins,
+    mean_estimate,
+    mean_gap,
+    predicted,
+    refuse_infinite,
+)
 
 __all__ = ["human_cross_entropy", "human_distance", "human_ece", "human_entropy_error", "human_kl"]
 

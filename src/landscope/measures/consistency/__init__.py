@@ -8,10 +8,6 @@
 """
 
 from landscope.measures.consistency.barrier import Barrier, loss_barrier
-from landscope.measures.consistency.cka import linear_cka
-from landscope.measures.consistency.disagreement import disagreement
-from landscope.measures.consistency.jensen_shannon import jensen_shannon
-from landscope.measures.consistency.logit_cosine import logit_cosine
-from landscope.measures.consistency.pool import Consistency
+from landscope.measures.consistency.pairs import Consistency, disagreement, jensen_shannon, linear_cka, logit_cosine
 
 __all__ = ["Barrier", "Consistency", "disagreement", "jensen_shannon", "linear_cka", "logit_cosine", "loss_barrier"]

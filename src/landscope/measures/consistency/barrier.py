@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from landscope.core.batches import Batch
-from landscope.core.checks import check_finite_loss
 from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate, Status
-from landscope.core.ledger import FORWARD
-from landscope.core.probe import Probe
-from landscope.measures.sharpness.per_sample import FORWARD_LOAD
+from landscope.probe.batches import Batch
+from landscope.probe.checks import check_finite_loss
+from landscope.probe.probe import Probe
+from landscope.probe.shared import FORWARD_LOAD
+from landscope.probe.totals import FORWARD
 
 __all__ = ["Barrier", "loss_barrier"]
 

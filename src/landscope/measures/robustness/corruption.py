@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscope.core.estimate import Estimate
-from landscope.core.evaluation import Precision
-from landscope.core.probe import Probe
-from landscope.measures.robustness.classifier import Classifier, checked_inputs, parts
+from landscope.measures.robustness.attacks import Classifier, checked_inputs, parts
+from landscope.probe.conditions import Precision
+from landscope.probe.probe import Probe
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,39 +1,23 @@
-"""Every sharpness measure, one idea per file; importing this package registers them all."""
+"""Every sharpness measure, one family per file; importing this package registers them all."""
 
 from landscope.measures.sharpness import (
-    adaptive_sharpness,
-    average_sharpness,
     eigenvalues,
     fisher_rao,
-    fisher_rao_homogeneous,
-    gradient_noise,
-    gradient_norm,
+    gradients,
     igs,
-    keskar_sharpness,
-    l2_norm,
-    pac_bayes_sigma,
-    random_sharpness,
+    random_noise,
     relative_flatness,
-    sam_sharpness,
-    spectra,
     traces,
+    worst_case,
 )
 
 __all__ = [
-    "adaptive_sharpness",
-    "average_sharpness",
     "eigenvalues",
     "fisher_rao",
-    "fisher_rao_homogeneous",
-    "gradient_noise",
-    "gradient_norm",
+    "gradients",
     "igs",
-    "keskar_sharpness",
-    "l2_norm",
-    "pac_bayes_sigma",
-    "random_sharpness",
+    "random_noise",
     "relative_flatness",
-    "sam_sharpness",
-    "spectra",
     "traces",
+    "worst_case",
 ]

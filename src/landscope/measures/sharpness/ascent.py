@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import BudgetSpentError
-from landscope.measures.sharpness.perturbation import on_sphere
+from landscope.probe.perturbed import on_sphere
 
 __all__ = ["Ascent", "Ball", "Method", "ascend", "checkpoints"]
 

@@ -1,31 +1,37 @@
-"""The Fisher–Rao norm (Liang et al. 2019) of any architecture, by one forward-mode derivative.
-
-    θᵀFθ = (1/n) Σ_i (J_iθ)ᵀ B_i (J_iθ),   J_iθ = d/dt f_{(1+t)θ}(x_i) at t = 0
-
-With the model's own labels B_i is that of the Fisher matrix (diag(p) − ppᵀ for cross-entropy; see
-`landscope.curvature.Fisher`), with the data's labels r_i r_iᵀ, r_i = ∂ℓ_i/∂z_i. What θ does to the outputs when it grows does
-not depend on how it is parametrised: the norm is unchanged by any linear reparametrisation that keeps the function.
-"""
+"""The Fisher–Rao norm: of any architecture, and its closed form for homogeneous networks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from landscope.core.batches import Batch
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate
-from landscope.core.probe import Probe
+from landscope.core.json import Plain
 from landscope.curvature import EmpiricalFisher, Fisher
+from landscope.curvature.layer.sites import layer_sites, some_samples
+from landscope.curvature.per_sample import TANGENT_LOAD, TANGENT_PASSES, output_tangents, sample_rows
 from landscope.measures.base import Measure, register
-from landscope.measures.sharpness.output_tangents import TANGENT_LOAD, TANGENT_PASSES, output_tangents
-from landscope.measures.sharpness.per_sample import mean_and_error, sums
+from landscope.probe.batches import Batch
+from landscope.probe.probe import Probe
+from landscope.probe.shared import FORWARD_LOAD, mean_and_error, sums
+from landscope.probe.totals import FORWARD
 
-__all__ = ["FisherRao", "root_of"]
+__all__ = ["FisherRao", "FisherRaoHomogeneous", "root_of"]
+
+
+# The Fisher–Rao norm (Liang et al. 2019) of any architecture, by one forward-mode derivative.
+#
+#     θᵀFθ = (1/n) Σ_i (J_iθ)ᵀ B_i (J_iθ),   J_iθ = d/dt f_{(1+t)θ}(x_i) at t = 0
+#
+# With the model's own labels B_i is that of the Fisher matrix (diag(p) − ppᵀ for cross-entropy; see
+# `landscope.curvature.Fisher`), with the data's labels r_i r_iᵀ, r_i = ∂ℓ_i/∂z_i. What θ does to the outputs when it grows does
+# not depend on how it is parametrised: the norm is unchanged by any linear reparametrisation that keeps the function.
 
 
 def root_of(mean: float, error: float | None) -> tuple[float, float | None]:
@@ -89,3 +95,144 @@ class FisherRao(Measure):
     def passes(self, probe: Probe) -> float:
         """Two forward passes."""
         return TANGENT_PASSES
+
+
+# The closed form of the Fisher–Rao norm for homogeneous networks (Liang et al. 2019), under its assumptions only.
+#
+# A network of D weight layers without biases and with activations φ(ct) = cφ(t), c > 0, has J_iθ = D z_i, so that with the
+# labels of the data
+#
+#     θᵀFθ = D² mean_i ⟨∂ℓ_i/∂z_i, z_i⟩²        (the paper writes L + 1 for D)
+#
+# Where the assumptions fail the formula is a function of the outputs times an arbitrary factor. They are tested: scaling all
+# weights by 2^(1/D), biases set to zero, must double the outputs. Biases are tolerated with a warning that says how far the
+# outputs with biases are from doubling. `fisher_rao` needs no assumptions.
+
+
+NEVER_HOMOGENEOUS = (
+    nn.GELU,
+    nn.SiLU,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.Mish,
+    nn.PReLU,
+    nn.Softplus,
+    nn.Sigmoid,
+    nn.Tanh,
+    nn.Hardtanh,
+    nn.Hardswish,
+    nn.Softmax,
+    nn.MultiheadAttention,
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RNNBase,
+)
+"""Refused by name; whatever else is not homogeneous is found by the test."""
+
+TOLERATED = 1e-3
+"""Relative departure from homogeneity that rounding in float32 may cause."""
+
+
+@register("fisher_rao_homogeneous")
+@dataclass(frozen=True, kw_only=True)
+class FisherRaoHomogeneous(Measure):
+    """D² mean_i ⟨∂ℓ_i/∂z_i, z_i⟩², or its root; one forward pass.
+
+    Args:
+        layers: D; default: the number of weight layers that a forward pass runs. Given, no test refuses.
+        root: the square root instead.
+
+    >>> net = nn.Sequential(nn.Linear(2, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
+    >>> FisherRaoHomogeneous()(Probe(net, (torch.randn(20, 2), torch.arange(20) % 3))).details["layers"]
+    2
+    """
+
+    invariant_to: ClassVar[frozenset[str]] = frozenset(
+        {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
+    )
+    layers: int | None = None
+    root: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layers is not None and self.layers < 1:
+            raise ValueError(f"layers must be at least 1, got {self.layers}")
+
+    def _measure(self, probe: Probe) -> Estimate:
+        counted = counted_layers(probe)
+        depth = sum(counted.values()) if self.layers is None else self.layers
+        details: dict[str, Plain] = {"layers": depth, "counted": [*counted] if self.layers is None else "given"}
+        warning = self._assumptions(probe, depth)
+        if warning:
+            details["assumption"] = warning
+
+        def piece(batch: Batch) -> tuple[Tensor, ...]:
+            with torch.no_grad():
+                z = sample_rows(probe.outputs(probe.params, batch), batch, "the homogeneous Fisher–Rao norm")
+            z = z.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(probe.loss_of(z, batch), z)
+            along = (slope.double() * z.detach().double()).flatten(1) if z.dim() > 1 else (slope * z.detach())[:, None]
+            return sums((depth * along.sum(1, dtype=torch.float64)).square())
+
+        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD)
+        mean, error = mean_and_error(total, squares, probe.n_samples)
+        value, data_stderr = root_of(mean, error) if self.root else (mean, error)
+        return Estimate(value, data_stderr=data_stderr, reason=warning, details={**details, "squared": mean})
+
+    def _assumptions(self, probe: Probe, depth: int) -> str:
+        """What is not as the formula assumes: refused where it fails grossly, unless the number of layers was given."""
+        suspects = sorted({type(m).__name__ for m in probe.modules.values() if isinstance(m, NEVER_HOMOGENEOUS)})
+        if depth < 1:
+            raise NotApplicableError(
+                "no linear or convolutional layer with a measured weight runs: there is nothing to count"
+            )
+        biases = {
+            name: torch.zeros_like(p) for name, p in probe.modules[""].named_parameters() if name.endswith("bias")
+        }
+        bare = departure(probe, depth, biases)
+        if suspects or bare > TOLERATED:
+            found = ", ".join(suspects) or "shortcuts, another number of layers, or operations that are not homogeneous"
+            text = (
+                f"the network is not homogeneous of degree {depth} in its weights ({found}): weights times 2^(1/{depth}) "
+                f"should double its outputs, which are off by {bare:.2g} (relative)"
+            )
+            if self.layers is None:
+                raise NotApplicableError(
+                    f"{text}. The closed form would be an arbitrary number; use fisher_rao, or pass layers= to get the "
+                    f"formula's value all the same."
+                )
+            return f"{text}; the value is the formula's, not the norm's"
+        with_biases = departure(probe, depth, {})
+        if with_biases > TOLERATED:
+            return (
+                f"the network has biases, the formula assumes none: outputs are off by {with_biases:.2g} (relative) from "
+                f"doubling with the weights; fisher_rao is exact"
+            )
+        return ""
+
+    def passes(self, probe: Probe) -> float:
+        """One forward pass."""
+        return FORWARD
+
+
+def counted_layers(probe: Probe) -> dict[str, int]:
+    """How often a forward pass runs each linear and convolutional layer whose weight is measured."""
+    measured = {id(p) for name, p in probe.modules[""].named_parameters() if name in probe.params}
+    return {
+        site.name: site.calls
+        for site in layer_sites(probe).values()
+        if site.calls and id(probe.modules[site.name]._parameters.get("weight")) in measured
+    }
+
+
+def departure(probe: Probe, depth: int, fixed: Mapping[str, Tensor]) -> float:
+    """‖f(2^(1/D) θ) − 2 f(θ)‖ / ‖2 f(θ)‖ on a few samples, with the parameters in `fixed` held at those values."""
+    batch = some_samples(probe, 32)
+    grown = {name: p * 2 ** (1 / depth) for name, p in probe.params.items()}
+    with probe.measuring(), torch.no_grad():
+        before, after = (probe.outputs({**params, **fixed}, batch) for params in (probe.params, grown))
+    if not (isinstance(before, Tensor) and isinstance(after, Tensor)):
+        raise NotApplicableError("the homogeneous Fisher–Rao norm needs a model that returns one tensor")
+    twice = 2 * before.double()
+    return float((after.double() - twice).norm() / twice.norm().clamp(min=torch.finfo(torch.float64).tiny))

@@ -29,12 +29,13 @@ from torch import Tensor
 
 from landscope.core.distributed import sum_over_processes
 from landscope.core.errors import BudgetSpentError, OperandError
-from landscope.core.estimate import Estimate, Plain, Status
-from landscope.core.probe import Probe
+from landscope.core.estimate import Estimate, Status
+from landscope.core.json import Plain
 from landscope.curvature.gram import GramMatrix, gram, gram_alike
 from landscope.measures.base import Measure, register
-from landscope.measures.minibatches import gather_values, m_batches
-from landscope.measures.sharpness.small_fisher import gram_passes, outputs_per_sample
+from landscope.measures.sharpness.matrices import gram_passes, outputs_per_sample
+from landscope.probe.probe import Probe
+from landscope.probe.samples import gather_values, m_batches
 
 __all__ = ["InformationGeometricSharpness", "igs_curve", "saturated_igs"]
 

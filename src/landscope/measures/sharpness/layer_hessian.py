@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from landscope.core.estimate import Estimate
-from landscope.core.probe import Probe
 from landscope.curvature import Hessian
+from landscope.probe.probe import Probe
 from landscope.spectra import trace
 
 __all__ = ["LayerHessian", "layer_hessian_trace"]

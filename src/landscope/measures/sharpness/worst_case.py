@@ -1,267 +1,284 @@
-"""The largest rise of the loss in a scaled ball around θ, on all data or batch by batch.
-
-    max_{‖δ ⊘ c‖_p ≤ ρ} L_S(θ + δ) − L_S(θ),   S all samples, or each batch of m samples in turn
-
-by ascent from several starts: the first at θ itself, the others random in the ball. What is found is a lower bound of the
-maximum, and never below zero, since δ = 0 is allowed. Starts and batches climb together as one program where that is
-faster (see `landscope.measures.sharpness.perturbation`), one by one otherwise.
-"""
+"""Worst-case sharpness: adaptive, Keskar's and SAM's, each a maximum of the loss in a ball."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from landscope.core.batches import Batch
-from landscope.core.distributed import processes
-from landscope.core.errors import BudgetSpentError
-from landscope.core.estimate import Estimate, Status
-from landscope.core.probe import Probe
-from landscope.core.seeding import generator, normal
-from landscope.measures.minibatches import gather_values, m_batches
-from landscope.measures.sharpness.ascent import Ascent, Ball, Method, ascend
-from landscope.measures.sharpness.perturbation import losses_at, together, width
-from landscope.measures.sharpness.row_losses import RowLosses, losses_on_all_data, losses_on_batches
+from landscope.core.errors import NotApplicableError
+from landscope.core.estimate import Estimate
+from landscope.measures.base import Measure, register
+from landscope.measures.sharpness.ascent import Ball, Method
+from landscope.measures.sharpness.search import Search, affordable, ascent_estimate, check_effort, worst_case
+from landscope.probe.perturbed import Include, Shifts, check_positive, included
+from landscope.probe.probe import Probe
+from landscope.probe.totals import FORWARD
 
-__all__ = ["Search", "WorstCase", "affordable", "ascent_estimate", "check_effort", "worst_case"]
+__all__ = [
+    "RESCALINGS",
+    "AdaptiveSharpness",
+    "KeskarSharpness",
+    "PerturbationMeasure",
+    "SAMSharpness",
+    "adaptive_scale",
+    "require_finite",
+]
 
-VECTORS_HELD = 12
-"""Vectors (P,) that one ascent keeps: points, slopes, the best of both, perturbed parameters, work space."""
+
+# What the perturbation measures have in common: the choice of parameters, the scaling, and what to refuse.
 
 
-@dataclass(frozen=True)
-class Search:
-    """How the maximum is looked for."""
+RESCALINGS = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_scaling"})
+"""What perturbations in proportion to |θ| do not see."""
 
-    steps: int
-    restarts: int
-    method: Method
+
+@dataclass(frozen=True, kw_only=True)
+class PerturbationMeasure(Measure):
+    """A measure that perturbs the parameters named by `include` (see `perturbation.included`)."""
+
+    include: Include = "all"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.include, str):
+            object.__setattr__(self, "include", tuple(self.include))
+        elif self.include not in ("all", "weights"):
+            object.__setattr__(self, "include", (self.include,))
+
+    def _is_invariant_to(self, names: frozenset[str]) -> None:
+        """State what these settings are invariant to, where that differs from the defaults."""
+        object.__setattr__(self, "invariant_to", names)
+
+
+def adaptive_scale(probe: Probe, eta: float) -> Tensor:
+    """The scaling c = |θ| + η (P,): parameters that are exactly zero stay so where η = 0.
+
+    >>> net = torch.nn.Linear(2, 1, bias=False)
+    >>> with torch.no_grad(): _ = net.weight.copy_(torch.tensor([[0.0, -2.0]]))
+    >>> adaptive_scale(Probe(net, (torch.ones(2, 2), torch.zeros(2, 1)), "mse"), 0.0)
+    tensor([0., 2.])
+    """
+    return probe.vector().abs() + eta
+
+
+def require_finite(shifts: Shifts, what: str) -> Shifts:
+    """Refuse a loss that overflows at some perturbed point: it has neither a mean nor a maximum."""
+    lost = int((~torch.isfinite(shifts.mean)).sum())
+    if lost:
+        raise NotApplicableError(
+            f"the loss is infinite or undefined at {lost} of {len(shifts.mean)} perturbed points: {what} is too large here"
+        )
+    return shifts
+
+
+# Worst-case adaptive m-sharpness (Kwon et al. 2021; Andriushchenko et al. 2023; paper 5).
+#
+#     E_S max_{‖δ ⊘ c‖_p ≤ ρ} L_S(θ + δ) − L_S(θ),   c = |θ| + η,  p ∈ {2, ∞},  S a batch of m samples
+#
+# Every parameter moves in proportion to its size, so that rescalings of ReLU networks change nothing (η = 0); one that is
+# exactly zero does not move then. For small ρ the value over ρ tends to the mean over batches of Σ|θ_i g_i| (p = ∞) or
+# ‖θ ⊙ g‖₂ (p = 2). Paper 5: p = ∞, m = 64, `method="pga"`, `steps=5`, `step_size` the training learning rate, `batches=50`.
+
+
+@register("adaptive_sharpness")
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveSharpness(PerturbationMeasure):
+    """The mean over batches of `batch_size` samples of the largest loss found within ‖δ ⊘ (|θ| + η)‖_p ≤ ρ.
+
+    A lower bound of the mean of the maxima, and its status says so: restarts find more, and how much is left is not known.
+    `data_stderr` is the spread over batches.
+
+    Args:
+        p: 2 or `"inf"` (`math.inf` is taken too).
+        batch_size: m, or `None`: one maximum for all data.
+        batches: how many batches (default: all that can be cut; see `landscope.probe.samples`).
+        method: `"apgd"` (Auto-PGD) or `"pga"` (constant projected steps).
+        step_size: with `"pga"`, plain gradient steps δ + step_size ∇L instead of normalised ones.
+        restarts: ascents per batch, the first from θ, the others from random points; invariance to permutations needs 1.
+
+    >>> import torch
+    >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse", dtype=torch.float64)
+    >>> w = float(probe.vector())                                        # L = w²: the worst case is w(1 ± ρ)
+    >>> abs(AdaptiveSharpness(rho=0.1)(probe).value - (1.1**2 - 1) * w**2) < 1e-12
+    True
+    """
+
+    invariant_to: ClassVar[frozenset[str]] = RESCALINGS | {"permutation"}
+
+    rho: float = 1e-3
+    p: Literal[2, "inf"] | float = "inf"
+    batch_size: int | None = 64
+    steps: int = 20
+    restarts: int = 1
+    eta: float = 0.0
+    method: Method = "apgd"
     step_size: float | None = None
-    """Plain gradient steps δ + step_size ∇L instead of normalised ones."""
-    seed: int = 0
+    batches: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(rho=self.rho)
+        if self.p not in (2, "inf", math.inf):
+            raise ValueError(f"p must be 2 or 'inf', got {self.p!r}")
+        object.__setattr__(self, "p", 2 if self.p == 2 else "inf")
+        if not (math.isfinite(self.eta) and self.eta >= 0):
+            raise ValueError(f"eta must not be negative, got {self.eta}")
+        if self.method not in ("pga", "apgd"):
+            raise ValueError(f"method must be 'pga' or 'apgd', got {self.method!r}")
+        if self.step_size is not None:
+            check_positive(step_size=self.step_size)
+            if self.method != "pga":
+                raise ValueError("step_size is for method='pga'; Auto-PGD chooses its own steps")
+        check_effort(self.steps, self.restarts, self.batch_size, self.batches)
+        rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
+        self._is_invariant_to(rescalings if self.restarts > 1 else rescalings | {"permutation"})
+
+    def _share(self, probe: Probe) -> float:
+        """The part of the data that one round over the batches uses."""
+        if self.batch_size is None or self.batches is None:
+            return 1.0
+        return min(1.0, self.batches * self.batch_size / probe.n_samples)
+
+    def passes(self, probe: Probe) -> float:
+        """One gradient per step and restart over the samples of the batches used."""
+        return self._share(probe) * self.restarts * (self.steps + FORWARD)
+
+    def within(self, passes: float, probe: Probe) -> AdaptiveSharpness:
+        """Fewer batches; on all data fewer restarts, then fewer steps."""
+        if self.batch_size is not None:
+            each = self.restarts * (self.steps + FORWARD) * self.batch_size / probe.n_samples
+            most = max(1, int(passes / each))
+            return replace(self, batches=most if self.batches is None else min(self.batches, most))
+        steps, restarts = affordable(passes, self.steps, self.restarts)
+        return replace(self, steps=steps, restarts=restarts)
+
+    def _measure(self, probe: Probe) -> Estimate:
+        moved = included(probe, self.include)
+        search = Search(self.steps, self.restarts, self.method, self.step_size, self.seed)
+        ball = Ball(self.rho, 2 if self.p == 2 else math.inf)
+        scale = adaptive_scale(moved, self.eta)
+        found = worst_case(moved, scale, ball, search, self.batch_size, self.batches)
+        nothing_moves = not bool(scale.any())
+        estimate = ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=nothing_moves)
+        fixed = int((scale == 0).sum())
+        return replace(estimate, details={**estimate.details, "parameters_at_zero": fixed})
 
 
-@dataclass(frozen=True)
-class WorstCase:
-    """The rise of the loss on each batch (or on all data), and what found it."""
-
-    gains: list[float]
-    losses: list[float]
-    """The unperturbed losses."""
-    failed: float
-    """The fraction of ascents that never saw a loss above the unperturbed one."""
-    restart: list[int]
-    step: list[int]
-    data_stderr: float | None
-    complete: bool
-    stationary: bool
-    """Some ascent began where the gradient is zero, with a random step."""
-
-    @property
-    def mean(self) -> float:
-        """The mean rise over batches."""
-        return sum(self.gains) / len(self.gains)
+# Keskar sharpness (Keskar et al. 2017; paper 3): the largest rise of the loss in a box, relative to 1 + L, in per cent.
+#
+#     φ = 100 · ( max_{|δ_i| ≤ ε (|θ_i| + 1)} L(θ + δ) − L(θ) ) / (1 + L(θ))
+#
+# The box is an ℓ∞ ball in units of |θ_i| + 1, on all data. The authors maximise by 10 iterations of L-BFGS-B; here it is
+# Auto-PGD with sign steps, whose first step goes to the corner of the box that the gradient points to. `steps`
+# gradients per restart.
 
 
-@dataclass
-class _Climbs:
-    """The ascents on one batch, as they come in."""
+@register("keskar_sharpness")
+@dataclass(frozen=True, kw_only=True)
+class KeskarSharpness(PerturbationMeasure):
+    """100 · (largest loss found in the box − L) / (1 + L).
 
-    base: float = 0.0
-    best: float = 0.0
-    restart: int = 0
-    step: int = 0
-    failed: int = 0
-    done: int = 0
-    complete: bool = True
-    stationary: bool = False
-    point: Tensor | None = None
+    A lower bound of φ, and its status says so: restarts find more, and how much is left is not known.
 
-    def add(self, restart: int, ascent: Ascent, row: int) -> None:
-        if restart == 0:
-            self.base = self.best = float(ascent.first[row])
-        value = float(ascent.value[row])
-        self.failed += value <= self.base
-        self.done += 1
-        self.complete = self.complete and ascent.complete
-        self.stationary = self.stationary or bool(ascent.stationary[row])
-        if value > self.best:
-            self.best, self.restart, self.step = value, restart, int(ascent.step[row])
-            self.point = ascent.point[row]
-
-
-def worst_case(
-    probe: Probe, scale: Tensor, ball: Ball, search: Search, batch_size: int | None = None, batches: int | None = None
-) -> WorstCase:
-    """The worst case over ‖δ ⊘ scale‖_p ≤ ρ on all data, or the one of each batch of `batch_size` samples.
-
-    On all data, the rise at the point found is evaluated once more, sample by sample: its standard error over the data is
-    that of the maximum to first order, since moving the maximiser changes the maximum only to second order.
+    >>> import torch
+    >>> net = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.ones_(net.weight)
+    >>> probe = Probe(net, (torch.ones(4, 1), torch.zeros(4, 1)), "mse", dtype=torch.float64)   # L = w², w = 1
+    >>> round(KeskarSharpness(epsilon=0.1)(probe).value, 9)                           # 100 (1.2² − 1) / 2
+    22.0
     """
-    if batch_size is None:
-        return _on_all_data(probe, scale, ball, search)
-    return _on_batches(probe, scale, ball, search, batch_size, batches)
+
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
+
+    epsilon: float = 1e-3
+    steps: int = 10
+    restarts: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(epsilon=self.epsilon)
+        check_effort(self.steps, self.restarts)
+        if self.restarts > 1:
+            self._is_invariant_to(frozenset())
+
+    def passes(self, probe: Probe) -> float:
+        """One gradient per step and restart, and three forward passes."""
+        return self.restarts * (self.steps + FORWARD) + 2 * FORWARD
+
+    def within(self, passes: float, probe: Probe) -> KeskarSharpness:
+        """Fewer restarts, then fewer steps."""
+        steps, restarts = affordable(passes, self.steps, self.restarts)
+        return replace(self, steps=steps, restarts=restarts)
+
+    def _measure(self, probe: Probe) -> Estimate:
+        moved = included(probe, self.include)
+        search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
+        found = worst_case(moved, adaptive_scale(moved, 1.0), Ball(self.epsilon, math.inf), search)
+        (loss,) = found.losses
+        factor = 100 / (1 + loss)
+        estimate = ascent_estimate(found, found.mean, self.epsilon, search, moved.n_params)
+        error = found.data_stderr
+        return replace(
+            estimate,
+            value=factor * found.mean,
+            data_stderr=None if error is None else factor * error,
+            details={**estimate.details, "loss": loss},
+        )
 
 
-def _on_all_data(probe: Probe, scale: Tensor, ball: Ball, search: Search) -> WorstCase:
-    climbs = _Climbs()
-    at_once = search.restarts > 1 and together(probe, probe.n_samples / processes())
-    group = width(probe, search.restarts, VECTORS_HELD) if at_once else 1
-    losses = losses_on_all_data(probe, at_once)
-    for start in range(0, search.restarts, group):
-        rows = [(0, restart) for restart in range(start, min(start + group, search.restarts))]
-        try:
-            ascent = _climb(probe, losses, scale, ball, search, rows)
-        except BudgetSpentError:
-            if not climbs.done:
-                raise
-            climbs.complete = False
-            break
-        for i, (_, restart) in enumerate(rows):
-            climbs.add(restart, ascent, i)
-        if not climbs.complete:
-            break
-    gain, error = max(climbs.best - climbs.base, 0.0), None
-    if climbs.point is not None and climbs.complete:
-        delta = scale * climbs.point
-        try:
-            shifts = losses_at(probe, lambda _: delta, 1)
-        except BudgetSpentError:
-            pass
-        else:
-            gain, error = max(float(shifts.mean[0]), 0.0), shifts.data_stderr(torch.ones(1))
-    failed = climbs.failed / max(climbs.done, 1)
-    return WorstCase(
-        [gain], [climbs.base], failed, [climbs.restart], [climbs.step], error, climbs.complete, climbs.stationary
-    )
+# SAM sharpness (Foret et al. 2021; papers 1 and 2): the largest rise of the loss within a Euclidean distance ρ.
+#
+#     max_{‖ε‖₂ ≤ ρ} L(θ + ε) − L(θ)
+#
+# One step is SAM's own: the loss at ρ ∇L/‖∇L‖, exact to first order (the value over ρ tends to ‖∇L‖). More steps are
+# Auto-PGD with normalised gradients, whose first step is SAM's: they can only find more. At a stationary point the
+# gradient says nothing; the first step is random there, and further ones find ½ρ²λ₁ as power iteration would.
 
 
-def _on_batches(
-    probe: Probe, scale: Tensor, ball: Ball, search: Search, batch_size: int, batches: int | None
-) -> WorstCase:
-    rank, world = (dist.get_rank(), processes()) if processes() > 1 else (0, 1)
-    at_once = together(probe, batch_size)
-    every = (
-        (index * world + rank, batch, restart)
-        for index, batch in enumerate(m_batches(probe, batch_size, batches, search.seed))
-        for restart in range(search.restarts)
-    )
-    climbs: dict[int, _Climbs] = {}
-    complete = True
-    for group in _groups(every, probe, batch_size if at_once else None):
-        rows = [(index, restart) for index, _, restart in group]
-        losses = losses_on_batches(probe, [batch for _, batch, _ in group], at_once)
-        try:
-            ascent = _climb(probe, losses, scale, ball, search, rows)
-        except BudgetSpentError:
-            if not climbs:
-                raise
-            complete = False
-            break
-        for i, (index, restart) in enumerate(rows):
-            climbs.setdefault(index, _Climbs()).add(restart, ascent, i)
-        complete = complete and ascent.complete
-        if not complete:
-            break
-    whole = [c for c in climbs.values() if c.complete and c.done == search.restarts]
-    kept = whole or list(climbs.values())
-    found = [(max(c.best - c.base, 0.0), c.base, c.restart, c.step, c.failed / c.done, c.stationary) for c in kept]
-    gains, bases, restarts, steps, fails, still = (gather_values([float(row[i]) for row in found]) for i in range(6))
-    spread = torch.tensor(gains, dtype=torch.float64)
-    error = float(spread.std() / len(gains) ** 0.5) if len(gains) > 1 else None
-    failed = sum(fails) / len(fails)
-    return WorstCase(
-        gains, bases, failed, [int(r) for r in restarts], [int(s) for s in steps], error, complete, any(still)
-    )
+@register("sam_sharpness")
+@dataclass(frozen=True, kw_only=True)
+class SAMSharpness(PerturbationMeasure):
+    """The best of `restarts` ascents of `steps` steps, on all data or as a mean over batches of `batch_size` samples.
 
+    With one step from θ the value is SAM's own, which the step defines: status `exact` (except where the gradient is zero, and
+    the step random). With more, it is what the search found: a `lower bound` of the maximum. With several restarts the random
+    starts see permutations of neurons.
 
-def _groups(
-    rows: Iterator[tuple[int, Batch, int]], probe: Probe, samples: int | None
-) -> Iterator[list[tuple[int, Batch, int]]]:
-    """As many ascents as fit into memory together; one by one where `samples` is `None`."""
-    at_once = 1 if samples is None else width(probe, 4096, VECTORS_HELD, samples)
-    while group := list(islice(rows, at_once)):
-        yield group
-
-
-def _climb(
-    probe: Probe, losses: RowLosses, scale: Tensor, ball: Ball, search: Search, rows: Sequence[tuple[int, int]]
-) -> Ascent:
-    """One ascent for each (batch, restart): the first of a batch starts at θ, the others at random."""
-    moves = scale != 0
-
-    def normals(*stream: str | int) -> Tensor:
-        drawn = normal((probe.n_params,), generator(search.seed, *stream), torch.float32, probe.device)
-        return drawn.to(probe.dtype) * moves
-
-    def evaluate(points: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
-        values, gradients = losses(points * scale, slopes)
-        return values, gradients * scale if slopes else gradients
-
-    starts = [normals("start", *row) if row[1] else torch.zeros_like(scale) for row in rows]
-    kicks = torch.stack([normals("kick", *row) for row in rows])
-    plain = None
-    if search.step_size is not None:
-        plain = torch.where(moves, search.step_size / torch.where(moves, scale, 1.0).square(), 0.0)
-    return ascend(evaluate, ball.random(torch.stack(starts)), kicks, ball, search.steps, search.method, plain)
-
-
-def check_effort(steps: int, restarts: int, batch_size: int | None = None, batches: int | None = None) -> None:
-    """Refuse counts below one."""
-    for name, count in {"steps": steps, "restarts": restarts, "batch_size": batch_size, "batches": batches}.items():
-        if count is not None and count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")
-
-
-def affordable(passes: float, steps: int, restarts: int) -> tuple[int, int]:
-    """(steps, restarts) that about so many passes allow: fewer restarts first, then fewer steps.
-
-    >>> affordable(30, steps=20, restarts=4), affordable(8, steps=20, restarts=4)
-    ((20, 1), (7, 1))
+    >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse", dtype=torch.float64)
+    >>> w = float(probe.vector().abs())                                # L = w²
+    >>> abs(SAMSharpness(rho=0.1)(probe).value - (0.2 * w + 0.01)) < 1e-12
+    True
     """
-    fewer = max(1, min(restarts, int(passes / (steps + 1))))
-    return max(1, min(steps, int(passes / fewer) - 1)), fewer
 
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift", "permutation"})
 
-def ascent_estimate(
-    found: WorstCase, value: float, rho: float, search: Search, parameters: int, defined: bool = False
-) -> Estimate:
-    """The estimate of a worst case, with what found it: a lower bound, unless the search is what defines the value."""
-    exact = defined and found.complete
-    status, reason = Status.LOWER_BOUND, f"what {_ascents(search)} found; more restarts can only find more"
-    if not found.complete:
-        status, reason = Status.BUDGET_SPENT, "the budget ended before all ascents were done; the maximum may be larger"
-    elif exact:
-        status, reason = Status.EXACT, ""
-    if found.complete and not any(found.gains):
-        reason = "no ascent found a loss above the unperturbed one"
-    return Estimate(
-        value,
-        stderr=0.0 if exact else None,
-        data_stderr=found.data_stderr,
-        status=status,
-        reason=reason,
-        details={
-            "raw": value,
-            "per_rho": value / rho,
-            "per_batch": list(found.gains),
-            "loss": sum(found.losses) / len(found.losses),
-            "method": search.method,
-            "steps": search.steps,
-            "restarts": search.restarts,
-            "failed_ascents": found.failed,
-            "found_by_restart": list(found.restart),
-            "found_at_step": list(found.step),
-            "parameters": parameters,
-        },
-    )
+    rho: float = 0.05
+    steps: int = 1
+    restarts: int = 1
+    batch_size: int | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(rho=self.rho)
+        check_effort(self.steps, self.restarts, self.batch_size)
+        if self.restarts > 1:
+            self._is_invariant_to(frozenset({"logit_shift"}))
 
-def _ascents(search: Search) -> str:
-    steps = "1 step" if search.steps == 1 else f"{search.steps} steps"
-    return f"1 ascent of {steps}" if search.restarts == 1 else f"{search.restarts} ascents of {steps}"
+    def passes(self, probe: Probe) -> float:
+        """One gradient per step and restart, and a few forward passes."""
+        return self.restarts * (self.steps + FORWARD) + (0 if self.batch_size else 2 * FORWARD)
+
+    def within(self, passes: float, probe: Probe) -> SAMSharpness:
+        """Fewer restarts, then fewer steps."""
+        steps, restarts = affordable(passes, self.steps, self.restarts)
+        return replace(self, steps=steps, restarts=restarts)
+
+    def _measure(self, probe: Probe) -> Estimate:
+        moved = included(probe, self.include)
+        search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
+        found = worst_case(moved, torch.ones_like(moved.vector()), Ball(self.rho, 2), search, self.batch_size)
+        one_step = self.steps == self.restarts == 1 and not found.stationary
+        return ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from landscope.core.importing import import_function
-from landscope.models.extras import require
-from landscope.studies.executors.base import Job, OnEvent, Summary, ignore
-from landscope.studies.executors.course import Course
+from landscope.models.catalogue import require
+from landscope.specs.names import import_function
+from landscope.studies.executors.base import Course, Job, OnEvent, Summary, ignore
 from landscope.studies.executors.remote import do_run, follow
-from landscope.studies.performing import Ending, Result
 from landscope.studies.store import Store
+from landscope.studies.work.attempt import Ending, Result
 
 __all__ = ["RayExecutor"]
 

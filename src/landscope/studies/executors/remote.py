@@ -10,11 +10,9 @@ from typing import Protocol
 import torch
 
 from landscope.core.errors import StoreGoneError
-from landscope.studies.executors.base import Job
-from landscope.studies.executors.course import Course
-from landscope.studies.executors.signals import StopSignals
-from landscope.studies.performing import Result, perform
-from landscope.studies.run_folder import RunFolder
+from landscope.studies.executors.base import Course, Job, StopSignals
+from landscope.studies.store.run_folder import RunFolder
+from landscope.studies.work.attempt import Result, perform
 
 __all__ = ["Cluster", "do_run", "follow"]
 

@@ -20,14 +20,13 @@ from types import ModuleType
 from typing import Any, Literal
 
 from landscope.core.errors import StudyError
-from landscope.core.importing import import_function
 from landscope.core.safe_start import SAFE
-from landscope.models.extras import require
-from landscope.studies.executors.base import Job, OnEvent, Resources, Summary, ignore
-from landscope.studies.executors.course import Course
+from landscope.models.catalogue import require
+from landscope.specs.names import import_function
+from landscope.studies.executors.base import Course, Job, OnEvent, Resources, Summary, ignore
 from landscope.studies.executors.remote import do_run, follow
-from landscope.studies.performing import Result
 from landscope.studies.store import Store
+from landscope.studies.work.attempt import Result
 
 __all__ = ["SlurmExecutor"]
 

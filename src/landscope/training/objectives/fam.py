@@ -25,12 +25,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from landscope.core.convolutions import plain_derivatives
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError, OperandError
 from landscope.core.seeding import generator, rademacher
-from landscope.training.objectives.behind import behind, rows_mix
-from landscope.training.objectives.checks import check_call, check_loss
+from landscope.core.torch_fixes.convolutions import plain_derivatives
+from landscope.training.objectives.behind import Behind, behind, pulled_back, rows_mix
 from landscope.training.objectives.flatness import (
     directions,
     exact_flatness,
@@ -39,11 +38,117 @@ from landscope.training.objectives.flatness import (
     sampled_flatness,
     sign_shapes,
 )
-from landscope.training.objectives.graph import between, normalises_batches
-from landscope.training.objectives.recording import Call, Recorder, find_layer, unwrapped
-from landscope.training.objectives.through_outputs import flatness_through_outputs, has_straight_outputs
+from landscope.training.objectives.recording import (
+    Call,
+    Recorder,
+    between,
+    find_layer,
+    is_straight,
+    normalises_batches,
+    unwrapped,
+)
 
-__all__ = ["FAM"]
+__all__ = ["FAM", "check_call", "check_loss", "flatness_through_outputs", "has_straight_outputs"]
+
+
+# Whether the formulas of `flatness` hold for a layer as a network uses it, found out on the first batch.
+#
+# They look at the layer's input and output only: the output must be W φ + b, and the loss must see the weight through it alone.
+
+
+APART = 0.02
+"""Relative difference of two ways to compute the same; TF32 and half precision stay below."""
+
+
+def check_loss(loss: Tensor) -> None:
+    """A loss is one number with a graph."""
+    if loss.numel() != 1:
+        raise OperandError(
+            f"FAM expects the loss as one number, a mean over the batch; this one has shape {tuple(loss.shape)}. Leave out "
+            f"`reduction='none'`, or take the mean first."
+        )
+    if not loss.requires_grad or not torch.is_grad_enabled():
+        raise OperandError(
+            "FAM expects a loss with its graph; this one has none. Was the forward pass, or this call, inside `torch.no_grad()`? "
+            "Evaluate with the plain loss."
+        )
+
+
+def check_call(call: Call, at: Behind, loss: Tensor, name: str) -> None:
+    """Refuse a layer that does something else than its type says, and a weight that is also used elsewhere."""
+    batched = 2 if isinstance(call.layer, torch.nn.Linear) else call.weight.dim()
+    if call.inputs.dim() < batched:
+        raise NotApplicableError(f"FAM expects a batch; {name!r} was called with {tuple(call.inputs.shape)}")
+    phi, slope = (t.detach().to(at.dtype) for t in (call.inputs, at.slope))
+    weight = call.weight.detach().to(at.dtype).flatten(1).requires_grad_()
+    plain, bias = call.apply(weight, phi), call.layer.bias
+    if bias is not None:
+        plain = plain + bias.detach().view(-1, *[1] * (0 if batched == 2 else batched - 2))
+    if _differ(call.outputs.detach().to(at.dtype), plain.detach()):
+        raise NotApplicableError(
+            f"{name!r} gives something else than its weight times its input plus its bias: another hook, a subclass or a random "
+            f"parametrisation (spectral norm) changes it. Choose another layer."
+        )
+    if call.outputs.dtype != at.dtype or not (call.weight.is_leaf and call.weight.requires_grad):
+        return  # half precision has too few digits to tell; a computed weight is a new tensor each time
+    (through,) = torch.autograd.grad(plain, weight, slope)
+    (whole,) = torch.autograd.grad(loss, call.weight, retain_graph=True)
+    if _differ(whole.flatten(1), through):
+        raise NotApplicableError(
+            f"the loss depends on the weight of {name!r} in another way than through the layer's output: a weight that is used "
+            f"twice, or a penalty on it. Choose another layer, or add the penalty afterwards: `fam(loss) + penalty`."
+        )
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().max() > APART * torch.maximum(a.abs().max(), b.abs().max()))
+
+
+# Relative flatness through the outputs of a network that is piecewise linear behind the layer.
+#
+# There the outputs z carry all curvature, ∂²L/∂a_i² = J_iᵀ Λ_i J_i with Λ_i = ∂²L/∂z_i² and J_i = ∂z_i/∂a_i, so that
+#
+#     κ = Σ_i Σ_{c,c'} Λ_i^{cc'} Σ_{s,t} G_i^{st} ⟨J_ics, W Wᵀ J_ic't⟩,        G_i^{st} = ⟨u_is, u_it⟩
+#
+# takes C pulled-back outputs, however wide the layer and however many its positions: 10 instead of 64 products for a layer of
+# 64 units under ten classes. Exact, and so is its gradient.
+
+
+def has_straight_outputs(loss: Tensor, call: Call, fewer_than: int) -> bool:
+    """Whether the model's output is known and small, piecewise linear in the layer's, and all that the loss sees of that."""
+    a, z = call.outputs, call.results
+    return (
+        z is not None
+        and z.requires_grad
+        and z.grad_fn is call.made_by  # else the loss has worked on it in place
+        and z.dim() > 1
+        and z.shape[0] == a.shape[0]
+        and z[0].numel() < fewer_than
+        and z.dtype == a.dtype == torch.promote_types(a.dtype, torch.float32)
+        and bool(between(z, a))
+        and not between(loss, a, without=z)
+        and is_straight(z, a)
+    )
+
+
+def flatness_through_outputs(loss: Tensor, call: Call, factor: Tensor, differentiable: bool) -> Tensor:
+    """κ, where `has_straight_outputs` and rows do not mix."""
+    a, z = call.outputs, call.results
+    assert z is not None
+    n, classes, places, d = len(z), z[0].numel(), call.positions, len(factor)
+    units = torch.eye(classes, dtype=z.dtype, device=z.device)
+    seeds = units.view(classes, 1, *z.shape[1:]).expand(classes, *z.shape)
+    curvature = behind(loss, z, differentiable).products(seeds).reshape(classes, n, classes).transpose(0, 1)
+    pulled = pulled_back(z, a, seeds, differentiable)
+    jacobian = (
+        pulled.reshape(classes, n, places, d)
+        if isinstance(call.layer, nn.Linear)
+        else pulled.reshape(classes, n, d, places).mT
+    ).transpose(0, 1)
+    patches = call.geometry.patches(call.inputs)[:, 0]
+    left = (jacobian @ (factor @ factor.T)).flatten(2)
+    right = ((patches.mT @ patches)[:, None] @ jacobian).flatten(2)
+    return (curvature * (left @ right.mT)).sum()
 
 
 class FAM:

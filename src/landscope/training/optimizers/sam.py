@@ -52,18 +52,23 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from landscope.core.errors import StepOrderError
-from landscope.training.optimizers.around import Around
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
-from landscope.training.optimizers.calls import first_call, owners, runs_compiled
 from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_gradients
 from landscope.training.optimizers.passes import (
+    Around,
     accumulate_gradients,
     clip_gradients,
     shares,
     unscaled_since,
     without_averaging,
 )
-from landscope.training.optimizers.statistics import frozen_statistics, repeated_statistics
+from landscope.training.optimizers.statistics import (
+    first_call,
+    frozen_statistics,
+    owners,
+    repeated_statistics,
+    runs_compiled,
+)
 
 __all__ = ["SAM"]
 

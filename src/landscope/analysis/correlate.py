@@ -1,0 +1,230 @@
+"""The one call of a study's report: every measure against every outcome, with all that keeps one honest about it."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from landscope.analysis.coefficients import Method
+from landscope.analysis.correlation import Correlation, correlation
+from landscope.analysis.findings import Adjustment, Finding, Rules, adjust
+from landscope.analysis.groups import granulated_kendall
+from landscope.analysis.inputs import column_of
+from landscope.analysis.partial import partial_correlation
+from landscope.core.errors import OperandError, UnknownNameError
+
+__all__ = ["CorrelationTable", "correlate"]
+
+
+# What `correlate` returns: a finding for every measure and outcome, as a frame, plain values or sentences.
+
+
+@dataclass(frozen=True)
+class CorrelationTable:
+    """A finding for every measure and outcome; `table["igs", "ece"]` is one of them."""
+
+    findings: tuple[Finding, ...]
+    method: Method
+    rules: Rules
+    group: str | None = None
+    given: tuple[str, ...] = ()
+    axes: tuple[str, ...] = ()
+
+    def __getitem__(self, key: tuple[str, str]) -> Finding:
+        measure, outcome = key
+        for kind, name, known in (
+            ("measure", measure, {f.measure for f in self.findings}),
+            ("outcome", outcome, {f.outcome for f in self.findings}),
+        ):
+            if name not in known:
+                raise UnknownNameError.among(kind, name, known)
+        return next(f for f in self.findings if (f.measure, f.outcome) == key)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def sentence(self, measure: str, outcome: str) -> str:
+        """How sure one can be that the two go together, in plain words."""
+        return self[measure, outcome].sentence(self.rules, self.group or "", " and ".join(self.given))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per measure and outcome; what is not known is missing, and `status` and `reason` say why."""
+        records = []
+        for f in self.findings:
+            c = f.correlation
+            record: dict[str, object] = {
+                "measure": f.measure,
+                "outcome": f.outcome,
+                "method": c.method,
+                "value": c.value,
+                "low": c.low,
+                "high": c.high,
+                "p_value": c.p_value,
+                "adjusted_p": f.adjusted_p,
+                "family": f.family,
+                "n": c.n,
+                "dropped": c.dropped,
+                "verdict": f.verdict(self.rules),
+                "p_method": c.p_method,
+                "interval": c.interval,
+                "status": c.status,
+                "reason": c.reason,
+            }
+            for name, part in (("within", f.within), ("partial", f.partial)):
+                if part is not None:
+                    record |= {name: part.value, f"{name}_low": part.low, f"{name}_high": part.high}
+                    record[f"{name}_p"] = part.p_value
+            if f.within is not None:
+                record["paradox"] = f.paradox
+            if f.partial is not None:
+                record["partial_adjusted_p"] = f.partial_adjusted_p
+            if f.granulated is not None:
+                g = f.granulated
+                record |= {"granulated": g.value, "granulated_low": g.low, "granulated_high": g.high}
+            records.append(record)
+        return pd.DataFrame(records)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values only, with the sentences."""
+        return {
+            "method": self.method,
+            "alpha": self.rules.alpha,
+            "adjustment": self.rules.adjustment,
+            "relevant": self.rules.relevant,
+            "group": self.group,
+            "given": list(self.given),
+            "axes": list(self.axes),
+            "findings": [
+                f.to_dict() | {"verdict": f.verdict(self.rules), "sentence": self.sentence(f.measure, f.outcome)}
+                for f in self.findings
+            ],
+        }
+
+
+def correlate(
+    frame: pd.DataFrame,
+    measures: Sequence[str],
+    outcomes: Sequence[str],
+    *,
+    method: Method = "kendall",
+    families: Mapping[str, Sequence[str]] | None = None,
+    group: str | None = None,
+    given: str | Sequence[str] | None = None,
+    axes: Sequence[str] = (),
+    alpha: float = 0.05,
+    adjustment: Adjustment = "benjamini_yekutieli",
+    relevant: float = 0.3,
+    confidence: float = 0.95,
+    resamples: int | None = None,
+    permutations: int = 9999,
+    seed: int = 0,
+) -> CorrelationTable:
+    """Every measure against every outcome, over a frame with one row per model.
+
+    Args:
+        frame: one row per model.
+        measures: columns of what was measured.
+        outcomes: columns of what it might go with.
+        method: "kendall", "spearman" or "pearson".
+        families: {name: columns of measures or outcomes}. Tests whose measures are of the same family and whose outcomes are of
+            the same family are adjusted together; without families, all of them.
+        group: a column of conditions: the correlation inside conditions is added. Intervals and p-values over all models take
+            them for independent, which runs of one condition are not; this shows what is left without the conditions.
+        given: column(s) to account for, such as the training loss: the partial correlation is added.
+        axes: columns of hyper-parameters: the granulated Kendall coefficient is added.
+        alpha: the level.
+        adjustment: "benjamini_yekutieli" or "benjamini_hochberg".
+        relevant: the smallest coefficient that would matter; decides between "no evidence" and "cannot be told".
+        confidence: of the intervals.
+        resamples: bootstrap resamples; 0 for no intervals, None for 10,000 of few models down to 2,000 of many.
+        permutations: random permutations where Monte Carlo p-values are needed.
+        seed: of resamples and permutations.
+
+    Cost: about 0.01 s per test for 50 models, 0.04 s for 240, twice that with `group`, five times with `given`.
+
+    >>> gap = [0, 1, 3, 2, 4, 5, 6, 8, 7, 9, 10, 11]
+    >>> frame = pd.DataFrame({"sharpness": range(12), "gap": gap, "ece": [0, 5, 1, 4, 2, 3] * 2})
+    >>> table = correlate(frame, ["sharpness"], ["gap", "ece"])
+    >>> table.sentence("sharpness", "gap")
+    'Higher sharpness goes with higher gap: τ = 0.94 (95% interval ...), ... after adjusting for 2 tests, n = 12 models.'
+    >>> table["sharpness", "ece"].verdict(table.rules)
+    'cannot be told'
+    """
+    conditions = [given] if isinstance(given, str) else list(given or ())
+    for names, kind in ((measures, "measures"), (outcomes, "outcomes")):
+        if isinstance(names, str) or not names or len(set(names)) < len(names):
+            raise OperandError(f"{kind} must be a list of different columns, at least one, got {names!r}")
+    columns = {name: column_of(frame, name) for name in [*measures, *outcomes, *conditions]}
+    labels = None if group is None else column_of(frame, group)
+    family = _families(families or {}, measures, outcomes)
+    plain = functools.partial(
+        correlation, method=method, confidence=confidence, resamples=resamples, permutations=permutations, seed=seed
+    )
+    partial = functools.partial(
+        partial_correlation,
+        given={name: columns[name] for name in conditions},
+        method=method,
+        confidence=confidence,
+        resamples=resamples,
+        permutations=permutations,
+        seed=seed,
+    )
+    granulated = functools.partial(
+        granulated_kendall, frame, axes=axes, confidence=confidence, resamples=resamples, seed=seed
+    )
+    same = Correlation.undefined("they are the same column", n=len(frame), method=method)
+    found = [
+        Finding(m, o, same, family(m, o), 0, None)
+        if m == o
+        else Finding(
+            m,
+            o,
+            plain(columns[m], columns[o]),
+            family(m, o),
+            tests=0,
+            adjusted_p=None,
+            within=None if labels is None else plain(columns[m], columns[o], within=labels),
+            partial=partial(columns[m], columns[o]) if conditions else None,
+            granulated=granulated(m, o) if axes else None,
+        )
+        for m in measures
+        for o in outcomes
+    ]
+    rules = Rules(alpha, adjustment, relevant)
+    return CorrelationTable(_adjusted(found, rules), method, rules, group, tuple(conditions), tuple(axes))
+
+
+def _families(
+    families: Mapping[str, Sequence[str]], measures: Sequence[str], outcomes: Sequence[str]
+) -> Callable[[str, str], str]:
+    """The family of a test, from those of its measure and its outcome."""
+    of_column: dict[str, str] = {}
+    for family, names in families.items():
+        for name in names:
+            if name not in (*measures, *outcomes):
+                raise UnknownNameError.among(f"column in the family {family!r}", name, [*measures, *outcomes])
+            if name in of_column:
+                raise OperandError(f"{name!r} is in the families {of_column[name]!r} and {family!r}; leave it in one")
+            of_column[name] = family
+    if not families:
+        return lambda measure, outcome: "all"
+    return lambda m, o: f"{of_column.get(m, 'other measures')} × {of_column.get(o, 'outcomes')}"
+
+
+def _adjusted(findings: list[Finding], rules: Rules) -> tuple[Finding, ...]:
+    """The findings with p-values adjusted inside their families; partial correlations among themselves."""
+    labels = [f.family for f in findings]
+    plain = adjust([f.correlation.p_value for f in findings], rules.adjustment, labels)
+    partial = adjust([f.partial.p_value if f.partial else None for f in findings], rules.adjustment, labels)
+    sizes = Counter(f.family for f in findings if f.correlation.p_value is not None)
+    return tuple(
+        replace(f, tests=sizes[f.family], adjusted_p=p, partial_adjusted_p=q)
+        for f, p, q in zip(findings, plain, partial, strict=True)
+    )

@@ -1,0 +1,145 @@
+"""Numbers and counts in words: plurals, durations, bytes, p-values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = [
+    "bytes_text",
+    "counted",
+    "duration",
+    "duration_of_report",
+    "examples",
+    "p_value",
+    "shape",
+    "significant",
+    "size",
+]
+
+
+# Numbers of things in sentences.
+
+
+def counted(count: int, thing: str) -> str:
+    """So many of a thing whose plural ends in s.
+
+    >>> counted(1, "model"), counted(0, "model"), counted(1200, "run")
+    ('1 model', '0 models', '1,200 runs')
+    """
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+# Numbers as people write them.
+
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+MINUS = "−"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number by itself.
+
+    >>> significant(0.000012345), significant(1234.5), significant(-0.51234), significant(None)
+    ('1.23×10⁻⁵', '1230', '−0.512', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    if value == 0:
+        return "0"
+    size = math.floor(math.log10(abs(value)))
+    if -4 <= size < 6:
+        rounded = round(value, digits - 1 - size)
+        return f"{rounded:.{max(0, digits - 1 - size)}f}".replace("-", MINUS)
+    lead, _, power = f"{value:.{digits - 1}e}".partition("e")
+    return f"{lead}×10{str(int(power)).translate(SUPERSCRIPTS)}".replace("-", MINUS)
+
+
+def p_value(p: float | None) -> str:
+    """A p-value with its sign of relation.
+
+    >>> p_value(0.0312), p_value(0.00001), p_value(None)
+    ('= 0.031', '< 0.001', '–')
+    """
+    if p is None or not math.isfinite(p):
+        return "–"
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}" if p < 0.1 else f"= {p:.2f}"
+
+
+def duration_of_report(seconds: float) -> str:
+    """Seconds in the units that people would use.
+
+    >>> duration(0.42), duration(75), duration(4000), duration(200_000)
+    ('0.4 s', '1 min 15 s', '1 h 6 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in the unit that people would use.
+
+    >>> bytes_text(1536), bytes_text(3_400_000_000)
+    ('1.5 KiB', '3.2 GiB')
+    """
+    if count < 1024:
+        return f"{count:.0f} B"
+    power = min(3, int(math.log2(count)) // 10)
+    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
+
+
+# Texts of the help, and how numbers are written for people.
+
+
+def examples(*lines: str) -> str:
+    r"""The examples at the end of a command's help; `\b` keeps the line breaks.
+
+    >>> examples("landscope models")
+    '\x08\nExamples:\n  landscope models'
+    """
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def size(n_bytes: int) -> str:
+    """Bytes, in the unit that suits them.
+
+    >>> size(999), size(184_000_000)
+    ('999 B', '184 MB')
+    """
+    value = float(n_bytes)
+    for unit in ("B", "kB", "MB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} GB"
+
+
+def shape(dimensions: Sequence[int]) -> str:
+    """The shape of one sample.
+
+    >>> shape((3, 32, 32))
+    '3×32×32'
+    """
+    return "×".join(map(str, dimensions)) or "a number"
+
+
+def duration(seconds: float) -> str:
+    """A length of time, in the units that suit it.
+
+    >>> duration(0.25), duration(75), duration(3700), duration(200_000)
+    ('0.25 s', '1 min 15 s', '1 h 2 min', '2 d 8 h')
+    """
+    if seconds < 59.5:
+        return f"{seconds:.2g} s" if seconds < 9.5 else f"{seconds:.0f} s"
+    for limit, unit, smaller in ((3_570, "min", "s"), (86_370, "h", "min"), (float("inf"), "d", "h")):
+        if seconds < limit:
+            per = {"s": 1, "min": 60, "h": 3600}[smaller]
+            most = {"min": 60, "h": 60, "d": 24}[unit]
+            count = round(seconds / per)
+            return f"{count // most} {unit} {count % most} {smaller}"
+    raise AssertionError("days take anything")

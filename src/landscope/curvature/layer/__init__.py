@@ -1,0 +1,1 @@
+"""One layer of a network: where it runs, how it uses its weight, and second derivatives behind it."""

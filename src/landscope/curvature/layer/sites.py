@@ -1,0 +1,293 @@
+"""Where the linear and convolutional layers of a model stand: in which order they run, how often, and on what.
+
+Formulas that look at a layer's inputs and outputs only hold if the layer does what its type says, once per forward pass,
+for each sample by itself, and if its weight is used nowhere else. Two samples rule out most that does not; the others may still
+take another way (routed experts, clipped outputs), so that whoever uses such a formula looks at every batch (`visits_all`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from landscope.core.distributed import processes, sum_over_processes
+from landscope.core.errors import NotApplicableError
+from landscope.probe.batches import Batch, tensors_in
+from landscope.probe.probe import Probe
+from landscope.probe.shared import once_per_probe
+
+__all__ = [
+    "Layer",
+    "Site",
+    "default_layer",
+    "is_over",
+    "layer_sites",
+    "nearly_equal",
+    "replaced_output",
+    "samples_stay_apart",
+    "some_samples",
+    "used_once",
+    "visits_all",
+    "weight_name",
+]
+
+
+Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+@dataclass(frozen=True)
+class Site:
+    """One layer as two samples saw it."""
+
+    name: str
+    calls: int
+    """How often a forward pass runs it; 0 where its weight is used without calling it, or not at all."""
+    shape: tuple[int, ...]
+    """Of its output."""
+    samples: int
+    """Of the batch that was run."""
+    positions: int
+    """How often one sample uses the weight: places of a convolution or a sequence."""
+    faithful: bool
+    """Its output is W φ + b, not changed by hooks or by a subclass."""
+    by_sample: bool
+    """Row i of its input and output belongs to sample i alone."""
+    gives_logits: bool
+    """Its output is the model's output, over the temperature."""
+
+
+@contextmanager
+def replaced_output(module: nn.Module, function: Callable[[Tensor, Tensor], Tensor]) -> Iterator[None]:
+    """Inside, the layer's output is `function(input, output)`; the hook is gone afterwards, whatever happens.
+
+    A layer that gives anything but a tensor is left alone, and counts as never called.
+    """
+
+    def hook(_: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: object) -> Tensor | None:
+        if not isinstance(output, Tensor):
+            return None
+        return function(args[0] if args else next(iter(kwargs.values())), output)
+
+    handle = module.register_forward_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def visits_all(inputs: list[Tensor], outputs: list[Tensor], batch: Batch) -> bool:
+    """Whether a batch went through a layer in one call, with one row of its input and output for each sample."""
+    return len(inputs) == len(outputs) == 1 and inputs[0].shape[:1] == outputs[0].shape[:1] == (batch.size,)
+
+
+def some_samples(probe: Probe, count: int) -> Batch:
+    """The first `count` samples of this process, or the first batch where batches cannot be cut."""
+    piece = next(next(probe.batches()).pieces(count))
+    return Batch(probe.ready(piece.raw), piece.size, piece.divisible)
+
+
+class _Visits:
+    """What a forward pass did at every layer: shapes of inputs and outputs, in the order of the last call."""
+
+    def __init__(self, probe: Probe, batch: Batch) -> None:
+        self.order: list[str] = []
+        self.shapes: dict[str, list[tuple[torch.Size, torch.Size]]] = {}
+        self.faithful: dict[str, bool] = {}
+        self.last: dict[str, Tensor] = {}
+        with probe.measuring(), torch.no_grad(), ExitStack() as stack:
+            for name, module in probe.modules.items():
+                if isinstance(module, Layer):
+                    stack.enter_context(replaced_output(module, self._note(name, module)))
+            outputs = probe.outputs(probe.params, batch)
+        self.logits = {
+            name
+            for name, out in self.last.items()
+            if isinstance(outputs, Tensor) and is_over(out, probe.temperature, outputs)
+        }
+        self.last.clear()
+
+    def _note(self, name: str, module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+        def note(x: Tensor, out: Tensor) -> Tensor:
+            self.order.append(name)
+            self.shapes.setdefault(name, []).append((x.shape, out.shape))
+            self.last[name] = out.clone()
+            self.faithful[name] = self.faithful.get(name, True) and _is_faithful(module, x, out)
+            return out
+
+        return note
+
+
+def _is_faithful(module: nn.Module, x: Tensor, out: Tensor) -> bool:
+    """Whether the output is what `nn.Linear` or `nn.Conv…` makes of the input; a subclass may pad it, or scale its weight."""
+    own = next(kind for kind in type(module).__mro__ if kind in Layer.__args__)
+    try:
+        plain = own.forward(module, x)  # type: ignore[attr-defined]
+    except RuntimeError:  # an input that only the subclass can take
+        return False
+    return plain.shape == out.shape and nearly_equal(out, plain, 1e-5, 1e-4)
+
+
+def nearly_equal(a: Tensor, b: Tensor, atol: float, rtol: float | None = None) -> bool:
+    """Up to `rtol` of each number and `atol` of the largest one; two empty tensors are equal."""
+    return not a.numel() or torch.allclose(a, b, atol if rtol is None else rtol, atol * float(a.abs().max()))
+
+
+def is_over(out: Tensor, temperature: float, outputs: Tensor) -> bool:
+    """Whether the model's outputs are a layer's output over the temperature, bit for bit."""
+    return torch.equal(out if temperature == 1.0 else out / temperature, outputs)
+
+
+@once_per_probe
+def layer_sites(probe: Probe) -> dict[str, Site]:
+    """Every linear and convolutional layer in the order in which they run (by their last call); unused ones come first.
+
+    Two forward passes over two samples.
+    """
+    two, one = some_samples(probe, 2), some_samples(probe, 1)
+    seen = _Visits(probe, two)
+    alone = _Visits(probe, one) if two.divisible and two.size == 2 else seen
+    last_run = {name: at for at, name in enumerate(seen.order)}
+    names = [name for name, module in probe.modules.items() if isinstance(module, Layer)]
+
+    def site(name: str) -> Site:
+        visits = seen.shapes.get(name, [])
+        if not visits:
+            return Site(name, 0, (), two.size, 0, False, False, False)
+        (x, out), (x1, out1) = visits[0], alone.shapes.get(name, visits)[0]
+        rows = x[:1] == out[:1] == (two.size,) and x1[:1] == out1[:1] == (one.size,) and x[1:] == x1[1:]
+        if not two.divisible:  # a graph has no rows to compare; for batch statistics, see `sample_coupling`
+            rows = rows and probe.mode == "batch_statistics"
+        channels = out[-1] if isinstance(probe.modules[name], nn.Linear) else out[1] if len(out) > 1 else 1
+        positions = out.numel() // max(out[0] * channels, 1) if len(out) > 1 else 1
+        logits = name in seen.logits
+        return Site(name, len(visits), tuple(out), two.size, positions, seen.faithful[name], rows, logits)
+
+    return _agreed({name: site(name) for name in sorted(names, key=lambda name: last_run.get(name, -1))})
+
+
+def _agreed(sites: dict[str, Site]) -> dict[str, Site]:
+    """What holds for the samples of every process, in the order of the first, so that all go the same way."""
+    if processes() == 1:
+        return sites
+    gathered: list[dict[str, Site]] = [{} for _ in range(processes())]
+    dist.all_gather_object(gathered, sites)
+
+    def together(first: Site) -> Site:
+        seen = [each[first.name] for each in gathered]
+        return replace(
+            first,
+            calls=max(site.calls for site in seen),
+            positions=max(site.positions for site in seen),
+            faithful=all(site.faithful for site in seen),
+            by_sample=all(site.by_sample for site in seen),
+            gives_logits=all(site.gives_logits for site in seen),
+        )
+
+    return {name: together(site) for name, site in gathered[0].items()}
+
+
+def default_layer(probe: Probe) -> str:
+    """The classifier: the linear layer that gives the outputs, else the last linear one that runs, else the last conv."""
+    ran = [site for site in layer_sites(probe).values() if site.calls]
+    linear = [site for site in ran if isinstance(probe.modules[site.name], nn.Linear)]
+    chosen = [site for site in linear if site.gives_logits] or linear or ran
+    if not chosen:
+        raise NotApplicableError(
+            "relative flatness is defined for a linear or convolutional layer, and this model runs none (nn.Linear, nn.Conv1d, "
+            "nn.Conv2d, nn.Conv3d)"
+        )
+    return chosen[-1].name
+
+
+def weight_name(probe: Probe, layer: str) -> str | None:
+    """The name under which the model holds the layer's weight; `None` where it is computed (weight norm, parametrisations)."""
+    module = probe.module(layer)
+    weight = module._parameters.get("weight")
+    return next((name for name, p in probe.modules[""].named_parameters() if p is weight), None)
+
+
+@once_per_probe
+def used_once(probe: Probe, layer: str) -> bool:
+    """Whether the weight acts through one call of the layer only.
+
+    Its output is held fixed while the weight is doubled: neither the layer's input nor the model's outputs may notice. Finds
+    tied weights and weights that are used without calling the layer, before it or after it.
+    """
+    if layer_sites(probe)[layer].calls != 1:
+        return False
+    name = weight_name(probe, layer)
+    if name is None:
+        return True
+    module, batch = probe.module(layer), some_samples(probe, 2)
+    weight = module.get_parameter("weight")
+    if sum(p is weight for _, p in probe.modules[""].named_parameters(remove_duplicate=False)) > 1:
+        return False
+    held: list[Tensor] = []
+    inputs: list[Tensor] = []
+
+    def keep(x: Tensor, out: Tensor) -> Tensor:
+        inputs.append(x.clone())
+        held.append(out.clone())
+        return held[0].clone()
+
+    with probe.measuring(), torch.no_grad(), replaced_output(module, keep):
+        doubled = {**probe.params, name: 2 * weight.detach()}
+        before, after = (tensors_in(probe.outputs(params, batch)) for params in (probe.params, doubled))
+    rounding = 100 * torch.finfo(probe.dtype).eps  # some GPU kernels add up in varying order
+    pairs = [*zip(before, after, strict=True), (inputs[0], inputs[-1])]
+    moved = sum(not nearly_equal(a, b, rounding) for a, b in pairs)
+    return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0
+
+
+# Whether what follows a layer treats each sample of a batch by itself, found out by trying.
+#
+# In eval mode it does: a probe refuses models whose outputs depend on the rest of the batch. With batch statistics,
+# normalisation
+# couples the samples, be it a BatchNorm layer or written by hand, and second derivatives across samples count.
+
+
+@once_per_probe
+def samples_stay_apart(probe: Probe, layer: str) -> bool:
+    """The layer's output is changed for some samples of a batch: the model's outputs for the others must not notice.
+
+    Three forward passes over the first batch of several samples; none in eval mode.
+
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
+    >>> probe = Probe(net, (torch.randn(8, 2), torch.arange(8) % 2), mode="batch_statistics")
+    >>> samples_stay_apart(probe, "0"), samples_stay_apart(probe, "2")
+    (False, True)
+    """
+    if probe.mode == "eval":
+        return True
+    batch = next((batch for batch in probe.batches() if batch.size > 1), None)
+    moved = 0 if batch is None else _moved(probe, layer, Batch(probe.ready(batch.raw), batch.size, batch.divisible))
+    return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0
+
+
+def _moved(probe: Probe, layer: str, batch: Batch) -> int:
+    """How many of the model's outputs notice what happens to other samples."""
+    place = torch.arange(batch.size, device=probe.device)
+    rounding = 100 * torch.finfo(probe.dtype).eps
+
+    def outputs(changed: Tensor) -> list[Tensor]:
+        def change(_: Tensor, out: Tensor) -> Tensor:
+            return torch.where(changed.view(-1, *[1] * (out.dim() - 1)), 1 - 2 * out, out)
+
+        with replaced_output(probe.module(layer), change):
+            return tensors_in(probe.outputs(probe.params, batch))
+
+    def same(a: Tensor, b: Tensor, kept: Tensor) -> bool:
+        return a.shape[:1] == (batch.size,) and nearly_equal(a[kept], b[kept], rounding)
+
+    with probe.measuring(), torch.no_grad():
+        before = outputs(place < 0)
+        return sum(
+            not same(a, b, ~changed)
+            for changed in (place % 2 == 0, place < batch.size // 2)
+            for a, b in zip(before, outputs(changed), strict=True)
+        )

@@ -1,0 +1,166 @@
+"""The four curvature matrices of a probe: Hessian, generalised Gauss–Newton, Fisher and empirical Fisher."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from torch import Tensor
+from torch.func import grad, vjp
+from torch.nn.modules.conv import _ConvNd
+
+from landscope.core.errors import NotApplicableError
+from landscope.core.parameters import ParameterSpace, Selection
+from landscope.curvature.compilation import Compile
+from landscope.curvature.differentiation import Method, Params, gauss_newton_methods, hessian_methods
+from landscope.curvature.operator import CurvatureOperator
+from landscope.curvature.verification import check_second_derivatives
+from landscope.probe.batches import Batch
+from landscope.probe.conditions import Precision
+from landscope.probe.loss.likelihoods import output_curvature
+from landscope.probe.probe import Probe
+
+__all__ = ["GGN", "EmpiricalFisher", "Fisher", "GaussNewtonOperator", "Hessian"]
+
+
+# The Hessian of the mean loss: H = ∇²L(θ) = (1/n) Σ_i ∇²ℓ_i(θ).
+
+
+class Hessian(CurvatureOperator):
+    """The Hessian of the mean loss, through products.
+
+    A product costs about three gradients, in a block about two (see `landscope.curvature.differentiation`).
+
+    >>> import torch
+    >>> from landscope.probe.probe import Probe
+    >>> w = torch.nn.Linear(2, 1, bias=False)
+    >>> H = Hessian(Probe(w, (torch.eye(2), torch.zeros(2, 1)), "mse"))   # L = (w₁² + w₂²) / 2
+    >>> H @ torch.tensor([1.0, 2.0])
+    tensor([1., 2.])
+    """
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        check_second_derivatives(self.probe)
+        return super().__matmul__(other)
+
+    def _ways(self, block: bool) -> tuple[Method, ...]:
+        convolutional = any(isinstance(m, _ConvNd) for m in self.probe.modules.values())
+        return hessian_methods(block, self.device, convolutional)
+
+    def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
+        return method.product(lambda at: self.probe.loss_sum(at, batch), params, space, rows)
+
+
+# Matrices of the form (1/n) Σ_i J_iᵀ B_i J_i, with J_i = ∂z_i/∂θ and B_i a symmetric matrix at the outputs z_i.
+#
+# The generalised Gauss–Newton, the Fisher and the empirical Fisher matrix differ in B_i only. None needs per-sample gradients:
+# v ↦ J v ↦ B J v ↦ Jᵀ B J v is one forward-mode and one reverse-mode derivative.
+
+
+class GaussNewtonOperator(CurvatureOperator):
+    """Base of the matrices Jᵀ B J."""
+
+    @abstractmethod
+    def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
+        """B times a tangent at the outputs z of a batch, not divided by the number of samples."""
+
+    def _ways(self, block: bool) -> tuple[Method, ...]:
+        return gauss_newton_methods(block, self.device)
+
+    def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
+        def outputs(at: Params) -> Tensor:
+            z = self.probe.outputs(at, batch)
+            if not isinstance(z, Tensor):
+                raise NotApplicableError(
+                    f"{type(self).__name__} needs a model that returns one tensor, got {type(z).__name__}. Wrap the model so "
+                    f"that it does, or use Hessian."
+                )
+            return z
+
+        return method.product(outputs, lambda z, u: self._curve(z, u, batch), params, space, rows)
+
+
+# The generalised Gauss–Newton matrix (Schraudolph 2002): (1/n) Σ_i J_iᵀ (∂²ℓ_i/∂z_i²) J_i.
+
+
+class GGN(GaussNewtonOperator):
+    """The Hessian without the network's own curvature; positive semi-definite for convex losses.
+
+    A product costs about two gradients.
+
+    >>> import torch
+    >>> from landscope.probe.probe import Probe
+    >>> w = torch.nn.Linear(2, 1, bias=False)
+    >>> GGN(Probe(w, (torch.eye(2), torch.zeros(2, 1)), "mse")).dense()
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
+        def loss(at: Tensor) -> Tensor:
+            return self.probe.loss_of(at, batch)
+
+        _, pull = vjp(grad(loss), z)  # type: ignore[misc]  # a third value comes with has_aux only
+        curved: Tensor = pull(tangent)[0]  # symmetric, and reverse mode is what every loss has
+        return curved
+
+
+# The Fisher information matrix of the model (Amari 1998), exact over labels.
+#
+# F = (1/n) Σ_i E_{y ~ p(·|x_i)} [∇ log p(y|x_i) ∇ log p(y|x_i)ᵀ] = (1/n) Σ_i J_iᵀ B_i J_i, with B_i that of the loss's
+# likelihood
+# at the outputs. A sample with several predictions averages or adds up over them, as its loss does.
+
+
+class Fisher(GaussNewtonOperator):
+    """The model's Fisher matrix, through products that cost about two gradients.
+
+    >>> import torch
+    >>> W = torch.nn.Linear(1, 2, bias=False)
+    >>> torch.nn.init.zeros_(W.weight).shape
+    torch.Size([2, 1])
+    >>> Fisher(Probe(W, (torch.ones(3, 1), torch.tensor([0, 1, 1])))).dense()
+    tensor([[ 0.2500, -0.2500],
+            [-0.2500,  0.2500]])
+    """
+
+    def __init__(
+        self, probe: Probe, *, params: Selection = None, compile: Compile = "auto", precision: Precision = "highest"
+    ) -> None:
+        if probe.loss.likelihood is None:
+            raise NotApplicableError(
+                f"the Fisher matrix needs a loss that is a negative log-likelihood (cross_entropy, binary_cross_entropy, mse); "
+                f"{probe.loss.name!r} does not say which: landscope.Loss(function, likelihood='categorical'). The GGN exists "
+                f"for any loss."
+            )
+        super().__init__(probe, params=params, compile=compile, precision=precision)
+
+    def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
+        return output_curvature(self.probe.loss, z, tangent, self.probe.targets(batch))
+
+
+# The empirical Fisher matrix: the second moment of the per-sample gradients, (1/n) Σ_i g_i g_iᵀ with g_i = ∇ℓ_i.
+
+
+class EmpiricalFisher(GaussNewtonOperator):
+    """Second moment of the gradients, with the labels of the data; B_i = r_i r_iᵀ, r_i = ∂ℓ_i/∂z_i.
+
+    A product costs about two gradients and holds no per-sample gradients.
+
+    >>> import torch
+    >>> from landscope.probe.probe import Probe
+    >>> w = torch.nn.Linear(1, 1, bias=False)
+    >>> torch.nn.init.ones_(w.weight).item()
+    1.0
+    >>> EmpiricalFisher(Probe(w, (torch.tensor([[1.0], [2.0]]), torch.zeros(2, 1)), "mse")).dense()   # (2² + 8²) / 2
+    tensor([[34.]])
+    """
+
+    def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
+        if z.dim() == 0 or (batch.divisible and z.shape[0] != batch.size):
+            raise NotApplicableError(
+                f"the empirical Fisher matrix needs outputs with one row per sample, got {tuple(z.shape)} for {batch.size} "
+                f"samples"
+            )
+        residual = grad(lambda at: self.probe.loss_of(at, batch))(z)
+        along = (residual * tangent).flatten(1).sum(1) if z.dim() > 1 else residual * tangent
+        return residual * along.view(-1, *[1] * (z.dim() - 1))

@@ -1,1 +1,0 @@
-"""Readers of canonical file formats: bytes in, arrays out, anything odd refused with the file's name."""

@@ -1,0 +1,227 @@
+"""Calibration and generalisation at a probe: the logits are collected in one forward pass and shared by all.
+
+The value is exact for the probe's data; the bootstrap says what another sample of that size would change (`data_stderr`).
+Which split it is, train, validation or test, is the choice of whoever builds the probe; a gap is the difference of two.
+A single yes/no output z counts as the two logits 0 and z.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from landscope.core.distributed import processes
+from landscope.core.errors import NotApplicableError
+from landscope.core.estimate import Estimate
+from landscope.measures.base import Measure, register
+from landscope.measures.calibration.errors import accuracy, ace, brier, classwise_ece, ece, error, mce, nll
+from landscope.measures.calibration.scores import check_bins
+from landscope.probe.batches import Batch
+from landscope.probe.checks import tensor_output
+from landscope.probe.probe import Probe
+from landscope.probe.shared import FORWARD_LOAD, loss_value, mean_and_error, once_per_probe, sums
+from landscope.probe.totals import FORWARD
+
+__all__ = ["ACE", "ECE", "MCE", "NLL", "Accuracy", "Brier", "ClasswiseECE", "Error", "MeanLoss", "labelled_logits"]
+
+OF_THE_FUNCTION = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"})
+
+
+@once_per_probe
+def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
+    """Logits (n, C), over the probe's temperature, and labels (n,) of all samples of all processes. One forward pass.
+
+    >>> probe = Probe(torch.nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
+    >>> [tuple(t.shape) for t in labelled_logits(probe)]
+    [(10, 3), (10,)]
+    """
+    if probe.loss.likelihood == "gaussian":
+        raise NotApplicableError(
+            f"the loss {probe.loss.name!r} is one of regression: there are no classes to be right about"
+        )
+    found: list[tuple[Tensor, Tensor]] = []
+
+    def piece(batch: Batch) -> tuple[Tensor, ...]:
+        z, y = _classes(probe, tensor_output(probe.outputs(probe.params, batch)), probe.targets(batch))
+        found.append((z.detach().cpu(), y.cpu()))
+        return (torch.tensor(float(batch.size), dtype=torch.float64, device=probe.device),)
+
+    probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
+    if processes() > 1:
+        parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(processes())]
+        dist.all_gather_object(parts, found)
+        found = [pair for part in parts for pair in part]
+    logits, labels = torch.cat([z for z, _ in found]), torch.cat([y for _, y in found])
+    if labels.is_floating_point():
+        if not bool(((labels == 0) | (labels == 1)).all()):
+            raise NotApplicableError("one class label per sample is needed; the targets are probabilities")
+        labels = labels.long()
+    return logits, labels
+
+
+def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
+    """One row of logits and one label per sample, or a reason, from shapes and types alone, why there are none."""
+    if not isinstance(y, Tensor):
+        raise NotApplicableError("there are no labels to compare predictions with")
+    if y.dtype == torch.bool:
+        y = y.long()
+    if probe.loss.likelihood == "bernoulli" and z.numel() == len(y) == y.numel():
+        z = z.reshape(-1, 1)
+        return torch.cat([torch.zeros_like(z), z], 1), y.reshape(-1)
+    if y.is_floating_point():
+        distributions = y.shape == z.shape and probe.loss.likelihood is not None
+        what = "label distributions (see the human_… functions)" if distributions else f"real numbers ({y.dtype})"
+        raise NotApplicableError(
+            f"these measures are for classes, and one class label per sample is needed; the targets are {what}"
+        )
+    if z.dim() != 2 or z.shape[1] < 2 or y.shape != z.shape[:1]:
+        raise NotApplicableError(
+            f"logits (n, C) and labels (n,) are needed; the model gives {tuple(z.shape)} for targets {tuple(y.shape)}"
+        )
+    return z, y
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromLogits(Measure):
+    """Base of the measures of logits and labels; one forward pass, shared."""
+
+    invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
+
+    @abstractmethod
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        """The estimate for logits and labels."""
+
+    def _measure(self, probe: Probe) -> Estimate:
+        return replace(self._of(*labelled_logits(probe)), stderr=0.0)
+
+    def passes(self, probe: Probe) -> float:
+        """One forward pass."""
+        return FORWARD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binned(FromLogits):
+    """Base of the binned errors."""
+
+    n_bins: int = 15
+    resamples: int = 1000
+
+    def __post_init__(self) -> None:
+        check_bins(self.n_bins)
+        if self.resamples < 0 or self.resamples == 1:
+            raise ValueError(f"resamples must be 0 (no error bar) or at least 2, got {self.resamples}")
+
+
+@register("accuracy")
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(FromLogits):
+    """The share of samples whose most likely class is their label."""
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        return accuracy(logits, labels)
+
+
+@register("error")
+@dataclass(frozen=True, kw_only=True)
+class Error(FromLogits):
+    """The share of samples whose most likely class is not their label."""
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        return error(logits, labels)
+
+
+@register("nll")
+@dataclass(frozen=True, kw_only=True)
+class NLL(FromLogits):
+    """−log p of the label, averaged; the same as `loss` where that is plain cross-entropy."""
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        return nll(logits, labels)
+
+
+@register("brier")
+@dataclass(frozen=True, kw_only=True)
+class Brier(FromLogits):
+    """Σ_c (p_c − [c = y])², averaged; its reliability, resolution and uncertainty in the details."""
+
+    n_bins: int = 15
+
+    def __post_init__(self) -> None:
+        check_bins(self.n_bins)
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        return brier(logits, labels, self.n_bins)
+
+
+@register("ece")
+@dataclass(frozen=True, kw_only=True)
+class ECE(Binned):
+    """Expected calibration error: |accuracy − confidence| over bins of equal width (Naeini et al. 2015).
+
+    >>> probe = Probe(torch.nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
+    >>> ECE()(probe).status.value
+    'exact'
+    """
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        return ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
+
+
+@register("mce")
+@dataclass(frozen=True, kw_only=True)
+class MCE(Binned):
+    """The largest |accuracy − confidence| among bins of equal width; a rough guide."""
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        return mce(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
+
+
+@register("ace")
+@dataclass(frozen=True, kw_only=True)
+class ACE(Binned):
+    """|accuracy − confidence| over bins of equal numbers of samples (Nixon et al. 2019 with `classwise`)."""
+
+    classwise: bool = False
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        options = {"resamples": self.resamples, "seed": self.seed}
+        return ace(logits, labels, self.n_bins, classwise=self.classwise, **options)
+
+
+@register("classwise_ece")
+@dataclass(frozen=True, kw_only=True)
+class ClasswiseECE(Binned):
+    """The calibration error of every class's own probability, averaged over classes."""
+
+    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
+        return classwise_ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
+
+
+@register("loss")
+@dataclass(frozen=True, kw_only=True)
+class MeanLoss(Measure):
+    """L, the mean loss over the probe's samples, whatever the loss. One forward pass.
+
+    >>> probe = Probe(torch.nn.Linear(2, 1), (torch.randn(10, 2), torch.randn(10)), "mse")
+    >>> abs(MeanLoss()(probe).value - probe.value()) < 1e-6
+    True
+    """
+
+    invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
+
+    def _measure(self, probe: Probe) -> Estimate:
+        if probe.loss.reduction != "per_sample":
+            return Estimate(loss_value(probe), details={"samples": probe.n_samples})
+        piece = lambda batch: sums(probe.losses(probe.params, batch))  # noqa: E731
+        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
+        mean, error_of_mean = mean_and_error(total, squares, probe.n_samples)
+        return Estimate(mean, data_stderr=error_of_mean, details={"samples": probe.n_samples})
+
+    def passes(self, probe: Probe) -> float:
+        """One forward pass."""
+        return FORWARD

@@ -1,0 +1,220 @@
+"""From a slice and axes to values on the grid: for a probe, and for others at the same points."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from landscope.core.distributed import processes, sum_over_processes
+from landscope.core.errors import BudgetSpentError, NotApplicableError, OperandError, UnknownNameError
+from landscope.core.estimate import Cost, Status
+from landscope.core.json import Plain
+from landscope.planes.evaluation import PointValues
+from landscope.planes.progress import points_display
+from landscope.planes.result import FIRST, Cut, Floats, Values
+from landscope.planes.right_answers import why_no_accuracy
+from landscope.planes.slices import Slice, check_same_point
+from landscope.probe.probe import Probe
+from landscope.probe.totals import checked_limit
+
+__all__ = ["Deadline", "Span", "axis", "measure_grid", "nodes", "sweep"]
+
+
+# Many points in groups, coarse grids before fine ones, until all are done or the time is spent.
+#
+# A grid with a limit of time is refined: first every 2ᵐ-th line of it, counted from the origin, then every 2ᵐ⁻¹-th, …,
+# then all. What is returned is the finest of these grids that was completed, never one with holes. Processes that share
+# the data stop together.
+
+
+GROUP_SECONDS = 4.0
+"""Time between two looks at the clock."""
+FIRST_GROUP, LARGEST_GROUP = 16, 1024
+COARSEST = 5
+"""Lines per axis that the coarsest grid has at least."""
+
+
+class Deadline:
+    """The end of the allowed time, on which all processes agree."""
+
+    def __init__(self, seconds: float | None, device: torch.device) -> None:
+        self.seconds, self._device, self._start = checked_limit("seconds", seconds), device, time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
+
+    def passed(self) -> bool:
+        """Whether the time is spent on any process; to be asked on all of them together."""
+        if self.seconds is None:
+            return False
+        late = torch.tensor(float(self.elapsed > self.seconds), device=self._device)
+        return bool(sum_over_processes(late).item() > 0)
+
+    def group(self, points: int, done: int, taken: float) -> int:
+        """How many points to evaluate before the next look at the clock: as many on every process."""
+        pause = GROUP_SECONDS if self.seconds is None else min(GROUP_SECONDS, self.seconds / 20)
+        fitting = FIRST_GROUP if not done else int(pause * done / max(taken, 1e-9))
+        least = FIRST_GROUP if self.seconds is None else 1
+        size = max(least, min(fitting, LARGEST_GROUP))
+        if processes() > 1:
+            first = torch.tensor(float(size if dist.get_rank() == 0 else 0), device=self._device)
+            size = int(sum_over_processes(first).item())
+        return min(size, points)
+
+
+def nodes(axis: Floats, stride: int) -> NDArray[np.int64]:
+    """The indices of every `stride`-th node of an axis, counted from the one nearest to the origin; of three at least.
+
+    >>> nodes(np.linspace(-1, 1, 9), 4).tolist(), nodes(np.linspace(0, 1, 6), 2).tolist()
+    ([0, 2, 4, 6, 8], [0, 2, 4])
+    """
+    while len(axis) < 3 * stride and stride > 1:
+        stride //= 2
+    return np.arange(int(np.abs(axis).argmin()) % stride, len(axis), stride)
+
+
+def strides(axes: Sequence[Floats], deadline: Deadline) -> list[int]:
+    """The strides of the grids, from coarse to fine; the whole grid at once where there is no limit of time."""
+    levels = [1]
+    while deadline.seconds is not None and max(map(len, axes)) // (2 * levels[-1]) >= COARSEST:
+        levels.append(2 * levels[-1])
+    return levels[::-1]
+
+
+def sweep(
+    evaluators: Sequence[PointValues], axes: Sequence[Floats], deadline: Deadline, advance: Callable[[int], None]
+) -> tuple[list[Floats], list[Floats]]:
+    """(axes, values (…, 2) of every evaluator) on the grid, or on the finest grid within it for which the time sufficed.
+
+    The first axis runs along the last dimension of the grids before the values: rows are lines of constant b.
+    """
+    shape = tuple(len(axis) for axis in reversed(axes))
+    values = [np.full((*shape, 2), np.nan) for _ in evaluators]
+    finished: list[NDArray[np.int64]] | None = None
+    done, taken = 0, 0.0
+    for stride in strides(axes, deadline):
+        chosen = [nodes(axis, stride) for axis in axes]
+        grid = np.stack(np.meshgrid(*reversed(chosen), indexing="ij"), -1).reshape(-1, len(axes))
+        new = grid[np.isnan(values[-1][tuple(grid.T)][:, 1])]
+        while len(new):
+            if deadline.passed():
+                break
+            start = deadline.elapsed
+            group = new[: deadline.group(len(new), done, taken)]
+            points = torch.from_numpy(np.stack([axis[i] for axis, i in zip(axes, group.T[::-1], strict=True)], -1))
+            for evaluator, target in zip(evaluators, values, strict=True):
+                target[tuple(group.T)] = _settled(evaluator(points))
+            done, taken, new = done + len(group), taken + deadline.elapsed - start, new[len(group) :]
+            advance(len(group))
+        if len(new):
+            break
+        finished = chosen
+    if finished is None:
+        raise BudgetSpentError(f"{deadline.seconds:g} seconds sufficed for {done} points: not even for a coarse grid")
+    cells = np.ix_(*reversed(finished))
+    return [axis[i] for axis, i in zip(axes, finished, strict=True)], [array[cells] for array in values]
+
+
+def _settled(values: Tensor) -> Floats:
+    """Losses that overflowed or are undefined become +∞."""
+    out: Floats = values.numpy().copy()
+    out[~np.isfinite(out[:, 0]), 0] = np.inf
+    return out
+
+
+Span = float | tuple[float, float]
+"""±span, or from … to."""
+METRICS = ("loss", "accuracy")
+
+C = TypeVar("C", bound=Cut)
+
+
+def axis(span: Span, resolution: int) -> Floats:
+    """Equally spaced coordinates; one that should be 0 is exactly 0.
+
+    >>> axis(0.3, 7).tolist()[3], axis((0.0, 1.0), 3).tolist()
+    (0.0, [0.0, 0.5, 1.0])
+    """
+    low, high = (-abs(span), abs(span)) if isinstance(span, (int, float)) else span
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise OperandError(f"span must be a positive number, or a pair (low, high) with low < high; got {span!r}")
+    if resolution < 3:
+        raise OperandError(f"resolution must be at least 3 points along an axis, got {resolution}")
+    values: Floats = np.linspace(low, high, resolution)
+    values[np.abs(values) < 1e-12 * (high - low)] = 0.0
+    return values
+
+
+def measure_grid(
+    kind: type[C],
+    probe: Probe,
+    cut: Slice,
+    axes: Sequence[Floats],
+    *,
+    metrics: Sequence[str] | None,
+    others: Mapping[str, Probe] | None,
+    deadline: Deadline,
+    progress: bool | None,
+    settings: Mapping[str, Plain],
+    spent: float = 0.0,
+) -> C:
+    """Evaluate the grid for all probes; one forward pass per point and probe, after the passes `spent` on directions."""
+    others = others or {}
+    if FIRST in others:
+        raise OperandError(f"the name {FIRST!r} is taken by the first probe; give the other one another name")
+    for name, other in others.items():
+        check_same_point(cut.origin, other, f"the probe {name!r}")
+    probes = {FIRST: probe, **others}
+    evaluators = [PointValues(each, cut, _with_accuracy(each, metrics)) for each in probes.values()]
+    ledgers = {id(each.ledger): each.ledger for each in probes.values()}.values()
+    with ExitStack() as stack:
+        meters = [stack.enter_context(ledger.metered()) for ledger in ledgers]
+        advance = stack.enter_context(points_display(progress, math.prod(map(len, axes))))
+        kept, grids = sweep(evaluators, axes, deadline, advance)
+    values = {
+        name: Values(grid[..., 0], grid[..., 1] if evaluator.accuracy else None, evaluator.probe.n_samples)
+        for name, grid, evaluator in zip(probes, grids, evaluators, strict=True)
+    }
+    whole = list(map(len, kept)) == list(map(len, axes))
+    sizes = [" × ".join(str(len(a)) for a in grid) for grid in (kept, axes)]
+    return kind(
+        axes=tuple(kept),
+        values=values.pop(FIRST),
+        others=values,
+        directions=cut.about(),
+        status=Status.EXACT if whole else Status.BUDGET_SPENT,
+        reason="" if whole else f"{deadline.seconds:g} seconds sufficed for {sizes[0]} of {sizes[1]} points",
+        cost=Cost(passes=spent + sum(meter.cost.passes for meter in meters), seconds=deadline.elapsed),
+        settings={
+            "loss": probe.loss.name,
+            "mode": probe.mode,
+            "temperature": probe.temperature,
+            "dtype": str(probe.dtype).removeprefix("torch."),
+            "seconds": deadline.seconds,
+            **settings,
+        },
+    )
+
+
+def _with_accuracy(probe: Probe, metrics: Sequence[str] | None) -> bool:
+    """Whether accuracy is measured: where it applies, unless it is asked for or left out."""
+    for name in metrics or ():
+        if name not in METRICS:
+            raise UnknownNameError.among("metric", str(name), METRICS)
+    if metrics is not None and "accuracy" not in metrics:
+        return False
+    why_not = why_no_accuracy(probe)
+    if why_not and metrics is not None:
+        raise NotApplicableError(f"metrics=… asks for accuracy. {why_not}")
+    return not why_not

@@ -1,0 +1,1 @@
+"""The frozen point that everything is measured at."""

@@ -1,0 +1,272 @@
+"""Batches: what goes into the model, what the outputs are compared with, and how a batch is cut into pieces.
+
+A batch is a tuple (inputs …, targets …), a dict with a target under one of the usual keys, a bare tensor (for losses
+that take the whole batch), or an object with the attribute `y` (a graph). The layout is worked out once, from the first
+batch and the signature of the model's `forward`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
+
+from landscope.core.errors import DataError, MissingTargetsError
+from landscope.core.seeding import generator
+
+__all__ = ["Batch", "Layout", "as_tensors", "map_tensors", "spread", "tensors_in"]
+
+
+TARGET_KEYS = ("labels", "label", "targets", "target", "y")
+
+
+def as_tensors(raw: object) -> object:
+    """NumPy arrays become tensors, any mapping a dict, any list a tuple; other things stay as they are."""
+    if isinstance(raw, PackedSequence):
+        return raw
+    if isinstance(raw, np.ndarray) and raw.dtype != object:
+        if raw.dtype.kind not in "biufc":
+            raise DataError(
+                f"a batch holds an array of {raw.dtype}; expected numbers. Map words to class indices first."
+            )
+        return torch.from_numpy(raw)
+    if isinstance(raw, Mapping):
+        return {str(key): as_tensors(value) for key, value in raw.items()}
+    if isinstance(raw, tuple) and hasattr(raw, "_fields"):
+        return tuple(as_tensors(value) for value in raw)
+    if isinstance(raw, (tuple, list)):
+        return tuple(as_tensors(value) for value in raw)
+    return raw
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], raw: object) -> object:
+    """The same structure with `function` applied to every tensor in it, graph objects included."""
+
+    def leaf(value: object) -> object:
+        if isinstance(value, Tensor):
+            return function(value)
+        if hasattr(value, "to_dict") and hasattr(value, "apply"):  # a torch_geometric graph
+            return copy.copy(value).apply(function)
+        return value
+
+    return pytree.tree_map(leaf, raw)
+
+
+def tensors_in(raw: object) -> list[Tensor]:
+    """Every tensor of a batch, in a fixed order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(note, raw)
+    return found
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples: the batch as the data gave it (`raw`), and how many samples it holds."""
+
+    raw: object
+    size: int
+    divisible: bool
+
+    def pieces(self, size: int) -> Iterator[Batch]:
+        """The batch in pieces of at most `size` samples; an indivisible batch is one piece."""
+        if not self.divisible or size >= self.size:
+            yield self
+            return
+        for start in range(0, self.size, size):
+            stop = min(start + size, self.size)
+            yield Batch(map_tensors(lambda t, a=start, b=stop: t[a:b], self.raw), stop - start, True)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the batches of one data set become arguments of the model and targets of the loss."""
+
+    target_key: str | None
+    input_keys: tuple[str, ...] | None
+    by_position: bool
+    unpack: bool
+    inputs: int = 1
+    """How many of a tuple's first parts go into the model; the rest are targets."""
+    unused: tuple[str, ...] = ()
+    """Keys of tensors that are neither arguments of the model nor targets."""
+
+    @classmethod
+    def of(cls, model: nn.Module, raw: object) -> Layout:
+        """The layout of a first batch for a model."""
+        if isinstance(raw, dict):
+            return cls._of_dict(model, raw)
+        if isinstance(raw, tuple):
+            if not raw:
+                raise DataError("a batch is an empty tuple; expected (inputs, targets)")
+            count = int(max(1, min(len(raw) - 1, _positional(model))))
+            nested = count == 1 and isinstance(raw[0], tuple)
+            return cls(None, None, True, nested and _positional(model) >= len(raw[0]), count)
+        if not isinstance(raw, Tensor) and not tensors_in(raw):
+            raise DataError(
+                f"a batch is a {type(raw).__name__} without tensors; expected (inputs, targets) tuples or dicts of tensors"
+            )
+        return cls(None, None, True, False)
+
+    @classmethod
+    def _of_dict(cls, model: nn.Module, raw: Mapping[str, object]) -> Layout:
+        target = next((key for key in TARGET_KEYS if key in raw), None)
+        rest = [key for key, value in raw.items() if key != target]
+        accepted, any_keyword = _keywords(model)
+        named = tuple(key for key in rest if key in accepted or (any_keyword and isinstance(raw[key], Tensor)))
+        if named:
+            unused = tuple(key for key in rest if key not in named and isinstance(raw[key], Tensor))
+            return cls(target, named, False, False, unused=unused)
+        tensors = tuple(key for key in rest if isinstance(raw[key], Tensor))
+        if len(tensors) == 1:
+            return cls(target, tensors, True, False)
+        raise DataError(
+            f"none of the batch's keys ({', '.join(raw)}) is an argument of {type(model).__name__}.forward "
+            f"({', '.join(sorted(accepted)) or 'none'}). Rename the keys, or yield (inputs, targets) tuples."
+        )
+
+    def arguments(self, raw: object) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Positional and keyword arguments for the model."""
+        if self.input_keys is not None and isinstance(raw, dict):
+            values = {key: raw[key] for key in self.input_keys}
+            return (tuple(values.values()), {}) if self.by_position else ((), values)
+        if isinstance(raw, tuple):
+            return (raw[0] if self.unpack else raw[: self.inputs]), {}
+        return (raw,), {}
+
+    def notices(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know: parts of the batches that go nowhere."""
+        what = ", ".join(self.unused)
+        return (f"the batches' {what} is not an argument of the model and is not used",) if what else ()
+
+    def described(self, raw: object) -> str:
+        """The arguments of the model in words, for messages."""
+        args, kwargs = self.arguments(raw)
+        named = {**{f"argument {i}": value for i, value in enumerate(args, 1)}, **kwargs}
+        shapes = {key: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for key, v in named.items()}
+        return ", ".join(f"{key} {shape}" for key, shape in shapes.items())
+
+    def targets(self, raw: object) -> object:
+        """What the outputs are compared with; `None` where the batch holds nothing for that."""
+        if isinstance(raw, dict):
+            return raw.get(self.target_key) if self.target_key else None
+        if isinstance(raw, tuple):
+            targets = raw[self.inputs :]
+            return targets[0] if len(targets) == 1 else targets or None
+        return None if isinstance(raw, Tensor) else getattr(raw, "y", None)
+
+    def batch(self, raw: object) -> Batch:
+        """The batch with its size: the length of its targets, or of its first tensor."""
+        targets = self.targets(raw)
+        if isinstance(targets, (int, float)) or (isinstance(targets, Tensor) and targets.dim() == 0):
+            raise DataError(
+                "the targets of a batch are a single number: this looks like a list of samples, not of batches. "
+                "Wrap it: torch.utils.data.DataLoader(samples, batch_size=…)."
+            )
+        tensors = tensors_in(raw)
+        if not tensors:
+            raise MissingTargetsError("a batch holds no tensors")
+        lead = targets if isinstance(targets, Tensor) else tensors[0]
+        if lead.dim() == 0:
+            raise DataError("a batch holds single numbers where tensors with a first (sample) dimension are expected")
+        size = int(lead.shape[0])
+        plain = isinstance(raw, (Tensor, tuple, dict))
+        others = all(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(raw))
+        divisible = (
+            plain and others and all(t.layout == torch.strided and t.dim() > 0 and t.shape[0] == size for t in tensors)
+        )
+        return Batch(raw, size, divisible)
+
+
+def _positional(model: nn.Module) -> float:
+    """How many positional arguments the model's forward takes."""
+    kinds = [p.kind for p in inspect.signature(model.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL in kinds:
+        return math.inf
+    return sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+
+
+def _keywords(model: nn.Module) -> tuple[set[str], bool]:
+    """The names that the model's forward accepts, and whether it accepts any."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def join(batches: list[Batch]) -> Batch | None:
+    """All batches as one, where every tensor has the same shape and type per sample; otherwise `None`."""
+    if not batches or not all(b.divisible for b in batches):
+        return None
+    if len(batches) == 1:
+        return batches[0]
+    leaves = [pytree.tree_flatten(b.raw) for b in batches]
+    first, spec = leaves[0]
+    alike = all(
+        s == spec and all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype for a, b in zip(x, first, strict=True))
+        for x, s in leaves
+    )
+    if not alike:
+        return None
+    raw = pytree.tree_unflatten([torch.cat(column) for column in zip(*(x for x, _ in leaves), strict=True)], spec)
+    return Batch(raw, sum(b.size for b in batches), True)
+
+
+# A few samples from all over the data, of as many labels as possible.
+#
+# Data often comes sorted by class: its first samples then do not show what a loss does with classes of different weight.
+
+
+def spread(batches: Iterable[Batch], targets: Callable[[Batch], object], count: int) -> Batch | None:
+    """At most `count` samples as one batch: one of each label first, then random ones. One pass over the data.
+
+    Only samples of one shape go into a batch: the shape that most of them have. `None` where batches cannot be cut.
+
+    >>> x = torch.arange(100)
+    >>> found = spread([Batch((x, x // 99), 100, True)], lambda batch: batch.raw[1], 4)
+    >>> found.size, sorted(found.raw[1].tolist())
+    (4, [0, 0, 0, 1])
+    """
+    draw = generator(0, "spread")
+    seen: set[int] = set()
+    best: list[tuple[float, Batch]] = []
+    for batch in batches:
+        if not batch.divisible:
+            return None
+        rank = torch.rand(batch.size, generator=draw)
+        rank[_first_of_new_labels(targets(batch), seen)] += 1
+        highest = rank.topk(min(count, batch.size))
+        for value, row in zip(highest.values.tolist(), highest.indices.tolist(), strict=True):
+            if len(best) < count or value > best[-1][0]:
+                best.append((value, _row(batch, row)))
+        best = sorted(best, key=lambda ranked: ranked[0], reverse=True)[:count]
+    alike: dict[object, list[Batch]] = {}
+    for _, one in best:
+        alike.setdefault(tuple((t.shape, t.dtype) for t in tensors_in(one.raw)), []).append(one)
+    return join(max(alike.values(), key=len, default=[]))
+
+
+def _first_of_new_labels(labels: object, seen: set[int]) -> list[int]:
+    """The rows at which labels occur for the first time; they are `seen` from then on."""
+    if not isinstance(labels, Tensor) or labels.dim() != 1 or labels.is_floating_point():
+        return []
+    values, place = labels.cpu().unique(return_inverse=True)
+    first = torch.full((len(values),), len(place)).scatter_reduce(0, place, torch.arange(len(place)), "amin")
+    new = [row for value, row in zip(values.tolist(), first.tolist(), strict=True) if value not in seen]
+    seen.update(values.tolist())
+    return new
+
+
+def _row(batch: Batch, row: int) -> Batch:
+    return Batch(map_tensors(lambda t: t[row : row + 1].clone(), batch.raw), 1, True)

@@ -1,0 +1,264 @@
+"""Is the gradient that of the loss? Compared once, at construction, with difference quotients of the loss itself.
+
+    (L(θ + hv) − L(θ − hv)) / 2h  =  ⟨∇L, v⟩
+
+on a few rows, in float64 where the model allows it, along one random direction of all measured tensors. Whatever cuts or
+bends the way from a parameter to the loss shows here: `.detach()`, `.data`, `no_grad`, rounding with a straight-through
+gradient, a backward pass that is wrong. Where the loss has a kink, the comparison is made at a point nearby.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from landscope.core.errors import ModelError
+from landscope.core.memory import available_bytes
+from landscope.core.seeding import generator, normal
+from landscope.probe.batches import Batch
+from landscope.probe.checks import refuse_simulated_quantisation
+
+if TYPE_CHECKING:
+    from landscope.probe.probe import Probe
+
+__all__ = ["checked_gradient", "graph_behind", "reaches_the_loss"]
+
+Params = Mapping[str, Tensor]
+
+ATTEMPTS = 3
+"""Points that are compared at, the first one the parameters themselves."""
+NEARBY = 1e-2
+"""How far the further points lie, relative to each tensor: off the kinks, and off a minimum."""
+FINER = 4
+"""A second step is so many times smaller: at a kink two quotients differ, and so they do in noise."""
+RIGHT = 1e-4
+"""Relative difference up to which a gradient counts as right: a true one differs by 1e-6."""
+ALLOWED = 1e-2
+"""Relative difference that is not an error yet: gradients of iterative solvers differ by more than rounding."""
+ROUNDING_UNITS = 50
+"""Rounding error of a loss in units of the machine epsilon."""
+NAMED = 5
+"""How many tensors a message names."""
+ROWS = 32
+"""Samples at once where all of the data is searched for a way from the parameters to the loss."""
+HALF = (torch.float16, torch.bfloat16)
+
+
+def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
+    """Refuse a gradient that is not that of the loss; notices about one that is exactly 0, which may be right."""
+    try:
+        point = _Point(_in_float64(probe, batch), 0)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        if isinstance(error, ModelError):
+            raise
+        try:  # the model insists on its own precision
+            point = _Point(probe.at_batch(batch, probe.dtype), 0)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as again:
+            if isinstance(again, ModelError):
+                raise
+            return ()  # it cannot be differentiated at all: what needs a gradient will say so
+    idle = tuple(name for name, slope in point.gradient.items() if not bool(slope.any()))
+    points = [point]
+    for group in (probe.space.names, idle):
+        if group and not _may_be_right(points, group):
+            at = next(at for at in reversed(points) if at.agrees(group) is False)
+            _refuse(at, list(_disagreeing(at, group)) or list(group))
+    if not idle:
+        return ()
+    return (f"the gradient of {_listed(idle)} is exactly 0 on the first {batch.size} samples",)
+
+
+def reaches_the_loss(probe: Probe) -> bool:
+    """Whether the graph of the loss leads to a measured parameter, for some of the data."""
+    with probe.measuring():
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in probe.params.items()}
+        ours = set(map(id, leaves.values()))
+        for batch in probe.batches():
+            for piece in batch.pieces(ROWS):
+                loss = probe.loss_sum(leaves, Batch(probe.ready(piece.raw), piece.size, piece.divisible))
+                if any(id(getattr(node, "variable", None)) in ours for node in graph_behind(loss)):
+                    return True
+    return False
+
+
+def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
+    """Whether gradient and quotient agree at one of a few points, or cannot be compared; `points` grows as they are needed.
+
+    Something that is wrong is wrong everywhere; what is right may still disagree at a kink.
+    """
+    wrong = 0
+    for attempt in range(ATTEMPTS):
+        if attempt == len(points):
+            points.append(_Point(points[0].probe, attempt))
+        verdict = points[attempt].agrees(names)
+        if verdict:
+            return True
+        wrong += verdict is False
+    return wrong < 2
+
+
+def _in_float64(probe: Probe, batch: Batch) -> Probe:
+    if 64 * probe.n_params > available_bytes(probe.device):
+        raise ValueError("too large for a second copy")
+    return probe.at_batch(batch, torch.float64)
+
+
+class _Point:
+    """A point at or near the parameters: the gradient there, a direction, and how far to step along it."""
+
+    def __init__(self, probe: Probe, attempt: int) -> None:
+        self.probe = probe
+        rng = generator(attempt, "first derivatives")
+        sizes = {name: _size(value) for name, value in probe.params.items()}
+        typical = max(sizes.values()) or 1.0
+        sizes = {name: size or typical for name, size in sizes.items()}
+
+        def drawn() -> dict[str, Tensor]:
+            return {
+                name: normal(value.shape, rng, value.dtype, value.device) * sizes[name]
+                for name, value in probe.params.items()
+            }
+
+        with probe.measuring():
+            self.direction = drawn()
+            self.params = dict(probe.params)
+            if attempt:
+                self.params = {name: self.params[name] + NEARBY * by for name, by in drawn().items()}
+            self.batch = next(probe.batches())
+            leaves = {name: value.detach().clone().requires_grad_() for name, value in self.params.items()}
+            loss = probe.loss_sum(leaves, self.batch)
+            precision = {
+                metadata.dtype for node in graph_behind(loss) for metadata in getattr(node, "_input_metadata", ())
+            }
+            _refuse_half_precision(precision, probe)
+            if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
+                refuse_simulated_quantisation()
+            for name, rows in _padding(loss, leaves).items():
+                self.direction[name][rows] = 0  # gradients count these rows as constants, a step would move them
+            grads = (
+                torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+                if loss.requires_grad
+                else [torch.zeros_like(value) for value in leaves.values()]
+            )
+        self.gradient = {name: g.to_dense() if g.is_sparse else g for name, g in zip(leaves, grads, strict=True)}
+        kinds = {kind for kind in precision | {probe.dtype} if kind.is_floating_point}
+        eps = max(torch.finfo(kind).eps for kind in kinds)
+        self.step = math.sqrt(eps)
+        self.noise = ROUNDING_UNITS * eps * max(1.0, abs(float(loss.detach()))) * FINER / self.step
+        self.known: dict[tuple[str, ...], bool | None] = {}
+
+    def agrees(self, names: Sequence[str]) -> bool | None:
+        """Whether the quotient along some tensors is what the gradient says; `None` where that cannot be told."""
+        key = tuple(names)
+        if key not in self.known:
+            self.known[key] = self._agrees(key)
+        return self.known[key]
+
+    def _agrees(self, names: tuple[str, ...]) -> bool | None:
+        products = {name: self.gradient[name] * self.direction[name] for name in names}
+        slope = sum(float(product.sum()) for product in products.values())
+        spread = math.sqrt(sum(float(product.square().sum()) for product in products.values()))
+        coarse, fine = self._quotient(names, self.step), self._quotient(names, self.step / FINER)
+        scale = max(abs(slope), abs(coarse), spread)
+        unclear = abs(coarse - fine)
+        if not math.isfinite(scale + unclear) or unclear > 5 * ALLOWED * scale or scale < 10 * self.noise:
+            return None
+        difference = abs(coarse - slope)
+        if difference <= max(RIGHT * scale, 10 * unclear, self.noise):
+            return True
+        return None if difference <= ALLOWED * scale else False
+
+    def _quotient(self, names: tuple[str, ...], step: float) -> float:
+        ends = []
+        with self.probe.measuring(), torch.no_grad():
+            for by in (step, -step):
+                moved = {name: self.params[name] + by * self.direction[name] for name in names}
+                ends.append(float(self.probe.loss_sum({**self._fresh(), **moved}, self.batch)))
+        return (ends[0] - ends[1]) / (2 * step)
+
+    def _fresh(self) -> dict[str, Tensor]:
+        return {name: value.detach() for name, value in self.params.items()}
+
+
+def _size(value: Tensor) -> float:
+    """The root mean square of a tensor's entries."""
+    return float(torch.linalg.vector_norm(value.double())) / math.sqrt(max(value.numel(), 1))
+
+
+def graph_behind(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
+    """The graph behind a loss."""
+    queue = [loss.grad_fn]
+    seen = set()
+    while queue:
+        node = queue.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            queue.extend(following for following, _ in node.next_functions)
+
+
+def _padding(loss: Tensor, leaves: Params) -> dict[str, list[int]]:
+    """The rows of each parameter that embeddings use as padding."""
+    names = {id(leaf): name for name, leaf in leaves.items()}
+    rows: dict[str, list[int]] = {}
+    for node in graph_behind(loss):
+        row = getattr(node, "_saved_padding_idx", None)
+        leaf = getattr(node.next_functions[0][0], "variable", None) if node.next_functions else None
+        if isinstance(row, int) and leaf is not None and id(leaf) in names and 0 <= row < len(leaf):
+            rows.setdefault(names[id(leaf)], []).append(row)
+    return rows
+
+
+def _refuse_half_precision(found: set[torch.dtype], probe: Probe) -> None:
+    if half := [str(kind).removeprefix("torch.") for kind in HALF if kind in found]:
+        raise ModelError(
+            f"the model or the loss computes in {' and '.join(half)} although its weights are measured in "
+            f"{str(probe.dtype).removeprefix('torch.')}: derivatives of second order drown in that rounding. Remove the casts "
+            f"(.half(), .bfloat16(), .to(dtype)) from the forward pass that you measure."
+        )
+
+
+def _disagreeing(point: _Point, names: Sequence[str]) -> Iterator[str]:
+    """Those of some tensors along which gradient and quotient differ, found by halving."""
+    if point.agrees(names) is not False:
+        return
+    if len(names) == 1:
+        yield names[0]
+        return
+    middle = len(names) // 2
+    yield from _disagreeing(point, names[:middle])
+    yield from _disagreeing(point, names[middle:])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def _refuse(point: _Point, names: list[str]) -> None:
+    slope = sum(float((point.gradient[name] * point.direction[name]).sum()) for name in names)
+    quotient = point._quotient(tuple(names), point.step)
+    if not any(bool(point.gradient[name].any()) for name in names):
+        cause = (
+            "The way from there to the loss is cut: .detach(), .data, .item(), torch.no_grad(), or a NumPy detour in the "
+            "forward pass or the loss. Let gradients through, or leave these parameters out: params=…, or "
+            "requires_grad_(False) on them."
+        )
+    elif abs(quotient) < ALLOWED * abs(slope):
+        cause = (
+            "The loss does not move there: rounding with a straight-through gradient (quantisation-aware training, binary "
+            "weights), which is wrong on purpose. Such a loss has no curvature to measure: measure the model without the "
+            "rounding."
+        )
+    else:
+        cause = (
+            "Part of the way from there to the loss is cut (.detach(), .data, torch.no_grad()), or a custom backward pass or "
+            "a straight-through gradient gives something else than the derivative. Remove it from the model that you measure."
+        )
+    raise ModelError(
+        f"the gradient of {_listed(names)} is not that of the loss: along a random direction automatic differentiation gives "
+        f"{slope:.4g}, the difference quotient of the loss {quotient:.4g}. {cause}"
+    )

@@ -1,0 +1,155 @@
+"""A private copy of a model, fixed at its present values, in the mode that is to be measured.
+
+The user's model is read once, here, and never touched again: what is evaluated is the copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from landscope.core.errors import ModelError
+from landscope.core.torch_fixes.padding import keep_padding_constant
+from landscope.core.torch_fixes.strided_pointwise import avoid_overruns
+from landscope.probe.copying import copied_with
+
+__all__ = ["Mode", "frozen_copy", "is_recurrent", "unwrap", "working_dtype"]
+
+Mode = Literal["eval", "batch_statistics"]
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile`, `DataParallel` and `DistributedDataParallel` wrappers."""
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+def frozen_copy(
+    model: nn.Module,
+    mode: Mode,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    loss: Callable[..., Tensor] | None = None,
+) -> tuple[nn.Module, Any]:
+    """The copy, and a loss that refers to it; half-precision weights become float32 unless `dtype` says otherwise.
+
+    A loss that is a module is on the copy's device and in its precision.
+
+    In `batch_statistics` mode BatchNorm uses the statistics of each batch and keeps none; everything else, dropout
+    included, is in eval mode.
+    """
+    target = dtype or working_dtype(model)
+    wide = torch.complex128 if target == torch.float64 else torch.complex64
+
+    def fixed(tensor: Tensor) -> Tensor:
+        value = tensor.detach()
+        kind = target if value.is_floating_point() else wide if value.is_complex() else value.dtype
+        return value.to(device=device or value.device, dtype=kind, copy=True)
+
+    with torch.inference_mode(False), torch.no_grad():
+        memo: dict[int, Any] = {}
+        for module in model.modules():
+            for parameter in module._parameters.values():
+                if parameter is not None and id(parameter) not in memo:
+                    memo[id(parameter)] = nn.Parameter(fixed(parameter), requires_grad=False)
+            for buffer in module._buffers.values():
+                if buffer is not None and id(buffer) not in memo:
+                    memo[id(buffer)] = fixed(buffer)
+            for value in vars(module).values():  # what a hook recomputes (old weight_norm) has a graph behind it
+                if isinstance(value, Tensor) and (not value.is_leaf or value.is_inference()):
+                    memo[id(value)] = fixed(value)
+        try:
+            twin, bound = copied_with(model, loss, memo)
+        except Exception as error:
+            raise ModelError(
+                f"the model could not be copied ({type(error).__name__}: {error}). Landscope measures a private copy so that "
+                f"yours stays untouched; remove what cannot be copied (locks, open files, generators) from the module."
+            ) from error
+    for module in twin.modules():
+        if isinstance(module, torch.jit.ScriptModule):  # copied as it is, whatever the memo says
+            module.to(device=device, dtype=target)
+    twin.eval()
+    _differentiate_weight_norm(twin)
+    keep_padding_constant(twin)
+    _plain_embeddings(twin)
+    if (device or next((p.device for p in twin.parameters()), torch.device("cpu"))).type == "cpu":
+        avoid_overruns(twin)
+    if mode == "batch_statistics":
+        for module in twin.modules():
+            if isinstance(module, _BatchNorm):
+                module.track_running_stats = False
+                module.running_mean = module.running_var = module.num_batches_tracked = None
+    if isinstance(bound, nn.Module) and bound is not loss:
+        _move_strange(bound, target, device)
+    return twin, bound
+
+
+def _move_strange(criterion: nn.Module, dtype: torch.dtype, device: torch.device | None) -> None:
+    """Have a criterion's own tensors (class weights) where the copy is, and in its precision."""
+    held = (*criterion.parameters(), *criterion.buffers())
+    if any((device or t.device) != t.device or (t.is_floating_point() and t.dtype != dtype) for t in held):
+        criterion.to(device, dtype)
+
+
+def working_dtype(model: nn.Module) -> torch.dtype:
+    """The precision in which a model is measured by default: float64 where it has such weights, float32 otherwise."""
+    kinds = {p.dtype for p in model.parameters()}
+    return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+def _plain_embeddings(model: nn.Module) -> None:
+    """Embeddings without sparse gradients, which have no second derivatives, and with `max_norm` applied once and for all.
+
+    A forward pass would cut rows that are too long in place, so that each pass changed the weights.
+    """
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            module.sparse = False
+            if module.max_norm is not None:
+                rows = torch.arange(module.num_embeddings, device=module.weight.device)
+                with torch.no_grad():
+                    torch.embedding_renorm_(module.weight, rows, module.max_norm, module.norm_type)
+                module.max_norm = None
+
+
+def _composite_weight_norm(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
+    """G v / ‖v‖, the norm over all dimensions but `dim`, in operations that differentiate correctly."""
+    axes = list(range(v.dim())) if dim is None or dim == -1 else [d for d in range(v.dim()) if d != dim % v.dim()]
+    return v * (g / torch.linalg.vector_norm(v, dim=axes, keepdim=True))
+
+
+def _differentiate_weight_norm(model: nn.Module) -> None:
+    """Replace torch's fused weight norm, whose second derivative is wrong on the CPU (an asymmetric Hessian, torch 2.13)."""
+    for module in model.modules():
+        if isinstance(module, nn.utils.parametrizations._WeightNorm):
+            dim = module.dim
+            module.forward = lambda g, v, dim=dim: _composite_weight_norm(v, g, dim)  # type: ignore[method-assign,misc]
+        for hook in module._forward_pre_hooks.values():
+            if isinstance(hook, WeightNorm):
+                hook.compute_weight = lambda module, hook=hook: _composite_weight_norm(  # type: ignore[method-assign,misc]
+                    getattr(module, hook.name + "_v"), getattr(module, hook.name + "_g"), hook.dim
+                )
+
+
+def is_recurrent(model: nn.Module) -> bool:
+    """Whether the model has recurrent layers, whose cuDNN kernels cannot be differentiated in eval mode."""
+    return any(isinstance(module, nn.RNNBase) for module in model.modules())
+
+
+def dropouts_left_on(model: nn.Module) -> list[str]:
+    """Names of dropout layers that stay in training mode although the model was put into eval mode."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training
+    ]

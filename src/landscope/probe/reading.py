@@ -1,0 +1,286 @@
+"""Data that can be trusted to be the same on every pass.
+
+Anything that yields batches is read twice and the two passes are compared sample by sample, whatever their order: a
+shuffling loader is harmless, a random transform is not. What fits into memory is kept, so that later passes cost no
+loading. Tensors and lists of batches cannot change and are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from landscope.core.errors import ChangingDataError, DataError, EmptyDataError, OneShotDataError
+from landscope.core.memory import available_bytes
+from landscope.core.seeding import generator, preserved_rng
+from landscope.probe.batches import Batch, as_tensors, join, map_tensors, tensors_in
+
+__all__ = ["DataLike", "FixedData", "freeze", "held", "read"]
+
+DataLike = (
+    DataLoader[object]
+    | Dataset[object]
+    | Tensor
+    | np.ndarray
+    | Mapping[str, object]
+    | Sequence[object]
+    | Iterable[object]
+)
+"""A DataLoader, a Dataset, (x, y) tensors or a dict of tensors, or any re-iterable of batches."""
+
+DATASET_BATCH = 256
+
+
+@dataclass(frozen=True)
+class FixedData:
+    """Batches that are the same on every pass: kept in memory, or read again from a source that was checked."""
+
+    source: Iterable[object]
+    kept: tuple[object, ...] | None
+    own_batches: bool
+    """Whether the batches are the user's (a loader, a list) or free to be cut anew (tensors, a Dataset)."""
+    same_order: bool
+    """Whether two passes gave the same batches in the same order."""
+
+    def __iter__(self) -> Iterator[object]:
+        if self.kept is not None:
+            yield from self.kept
+            return
+        with preserved_rng(*_generators(self.source)):
+            for raw in self.source:
+                yield as_tensors(raw)
+
+
+class FrozenBatches(list[object]):
+    """Batches that no longer change: a list that is known to hold batches, even if they are bare tensors."""
+
+
+def freeze(data: DataLike, batch_size: int | None = None) -> FrozenBatches:
+    """One pass over the data, kept: a list of batches that no longer changes.
+
+    Use it where the data differs between passes (random transforms) and one draw of it is to be measured.
+
+    >>> noisy = DataLoader([(torch.rand(2), i) for i in range(4)], batch_size=2)
+    >>> [tuple(x.shape) for x, y in freeze(noisy)]
+    [(2, 2), (2, 2)]
+    """
+    source, _, _ = _source(data, batch_size)
+    with preserved_rng(*_generators(source)):
+        batches = FrozenBatches(map_tensors(torch.clone, as_tensors(raw)) for raw in source)
+        _refuse_repeated(source, sum(len(sample_hashes(batch)) for batch in batches))
+    return batches
+
+
+def read(data: DataLike, batch_size: int | None = None) -> FixedData:
+    """The data as `FixedData`, refused where two passes differ, where it can be read only once or where it is empty."""
+    source, own_batches, static = _source(data, batch_size)
+    if static:
+        kept = tuple(as_tensors(raw) for raw in source)
+        if not kept:
+            raise EmptyDataError("the data holds no batches")
+        return FixedData(source, kept, own_batches, True)
+    with preserved_rng(*_generators(source)):
+        first = _Pass(source, keep=available_bytes(torch.device("cpu")) // 4)
+        second = _Pass(source, keep=0, reference=first.kept)
+        _refuse_repeated(source, first.samples)
+    if first.batches == 0:
+        raise EmptyDataError("the data holds no batches")
+    if second.batches == 0:
+        raise OneShotDataError(
+            f"the data gave {first.batches} batches on the first pass and none on the second: it can be read once only. "
+            f"Pass a DataLoader or a list of batches: landscope.freeze(data) makes one."
+        )
+    if (first.samples, first.fingerprint) != (second.samples, second.fingerprint):
+        raise ChangingDataError(_what_changed(first, second, data))
+    same_order = first.order == second.order
+    return FixedData(source, None if first.kept is None else tuple(first.kept), own_batches, same_order)
+
+
+def held(
+    batches: Iterable[Batch], divisible: bool, device: torch.device, ready: Callable[[object], object]
+) -> tuple[Batch, ...]:
+    """Batches that fit into memory, as one where they can be joined, and on the device where they fit there too."""
+    found = [Batch(batch.raw, batch.size, batch.divisible and divisible) for batch in batches]
+    whole = join(found)
+    found = found if whole is None else [whole]
+    needed = sum(t.numel() * t.element_size() for batch in found for t in tensors_in(batch.raw))
+    if needed < available_bytes(device) // 4:
+        found = [Batch(ready(batch.raw), batch.size, batch.divisible) for batch in found]
+    return tuple(found)
+
+
+def _source(data: DataLike, batch_size: int | None) -> tuple[Iterable[object], bool, bool]:
+    """(what to iterate over, whether its batches are the user's own, whether it cannot change)."""
+    if batch_size is not None and batch_size < 1:
+        raise DataError(f"batch_size must be at least 1, got {batch_size}")
+    if isinstance(data, FrozenBatches):
+        return data, True, True
+    if isinstance(data, DataLoader):
+        sampler = data.sampler
+        if isinstance(sampler, DistributedSampler) and sampler.total_size > len(sampler.dataset):  # type: ignore[arg-type]
+            raise DataError(
+                f"the DistributedSampler repeats {sampler.total_size - len(sampler.dataset)} samples "  # type: ignore[arg-type]
+                f"to make the shards even, which would count them twice. Give each process its own part: "
+                f"torch.utils.data.Subset(dataset, range(rank, len(dataset), world_size))."
+            )
+        return data, True, False
+    if isinstance(data, (Tensor, np.ndarray)):
+        return _cut((data,), batch_size), False, True
+    if isinstance(data, Mapping):
+        return _cut(data, batch_size), False, True
+    if isinstance(data, (tuple, list)) and data and all(isinstance(item, (Tensor, np.ndarray)) for item in data):
+        return _cut(tuple(data), batch_size), False, True
+    if isinstance(data, Dataset) or (
+        hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, (tuple, list))
+    ):
+        return DataLoader(data, batch_size=batch_size or DATASET_BATCH), False, False  # type: ignore[arg-type]
+    if isinstance(data, Iterator):
+        raise OneShotDataError(
+            f"the data is an iterator ({type(data).__name__}) that can be read once only, and every measure needs several "
+            f"passes. Pass a DataLoader or a list of batches: landscope.freeze(data) makes one."
+        )
+    if not isinstance(data, Iterable):
+        raise DataError(
+            f"the data is a {type(data).__name__}; expected a DataLoader, a Dataset, (x, y) tensors or an iterable of batches"
+        )
+    return data, True, type(data) in (list, tuple)
+
+
+def _refuse_repeated(source: object, samples: int) -> None:
+    """An IterableDataset that gives every worker of its loader the same samples: one worker alone would give fewer."""
+    if not (isinstance(source, DataLoader) and isinstance(source.dataset, IterableDataset) and source.num_workers > 1):
+        return
+    alone = _Pass(
+        DataLoader(
+            source.dataset,
+            batch_size=source.batch_size,
+            collate_fn=source.collate_fn,
+            drop_last=source.drop_last,
+            num_workers=1,
+            timeout=source.timeout,
+            worker_init_fn=source.worker_init_fn,
+            multiprocessing_context=source.multiprocessing_context,
+        ),
+        keep=0,
+    )
+    if samples > alone.samples:
+        raise DataError(
+            f"the loader's {source.num_workers} workers give {samples} samples, one worker alone {alone.samples}: the "
+            f"IterableDataset gives each worker the same samples, and they would count {samples / alone.samples:.3g} times. "
+            f"Share them out in its __iter__ (torch.utils.data.get_worker_info(): every num_workers-th sample from id on), "
+            f"or set num_workers to 1."
+        )
+
+
+def _cut(whole: Mapping[str, object] | tuple[object, ...], batch_size: int | None) -> list[object]:
+    """Tensors of one length, cut into batches."""
+    tensors = as_tensors(whole)
+    lengths = {int(t.shape[0]) for t in tensors_in(tensors) if t.dim() > 0}
+    if not lengths:
+        raise DataError("the data holds no tensors: turn lists into tensors first, torch.tensor(values)")
+    if len(lengths) != 1:
+        raise DataError(f"the tensors given as data have different numbers of samples: {sorted(lengths)}")
+    (length,) = lengths
+    if length == 0:
+        raise EmptyDataError("the tensors given as data hold no samples")
+    if batch_size is None or batch_size >= length:
+        return [tensors]
+    starts = range(0, length, batch_size)
+    return [map_tensors(lambda t, a=a: t[a : a + batch_size], tensors) for a in starts]  # type: ignore[misc]
+
+
+def _generators(source: object) -> list[torch.Generator]:
+    """The generators that reading a loader would advance."""
+    owners = (source, getattr(source, "sampler", None), getattr(source, "batch_sampler", None))
+    found = {
+        id(g): g for g in (getattr(owner, "generator", None) for owner in owners) if isinstance(g, torch.Generator)
+    }
+    return list(found.values())
+
+
+class _Pass:
+    """One pass over a source: counts, a fingerprint that ignores the order of samples, and the batches where they fit."""
+
+    def __init__(self, source: Iterable[object], keep: int, reference: Sequence[object] | None = None) -> None:
+        self.batches = self.samples = self.fingerprint = 0
+        self.order: list[int] = []
+        self.kept: list[object] | None = [] if keep > 0 else None
+        self.first_change: tuple[int, float] | None = None
+        for index, item in enumerate(source):
+            raw = as_tensors(item)
+            hashes = sample_hashes(raw)
+            batch_hash = int(hashes.sum())
+            self.batches += 1
+            self.samples += len(hashes)
+            self.fingerprint = (self.fingerprint + batch_hash) % 2**64
+            self.order.append(batch_hash)
+            if self.kept is not None:
+                keep -= sum(t.numel() * t.element_size() for t in tensors_in(raw))
+                if keep < 0:
+                    self.kept = None
+                else:
+                    self.kept.append(raw)
+            if reference is not None and self.first_change is None and index < len(reference):
+                change = _largest_change(reference[index], raw)
+                self.first_change = (index, change) if change > 0 else None
+
+
+def sample_hashes(raw: object) -> Tensor:
+    """One 64-bit number per sample (a random linear function of its bytes), the same wherever the sample stands.
+
+    A padding with zeros does not change it, so that batches padded to different lengths still compare.
+    """
+    tensors = tensors_in(raw)
+    size = next((int(t.shape[0]) for t in reversed(tensors) if t.dim() > 0), 1)
+    total = torch.zeros(size, dtype=torch.int64)
+    for field, tensor in enumerate(tensors):
+        tensor = tensor.detach().cpu()
+        per_sample = tensor.dim() > 0 and tensor.shape[0] == size
+        rows = tensor.reshape(size, -1) if per_sample else tensor.reshape(1, -1)
+        words = _words(rows.contiguous())
+        weights = torch.randint(
+            -(2**63), 2**63 - 1, (words.shape[1],), generator=generator(field, "fingerprint"), dtype=torch.int64
+        )
+        hashed = (words * (weights | 1)).sum(1)
+        total = (total ^ (total >> 29)) * -7046029254386353131 + hashed
+    return total ^ (total >> 32)
+
+
+def _words(rows: Tensor) -> Tensor:
+    """The bits of each number as an integer, so that equal means bit-identical."""
+    if rows.is_complex():
+        rows = torch.view_as_real(rows).flatten(1)
+    if rows.dtype == torch.bool:
+        return rows.to(torch.int64)
+    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[rows.element_size()]
+    return rows.view(kind).to(torch.int64)
+
+
+def _largest_change(a: object, b: object) -> float:
+    pairs = list(zip(tensors_in(a), tensors_in(b), strict=False))
+    if any(x.shape != y.shape for x, y in pairs):
+        return float("inf")
+    return max((float((x.double() - y.double()).abs().max()) for x, y in pairs if x.numel()), default=0.0)
+
+
+def _what_changed(first: _Pass, second: _Pass, data: object) -> str:
+    if first.samples != second.samples:
+        found = f"{first.samples} samples on the first pass and {second.samples} on the second"
+    elif second.first_change is not None and second.first_change[1] < float("inf"):
+        found = "different samples on two passes (batch {}, largest change {:.2g})".format(*second.first_change)
+    else:
+        found = "different samples on two passes"
+    remedy = (
+        "Remove random transforms from the dataset that you measure on, or fix one draw of it: "
+        "Probe(model, landscope.freeze(data))."
+    )
+    if isinstance(data, DataLoader) and data.drop_last:
+        remedy = (
+            "The loader drops its last batch (drop_last=True), so a shuffled pass leaves other samples out. " + remedy
+        )
+    return f"the data gave {found}. Sharpness is defined for fixed data. {remedy}"

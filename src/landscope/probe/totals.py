@@ -1,0 +1,278 @@
+"""How a sum over samples is taken: in pieces that fit, counted, and within a budget."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import SupportsFloat
+
+import torch
+from torch import Tensor
+
+from landscope.core.errors import BudgetSpentError, OutOfMemoryError, SpecError
+from landscope.core.estimate import Cost
+from landscope.core.memory import available_bytes, is_out_of_memory
+from landscope.probe.batches import Batch
+
+__all__ = [
+    "FORWARD",
+    "Ledger",
+    "PieceSize",
+    "accumulate",
+    "bytes_of_gradient",
+    "checked_limit",
+    "checked_seconds",
+    "samples_that_fit",
+    "saved_bytes",
+]
+
+
+# Sums over samples in pieces that fit into memory.
+
+
+CPU_WORKING_SET = 2**30
+"""Bytes of activations at once on a CPU: more brings no speed there."""
+
+PieceFunction = Callable[[Batch], tuple[Tensor, ...]]
+
+
+class PieceSize:
+    """The largest number of samples that is worked on at once; it only ever shrinks."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = max(1, limit)
+
+    def halve(self, piece: Batch, device: torch.device) -> None:
+        """After a failed allocation: half of what was tried; one sample that does not fit is an error."""
+        if not piece.divisible or piece.size == 1:
+            kind = "one sample" if piece.size == 1 else f"a batch of {piece.size} that cannot be cut"
+            raise OutOfMemoryError(
+                f"{kind} does not fit into the memory of {device}. Measure fewer parameters (params=…), smaller batches, or "
+                f"on a device with more memory."
+            )
+        self.limit = max(1, min(self.limit, piece.size) // 2)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def accumulate(
+    batches: Iterable[Batch],
+    function: PieceFunction,
+    size: PieceSize,
+    device: torch.device,
+    prepare: Callable[[object], object],
+) -> tuple[Tensor, ...] | None:
+    """Σ of `function` over all batches, cut into pieces of at most `size`; `None` where there are no batches.
+
+    Where memory runs out, the piece is halved and tried again, and later pieces are as small.
+    """
+    sums: tuple[Tensor, ...] | None = None
+    for batch in batches:
+        queue = deque([batch])
+        while queue:
+            piece = queue.popleft()
+            if piece.divisible and piece.size > size.limit:
+                queue.extendleft(reversed(list(piece.pieces(size.limit))))
+                continue
+            part = _attempt(function, Batch(prepare(piece.raw), piece.size, piece.divisible))
+            if part is None:
+                size.halve(piece, device)
+                queue.appendleft(piece)
+            elif sums is None:
+                sums = tuple(p.clone() for p in part)
+            else:
+                for whole, p in zip(sums, part, strict=True):
+                    whole += p
+    return sums
+
+
+def _attempt(function: PieceFunction, piece: Batch) -> tuple[Tensor, ...] | None:
+    """The function's value, or `None` where memory ran out; the failed frames are released before it returns."""
+    try:
+        return function(piece)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+
+
+def saved_bytes(function: Callable[[], Tensor], held: Iterable[Tensor] = ()) -> int:
+    """Bytes that a forward pass keeps for its backward pass, apart from tensors that are `held` anyway."""
+    seen: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()  # a node that kept its own result, history and all, would never be freed
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        result = function()
+    del result
+    for tensor in held:
+        seen.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(seen.values())
+
+
+def bytes_of_gradient(
+    loss: Callable[[dict[str, Tensor]], Tensor], params: Mapping[str, Tensor], held: Iterable[Tensor]
+) -> int:
+    """Bytes of activations that one gradient of a loss keeps, beside parameters and what is `held` anyway."""
+    leaves = {name: p.clone().requires_grad_() for name, p in params.items()}
+    with torch.enable_grad():
+        return saved_bytes(lambda: loss(leaves), [*leaves.values(), *held])
+
+
+def samples_that_fit(bytes_each: float, load: float, device: torch.device) -> int:
+    """What is free over what one sample takes, `load` times its bytes; at least 1."""
+    free = available_bytes(device)
+    room = min(free // 4, CPU_WORKING_SET) if device.type == "cpu" else free // 2
+    return max(1, int(room / (max(64, bytes_each) * load)))
+
+
+# What has been spent, and what may be: passes over the data and seconds.
+#
+# A pass is one forward and one backward pass over all samples: the work of one gradient. A forward pass alone is a third of
+# it, a Hessian product three (in a block of k, 2 + 1/k each).
+
+
+FORWARD = 1 / 3
+"""Passes that a forward pass counts for."""
+
+
+def checked_limit(name: str, value: SupportsFloat | None) -> float | None:
+    """A budget as a positive number, or `None` for no limit, which infinity means, too.
+
+    >>> checked_limit("seconds", 60), checked_limit("passes", float("inf"))
+    (60.0, None)
+    >>> checked_limit("seconds", -1)
+    Traceback (most recent call last):
+    landscope.core.errors.SpecError: seconds must be a positive number, got -1; leave it out for no limit
+    """
+    if value is None:
+        return None
+    number = math.nan
+    if isinstance(value, SupportsFloat) and not isinstance(value, bool):
+        with suppress(TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+            number = float(value)
+    if not number > 0:
+        raise SpecError(f"{name} must be a positive number, got {value!r}; leave it out for no limit")
+    return None if number == math.inf else number
+
+
+def checked_seconds(name: str, value: float | None) -> float | None:
+    """A length of time as a number that is not negative, or `None` for no limit, which infinity means, too.
+
+    >>> checked_seconds("time_limit", 0), checked_seconds("time_limit", float("inf"))
+    (0.0, None)
+    >>> checked_seconds("time_limit", float("nan"))
+    Traceback (most recent call last):
+    landscope.core.errors.SpecError: time_limit must be a number of seconds, 0 or more, got nan; leave it out for no limit
+    """
+    if value is None:
+        return None
+    if not value >= 0:
+        raise SpecError(f"{name} must be a number of seconds, 0 or more, got {value!r}; leave it out for no limit")
+    return None if value == math.inf else float(value)
+
+
+class Ledger:
+    """Counts passes; raises `BudgetSpentError` between two pieces of work once a limit is reached.
+
+    >>> ledger = Ledger()
+    >>> with ledger.limited(passes=1.5):
+    ...     ledger.add(1.0); ledger.check(); ledger.add(1.0); ledger.check()
+    Traceback (most recent call last):
+    landscope.core.errors.BudgetSpentError: the budget of 1.5 passes is spent
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0.0
+        self._cut_short = 0.0
+        self._seconds = 0.0
+        self._limits: list[tuple[float, float, str]] = []
+
+    def add(self, passes: float) -> None:
+        """Note work done."""
+        self.passes += passes
+
+    @contextmanager
+    def timed(self, device: torch.device) -> Iterator[None]:
+        """Note the time that work inside takes, until the device has done it.
+
+        Work that raises leaves the rate alone: neither its time nor the passes that it got done count there.
+        """
+        start, before = time.monotonic(), self.passes
+        try:
+            yield
+        except BaseException:
+            self._cut_short += self.passes - before
+            raise
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        self._seconds += time.monotonic() - start
+
+    @property
+    def passes_per_second(self) -> float | None:
+        """The rate of the work that was done to its end; `None` as long as there is none."""
+        done = self.passes - self._cut_short
+        return done / self._seconds if done > 0 and self._seconds > 0 else None
+
+    def check(self) -> None:
+        """Raise if a limit is reached."""
+        for deadline, last_pass, what in self._limits:
+            if time.monotonic() > deadline or self.passes >= last_pass:
+                raise BudgetSpentError(f"the budget of {what} is spent")
+
+    def seconds_left(self) -> float:
+        """Until the earliest deadline; infinite where there is none."""
+        return min((deadline for deadline, _, _ in self._limits), default=float("inf")) - time.monotonic()
+
+    @contextmanager
+    def limited(self, seconds: float | None = None, passes: float | None = None) -> Iterator[None]:
+        """Allow so many seconds and passes from now on; may be nested, the tightest limit holds."""
+        seconds, passes = checked_limit("seconds", seconds), checked_limit("passes", passes)
+        if seconds is None and passes is None:
+            yield
+            return
+        what = " and ".join(f"{v:g} {u}" for v, u in ((seconds, "seconds"), (passes, "passes")) if v is not None)
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        last_pass = float("inf") if passes is None else self.passes + passes
+        self._limits.append((deadline, last_pass, what))
+        try:
+            yield
+        finally:
+            self._limits.remove((deadline, last_pass, what))
+
+    @contextmanager
+    def metered(self) -> Iterator[Meter]:
+        """A meter that reads what is spent inside."""
+        meter = Meter(self)
+        try:
+            yield meter
+        finally:
+            meter.stop()
+
+
+class Meter:
+    """What a stretch of work has cost."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._passes, self._start = ledger.passes, time.monotonic()
+        self._cost: Cost | None = None
+
+    def stop(self) -> None:
+        """End the stretch."""
+        self._cost = self.cost
+
+    @property
+    def cost(self) -> Cost:
+        """Passes and seconds so far, or until `stop`."""
+        if self._cost is not None:
+            return self._cost
+        return Cost(passes=self._ledger.passes - self._passes, seconds=time.monotonic() - self._start)

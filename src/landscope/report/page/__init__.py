@@ -1,0 +1,1 @@
+"""How a report is drawn: blocks, figures in the browser and on paper."""

@@ -1,0 +1,143 @@
+"""What the page is made of: sections of prose, plots and tables. Plain text throughout; the template escapes all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from landscope.core.json import Plain
+
+__all__ = [
+    "Block",
+    "Cell",
+    "Claim",
+    "Downloads",
+    "Head",
+    "Mark",
+    "Panels",
+    "Picture",
+    "Plot",
+    "Prose",
+    "Section",
+    "Source",
+    "Table",
+]
+
+Mark = Literal["", "best", "worst", "good", "bad", "muted"]
+
+
+@dataclass(frozen=True)
+class Prose:
+    """A paragraph, or a list of short ones."""
+
+    text: str = ""
+    items: Sequence[str] = ()
+    tone: Literal["", "lead", "note"] = ""
+    scripted: bool = False
+    """Whether it tells what only the script can do."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure that the page's script draws when it comes into view.
+
+    `kind` names a drawing function of the script; "plain" is a Plotly figure as it stands. `spec` may hold colours as
+    tokens ("@c0" … for conditions, "@ink", "@muted", "@grid", "@accent"), which follow the theme.
+    """
+
+    key: str
+    spec: Mapping[str, Plain]
+    caption: str
+    kind: Literal["plain", "scatter", "explorer", "forest", "landscape"] = "plain"
+    title: str = ""
+    height: int = 360
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as it stands, for pages without script."""
+
+    source: str
+    """A data address."""
+    caption: str
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Plots side by side, as many in a row as fit."""
+
+    plots: Sequence[Plot]
+
+    @property
+    def width(self) -> int:
+        """The least width of a plot in pixels: three in a row where there is room, two where that leaves none alone."""
+        return 420 if len(self.plots) in (1, 2, 4) else 300
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a column of a table."""
+
+    text: str
+    unit: str = ""
+    numeric: bool = True
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: a number and its error are aligned apart; `condition` gives a swatch of that condition's colour."""
+
+    text: str
+    error: str = ""
+    mark: Mark = ""
+    title: str = ""
+    condition: int | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that scrolls inside its box; `key` names it for the script, which adds what only it can."""
+
+    head: Sequence[Head]
+    rows: Sequence[Sequence[Cell]]
+    caption: str
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Text as it was written, folded away."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Downloads:
+    """Files that the page holds: name → what it is."""
+
+    files: Mapping[str, str]
+
+
+Block = Prose | Plot | Picture | Panels | Table | Source | Downloads
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report; one without blocks is left out."""
+
+    key: str
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed (by a paper, or by the study itself), what was found, why, and the runs that show it."""
+
+    claim: str
+    verdict: str
+    why: str = ""
+    runs: Sequence[str] = ()

@@ -1,0 +1,1 @@
+"""What a report shows, one section per file."""

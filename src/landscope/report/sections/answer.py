@@ -1,0 +1,236 @@
+"""The answer, first: which measures go with which outcomes and how sure that is, in words and one figure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from landscope.analysis import smallest_significant
+from landscope.core.json import Plain
+from landscope.core.text import counted
+from landscope.report.data.associations import Associations, models_used
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.data.columns import label
+from landscope.report.page.blocks import Block, Cell, Claim, Head, Plot, Prose, Section, Table
+from landscope.report.page.embedding import rounded
+from landscope.report.sections.through_training import through_sentence
+
+__all__ = ["answer_section", "claim_section"]
+
+OUTCOMES = 4
+"""Columns of the figure."""
+MEASURES = 16
+"""Rows of the figure."""
+SENTENCES = 5
+NAMED = 3
+"""Runs that are named beside a claim."""
+
+
+def answer_section(
+    study: Cohorts, found: Associations | None, claims: Sequence[Claim] = (), notes: Sequence[str] = ()
+) -> Section:
+    """Sentences and a forest plot. Where no correlation could answer, the claims do, and it is said why none could."""
+    if found is None or _too_few(found):
+        silence = _silence(study) if found is None else _chance(found)
+        leads = [_verdicts(claims), silence] if claims else [silence]
+        blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(leads)]
+        items: list[str] = []
+    else:
+        lead, items = _words(found)
+        blocks = [Prose(lead, tone="lead")]
+    if found is not None:
+        items += _repeats(study)
+    blocks.append(Prose(items=[*items, *filter(None, [through_sentence(study)])]))
+    blocks += [Prose(note, tone="note") for note in (*notes, *study.notes)]
+    return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
+
+
+def claim_section(study: Cohorts, claims: list[Claim]) -> Section:
+    """What is claimed and what was found."""
+    place = {record.run: run for run, record in enumerate(study.records)}
+    rows = []
+    for claim in claims:
+        named = [study.run_name(place[run]) if run in place else run for run in claim.runs]
+        shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
+        if len(named) > NAMED and set(claim.runs) >= set(place):
+            shown = f"all {len(place):,} runs"
+        rows.append([Cell(claim.claim), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
+    head = [Head(text, numeric=False) for text in ("claim", "verdict", "why", "shown by")]
+    table = Table(head, rows, "Claims, and what this study says to each.", key="claims-table")
+    return Section("claims", "Claims", [table] if rows else [])
+
+
+def _verdicts(claims: Sequence[Claim]) -> str:
+    """One claim in its own words, more of them counted.
+
+    >>> _verdicts([Claim("Flat is good", "holds")])
+    'Flat is good: holds.'
+    >>> _verdicts([Claim("a", "holds"), Claim("b", "cannot be told"), Claim("c", "holds")])
+    'Of 3 claims: 2 “holds”, 1 “cannot be told”.'
+    """
+    if len(claims) == 1:
+        return f"{claims[0].claim}: {claims[0].verdict}."
+    counts = Counter(claim.verdict for claim in claims)
+    return f"Of {len(claims)} claims: {', '.join(f'{count} “{verdict}”' for verdict, count in counts.items())}."
+
+
+def _silence(study: Cohorts) -> str:
+    n = len(study.main)
+    if not study.measures or not study.outcomes:
+        missing = "measure of sharpness" if not study.measures else "outcome"
+        return f"This study asks for no correlation: no {missing} was measured on these models."
+    models = "one model" if n == 1 else f"{n} models"
+    return (
+        f"Whether a measure goes with an outcome cannot be told from {models}: a correlation needs at least three, "
+        f"and at least five before one can count as more than chance."
+    )
+
+
+def _too_few(found: Associations) -> bool:
+    """Whether no τ of so few models could be significant after adjusting for so many tests, or there is none at all."""
+    return not found.tests or (found.table.method == "kendall" and _bar(found) is None)
+
+
+def _bar(found: Associations) -> float | None:
+    """The smallest τ that could be significant, in the correlation with the most models."""
+    return smallest_significant(max(found.sizes), found.table.rules.level(found.tests))
+
+
+def _chance(found: Associations) -> str:
+    first = found.table.findings[0].correlation
+    cannot = "Correlations cannot tell whether a measure goes with an outcome"
+    if not found.tests:
+        return f"{cannot}: none is defined ({first.reason})."
+    return (
+        f"{cannot}: no {first.symbol} of {_at_most(found)} models could count as more than chance after adjusting for "
+        f"{counted(found.tests, 'test')}."
+    )
+
+
+def _at_most(found: Associations) -> str:
+    sizes = found.sizes
+    return f"{'up to ' * (min(sizes) < max(sizes))}{max(sizes)}"
+
+
+def _words(found: Associations) -> tuple[str, list[str]]:
+    pairs = [(m, o) for o in found.outcomes for m in found.measures]
+    sure = [pair for pair in pairs if found.sure(*pair)]
+    symbol = found.finding(*pairs[0]).correlation.symbol
+    if sure:
+        best = max(sure, key=lambda pair: abs(found.finding(*pair).correlation.value or 0.0))
+        others = len({m for m, _ in sure} - {best[0]})
+        more = (
+            f" {others} other measure{' goes' if others == 1 else 's go'} with at least one outcome." if others else ""
+        )
+        lead = f"{_clause(found, *best)}, in {found.finding(*best).correlation.n} models.{more}"
+    else:
+        least = _bar(found) if found.table.method == "kendall" else None
+        bar = f" With so many tests, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
+        adjusted = f"after adjusting for {counted(found.tests, 'test')}"
+        lead = f"No measure can be shown to go with any outcome in {_at_most(found)} models, {adjusted}.{bar}"
+    return lead, [_outcome(found, outcome) for outcome in found.outcomes] + _asides(found, sure)
+
+
+def _clause(found: Associations, measure: str, outcome: str) -> str:
+    c = found.finding(measure, outcome).correlation
+    direction = "higher" if (c.value or 0.0) > 0 else "lower"
+    bounds = "" if c.low is None or c.high is None else f", {c.confidence:.0%} interval {c.low:.2f} to {c.high:.2f}"
+    text = f"higher {found.titles[measure]} goes with {direction} {found.titles[outcome]} ({c.symbol} = {c.value:.2f}{bounds})"
+    return text[:1].upper() + text[1:].replace("-", "−")
+
+
+def _outcome(found: Associations, outcome: str) -> str:
+    name = found.titles[outcome]
+    order = found.strongest(outcome)
+    sure = [m for m in order if found.sure(m, outcome)]
+    total = len(found.measures)
+    if not order:
+        return f"{_capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
+    if not sure:
+        verdicts = [found.finding(m, outcome).verdict(found.table.rules) for m in order]
+        untold, none = verdicts.count("cannot be told"), verdicts.count("no evidence")
+        parts = [f"for {untold} it cannot be told"] * (untold > 0) + [f"for {none} there is no evidence"] * (none > 0)
+        strongest = found.finding(order[0], outcome).correlation
+        return (
+            f"{_capital(name)}: none of {total} measures can be shown to go with it ({', '.join(parts)}); the strongest is "
+            f"{found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}.".replace("= -", "= −")
+        )
+    named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
+    rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
+    return f"{_capital(name)}: {len(sure)} of {total} measures go with it: {', '.join(named)}{rest}."
+
+
+def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
+    """What makes the sure ones less sure: another sign inside conditions, nothing left once the training loss is known."""
+    items = []
+    turned = [pair for pair in sure if found.finding(*pair).paradox]
+    if turned:
+        names = "; ".join(f"{found.titles[m]} and {found.titles[o]}" for m, o in turned[:3])
+        rest = f" and {len(turned) - 3} more" if len(turned) > 3 else ""
+        items.append(f"Inside conditions the sign is the other one (Simpson's paradox): {names}{rest}.")
+    given = " and ".join(found.table.given)
+    partial = [found.finding(*pair) for pair in sure]
+    asked = [f for f in partial if f.partial is not None]
+    if asked and given:
+        alpha = found.table.rules.alpha
+        kept = sum(f.partial_adjusted_p is not None and f.partial_adjusted_p <= alpha for f in asked)
+        items.append(f"{kept} of {counted(len(asked), 'pair')} still go together once {given} is accounted for.")
+    return items
+
+
+def _repeats(study: Cohorts) -> list[str]:
+    """Which measures are the same but for a constant."""
+    groups: dict[str, list[str]] = {}
+    for column, first in study.repeats.items():
+        groups.setdefault(first, [label(first)]).append(label(column))
+    same = "; ".join(" and ".join(names) for names in groups.values())
+    return [f"The same but for a constant, and asked about once: {same}."] if same else []
+
+
+def _forest(found: Associations) -> Plot:
+    outcomes = found.outcomes[:OUTCOMES]
+    order = sorted(found.measures, key=lambda m: -sum(_size(found, m, o) for o in outcomes))[:MEASURES]
+    facets: list[Plain] = []
+    for outcome in outcomes:
+        rows: list[Plain] = []
+        for measure in order:
+            f = found.finding(measure, outcome)
+            c = f.correlation
+            rows.append(
+                {
+                    "measure": found.titles[measure],
+                    "value": rounded(c.value) if c.value is not None else None,
+                    "low": c.low,
+                    "high": c.high,
+                    "sure": found.sure(measure, outcome),
+                    "text": f"{found.titles[measure]}, {found.titles[outcome]}: {c}",
+                }
+            )
+        facets.append({"name": found.titles[outcome], "rows": rows})
+    symbol = found.finding(order[0], outcomes[0]).correlation.symbol
+    name = {"τ": "Kendall's τ", "ρ": "Spearman's ρ", "r": "Pearson's r"}[symbol]
+    left = [f"{len(found.measures) - MEASURES} weaker measures"] * (len(found.measures) > MEASURES)
+    left += [f"{len(found.outcomes) - OUTCOMES} outcomes"] * (len(found.outcomes) > OUTCOMES)
+    more = f" {' and '.join(left)} are in the tables below.".capitalize() if left else ""
+    used = models_used(found.sizes, len(found.cohort))
+    return Plot(
+        "forest",
+        {"measures": [found.titles[m] for m in order], "outcomes": facets},
+        f"{name} of every measure with every outcome, with its 95% bootstrap interval, n = {used}. Right of "
+        f"zero: the larger the measure, the larger the outcome. Filled: significant after adjusting for "
+        f"{counted(found.tests, 'test')}.{more}",
+        kind="forest",
+        height=90 + 26 * len(order),
+    )
+
+
+def _size(found: Associations, measure: str, outcome: str) -> float:
+    return abs(found.finding(measure, outcome).correlation.value or 0.0)
+
+
+def _signed(value: float | None) -> str:
+    return f"{value:+.2f}".replace("-", "−") if value is not None else "–"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

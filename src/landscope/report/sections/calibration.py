@@ -1,0 +1,184 @@
+"""Reliability diagrams, one for each condition: stated confidence against accuracy, before and after temperature scaling.
+
+Where models were measured at one temperature only, nothing is said of a before and an after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from landscope.core.json import Plain
+from landscope.core.text import counted, significant
+from landscope.measures.calibration.reliability import Reliability
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.data.extras import Calibration, Gathered, gather, read_reliability, spread_over_conditions
+from landscope.report.page.blocks import Block, Panels, Plot, Prose, Section
+from landscope.report.page.embedding import plot_text, rounded
+from landscope.report.page.plotly import model_line
+
+__all__ = ["both_times", "calibration_section", "calibrations", "pooled"]
+
+CONDITIONS = 12
+MODELS = 120
+"""Thin lines in all diagrams together."""
+When = Literal["before", "after"]
+
+
+def calibrations(study: Cohorts) -> tuple[dict[int, Calibration], Gathered]:
+    """The tables of every run, those of its scaled and its unscaled model together."""
+    found: dict[int, Calibration] = {}
+    faults: tuple[str, ...] = ()
+    checkpoints = list(dict.fromkeys(next(iter(c.members.values())).checkpoint for c in study.cohorts))
+    for checkpoint in checkpoints:
+        for cohort in study.cohorts:
+            if next(iter(cohort.members.values())).checkpoint == checkpoint:
+                tables, gathered = gather(study, "reliability", read_reliability, (cohort,))
+                faults += gathered.faults
+                for run, by_time in tables.items():
+                    found[run] = {**by_time, **found.get(run, {})}
+        if found:
+            break
+    return found, Gathered(faults)
+
+
+def both_times(found: Mapping[int, Calibration]) -> bool:
+    """Whether any of the models were measured before temperature scaling, and any after it."""
+    return len({when for by_time in found.values() for when in by_time}) > 1
+
+
+def calibration_section(study: Cohorts) -> Section:
+    """A diagram for each condition."""
+    found, gathered = calibrations(study)
+    both = both_times(found)
+    lines = spread_over_conditions(study, found, MODELS)
+    plots = []
+    for number, condition in enumerate(study.conditions):
+        members = {run: tables for run, tables in found.items() if study.condition_of[run] == number}
+        if members:
+            drawn = [run for run in members if run in lines]
+            plots.append(_diagram(study, number, condition, members, drawn, both=both))
+    blocks: list[Block] = []
+    if plots:
+        blocks = [
+            Prose(
+                "Points on the diagonal are calibrated; below it a model is too sure of itself. Bars: 95% interval for one "
+                "model, otherwise the standard deviation over models."
+            ),
+            Prose(
+                "The larger a point, the more samples are so confident. Thin lines are single models.", scripted=True
+            ),
+            Panels(plots[:CONDITIONS]),
+        ]
+        if len(plots) > CONDITIONS:
+            blocks.append(Prose(f"{CONDITIONS} of {len(plots)} conditions are shown.", tone="note"))
+    title = "Calibration before and after temperature scaling" if both else "Calibration"
+    return Section("calibration", title, [*blocks, *gathered.notes])
+
+
+def pooled(tables: Sequence[Reliability]) -> tuple[Reliability, np.ndarray, np.ndarray] | None:
+    """One table of several models with the bounds of its bars; `None` where their bins differ.
+
+    >>> one = Reliability(np.array([0, 0.5, 1]), np.array([0, 10]), np.array([np.nan, 0.9]), np.array([np.nan, 0.8]))
+    >>> two = Reliability(one.edges, np.array([0, 30]), one.confidence, np.array([np.nan, 0.6]))
+    >>> pooled([one, two])[0].accuracy
+    array([ nan, 0.65])
+    """
+    first = tables[0]
+    if len(tables) == 1:
+        return (first, *first.accuracy_interval())
+    if any(len(t.edges) != len(first.edges) or not np.allclose(t.edges, first.edges) for t in tables):
+        return None
+    counts = np.array([t.counts for t in tables], dtype=np.float64)
+    total = counts.sum(0)
+    held = np.where(total > 0, total, np.nan)
+    confidence, accuracy = (
+        np.nansum(counts * np.nan_to_num([getattr(t, name) for t in tables]), axis=0) / held
+        for name in ("confidence", "accuracy")
+    )
+    deviation = (counts * np.nan_to_num([t.accuracy - accuracy for t in tables]) ** 2).sum(0)
+    # The weighted variance of a bin that n models share, by its usual correction n/(n − 1).
+    share = np.maximum((counts > 0).sum(0), 2)
+    spread = np.sqrt(deviation / held * share / (share - 1))
+    pool = Reliability(first.edges, total.astype(np.int64), confidence, accuracy)
+    return pool, accuracy - spread, accuracy + spread
+
+
+def _diagram(
+    study: Cohorts, number: int, condition: str, members: dict[int, Calibration], lines: Sequence[int], *, both: bool
+) -> Plot:
+    data: list[Plain] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [0, 1],
+            "y": [0, 1],
+            "line": {"color": "@muted", "width": 1, "dash": "dot"},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    ]
+    errors = []
+    for when, symbol, dash in (("before", "circle-open", "dash"), ("after", "square", "solid")):
+        tables = {run: by_time[when] for run, by_time in members.items() if when in by_time}
+        if not tables:
+            continue
+        for run in lines if len(tables) > 1 else ():
+            if run in tables:
+                line = model_line(study, run, tables[run].confidence, tables[run].accuracy)
+                text = f"{line['text']}, {when}" if both else line["text"]
+                data.append({**line, "opacity": 0.22, "connectgaps": True, "text": text})
+        ece = np.array([table.ece for table in tables.values()])
+        errors.append(significant(float(ece.mean()), 2) + (f" {when}" if both else ""))
+        found = pooled(list(tables.values()))
+        if found is not None:
+            data.append(_points(*found, when=when if both else "", colour=f"@c{number}", symbol=symbol, dash=dash))
+    return Plot(
+        f"reliability-{number}",
+        {
+            "data": data,
+            "layout": {
+                "xaxis": {"title": {"text": "confidence"}, "range": [0, 1.02], "constrain": "domain"},
+                "yaxis": {"title": {"text": "accuracy"}, "range": [0, 1.02], "scaleanchor": "x"},
+                "showlegend": both,
+            },
+        },
+        f"Calibration error {', '.join(errors)}; {counted(len(members), 'model')}.",
+        title=condition,
+        height=360,
+    )
+
+
+def _points(
+    table: Reliability, low: np.ndarray, high: np.ndarray, *, when: str, colour: str, symbol: str, dash: str
+) -> dict[str, Plain]:
+    shown = table.counts > 0
+    share = table.counts[shown] / table.counts.sum()
+    stated, right = table.confidence[shown], table.accuracy[shown]
+    scaling = f"{when} scaling: " if when else ""
+    texts = [
+        f"{scaling}says {c:.3f}, right {a:.3f}, {100 * s:.1f} % of samples"
+        for c, a, s in zip(stated, right, share, strict=True)
+    ]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": plot_text(f"{when} temperature"),
+        "x": rounded(stated),
+        "y": rounded(right),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": rounded(np.maximum(high[shown] - right, 0)),
+            "arrayminus": rounded(np.maximum(right - low[shown], 0)),
+            "color": colour,
+            "thickness": 1,
+            "width": 0,
+        },
+        "line": {"color": colour, "width": 1.6, "dash": dash},
+        "marker": {"color": colour, "symbol": symbol, "size": rounded(4 + 10 * np.sqrt(share))},
+        "hoverinfo": "text",
+        "hovertext": [*texts],
+    }

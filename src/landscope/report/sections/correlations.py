@@ -1,0 +1,260 @@
+"""The correlation matrix: a heat map of measures against outcomes for every cohort, and all numbers with their intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from landscope.core.json import Plain
+from landscope.core.text import counted, p_value
+from landscope.report.data.associations import Associations, models_used
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.data.columns import label, value_columns
+from landscope.report.page.blocks import Block, Cell, Head, Mark, Panels, Plot, Prose, Section, Table
+from landscope.report.page.embedding import plot_text, rounded
+
+__all__ = ["DIVERGING", "correlation_section", "scatter_section"]
+
+
+DIVERGING: list[Plain] = [
+    [0.0, "#b2540b"], [0.25, "#e9b27c"], [0.5, "#f4f4f1"], [0.75, "#86b9dc"], [1.0, "#0b5d8f"]
+]  # fmt: skip
+"""Orange for negative, blue for positive: told apart by every kind of colour vision."""
+COLUMNS = 40
+"""Of the matrix of everything with everything."""
+
+
+def correlation_section(study: Cohorts, every: list[Associations]) -> Section:
+    """Heat maps and a table."""
+    if not every:
+        return Section("correlations", "Correlations", [])
+    maps = [_map(found, place, named=len(every) > 1) for place, found in enumerate(every)]
+    blocks: list[Block] = [Panels(maps), _table(every[0])]
+    redundancy = _redundancy(study)
+    if redundancy is not None:
+        blocks.append(redundancy)
+    return Section("correlations", "Correlations", blocks)
+
+
+def _map(found: Associations, place: int, named: bool) -> Plot:
+    values: list[list[float]] = []
+    texts: list[Plain] = []
+    hovers: list[Plain] = []
+    for measure in found.measures:
+        findings = [found.finding(measure, outcome) for outcome in found.outcomes]
+        values.append([np.nan if f.correlation.value is None else f.correlation.value for f in findings])
+        stars = [found.sure(measure, outcome) for outcome in found.outcomes]
+        texts.append(
+            [
+                "" if f.correlation.value is None else _signed(f.correlation.value, sure)
+                for f, sure in zip(findings, stars, strict=True)
+            ]
+        )
+        hovers.append([plot_text(f"{f.measure}, {f.outcome}: {f.correlation}") for f in findings])
+    title = found.cohort.name if named else ""
+    used = models_used(found.sizes, len(found.cohort))
+    return Plot(
+        f"correlations-{place}",
+        {
+            "data": [
+                {
+                    "type": "heatmap",
+                    "x": [plot_text(found.titles[c]) for c in found.outcomes],
+                    "y": [plot_text(found.titles[c]) for c in found.measures],
+                    "z": rounded(values, 4),
+                    "text": texts,
+                    "texttemplate": "%{text}",
+                    "hovertext": hovers,
+                    "hoverinfo": "text",
+                    "zmin": -1,
+                    "zmax": 1,
+                    "colorscale": DIVERGING,
+                    "showscale": False,
+                    "xgap": 2,
+                    "ygap": 2,
+                    "textfont": {"size": 10},
+                }
+            ],
+            "layout": {
+                "xaxis": {"side": "top", "showgrid": False, "tickangle": -40, "fixedrange": True},
+                "yaxis": {"autorange": "reversed", "showgrid": False, "fixedrange": True},
+                "margin": {"l": 40, "r": 8, "t": 40, "b": 8},
+                "dragmode": False,
+            },
+        },
+        f"{_coefficient(found)} of measures (rows) with outcomes (columns), n = {used}; blue: together, "
+        f"orange: against. A star: significant after adjusting for {counted(found.tests, 'test')}.",
+        title=title,
+        height=110 + 24 * len(found.measures),
+    )
+
+
+def _table(found: Associations) -> Table:
+    first = found.table.findings[0]
+    symbol = first.correlation.symbol
+    inside, partial = first.within is not None, first.partial is not None
+    granulated = any(f.granulated is not None for f in found.table.findings)
+    rows = []
+    for outcome in found.outcomes:
+        for measure in sorted(found.measures, key=lambda m: -abs(found.finding(m, outcome).correlation.value or 0.0)):
+            f = found.finding(measure, outcome)
+            c = f.correlation
+            verdict = f.verdict(found.table.rules)
+            mark: Mark = (
+                "good" if verdict == "goes with" else "muted" if verdict in ("undefined", "no evidence") else ""
+            )
+            row = [
+                Cell(found.titles[measure], title=measure),
+                Cell(found.titles[outcome], title=outcome),
+                Cell(_number(c.value), title=c.reason),
+                Cell(
+                    "–" if c.low is None or c.high is None else f"{_number(c.low)} … {_number(c.high)}",
+                    title=c.interval,
+                ),
+                Cell(p_value(c.p_value).removeprefix("= "), title=c.p_method),
+                Cell(p_value(f.adjusted_p).removeprefix("= ")),
+            ]
+            if inside:
+                within = None if f.within is None else f.within.value
+                row.append(
+                    Cell(
+                        _number(within),
+                        mark="bad" if f.paradox else "",
+                        title="another sign than overall" if f.paradox else "",
+                    )
+                )
+            if partial:
+                row.append(Cell(_number(None if f.partial is None else f.partial.value)))
+            if granulated:
+                row.append(Cell(_number(None if f.granulated is None else f.granulated.value)))
+            rows.append([*row, Cell(str(c.n)), Cell(verdict, mark=mark)])
+    heads = ["measure", "outcome", symbol, "95% interval", "p", "adjusted p"]
+    heads += (
+        ["inside conditions"] * inside + [f"given {' and '.join(found.table.given)}"] * partial + ["Ψ"] * granulated
+    )
+    text = ("measure", "outcome", "verdict")
+    notes = "Benjamini–Yekutieli adjustment over all rows."
+    notes += " Inside conditions: only models of the same condition are compared; shaded where the sign turns." * inside
+    notes += " Ψ: one axis of the study changed at a time." * granulated
+    return Table(
+        [Head(name, numeric=name not in text) for name in (*heads, "n", "verdict")],
+        rows,
+        f"All correlations of {found.cohort.name} models, strongest first within each outcome. {notes}",
+        key="correlation-table",
+    )
+
+
+def _redundancy(study: Cohorts) -> Plot | None:
+    """How measures and outcomes go with each other: ranks, so that the cost does not grow with the square of the models."""
+    frame = study.main.frame
+    columns = [c for c in (*study.outcomes, *study.measures) if frame[c].nunique() > 1][:COLUMNS]
+    if len(columns) < 3 or len(frame) < 5:
+        return None
+    matrix = frame[columns].astype(float).corr("spearman").to_numpy()
+    names = [plot_text(label(c)) for c in columns]
+    hovers: list[Plain] = [
+        [f"{a}, {b}: ρ = {matrix[i, j]:.2f}" if np.isfinite(matrix[i, j]) else "" for j, b in enumerate(names)]
+        for i, a in enumerate(names)
+    ]
+    known: pd.Series = frame[columns].notna().all(axis=1)
+    return Plot(
+        "redundancy",
+        {
+            "data": [
+                {
+                    "type": "heatmap",
+                    "x": [*names],
+                    "y": [*names],
+                    "z": rounded(matrix, 3),
+                    "hovertext": hovers,
+                    "hoverinfo": "text",
+                    "zmin": -1,
+                    "zmax": 1,
+                    "colorscale": DIVERGING,
+                    "colorbar": {"thickness": 10, "outlinewidth": 0, "title": {"text": "ρ"}},
+                    "xgap": 1,
+                    "ygap": 1,
+                }
+            ],
+            "layout": {
+                "xaxis": {"showgrid": False, "tickangle": -60, "fixedrange": True},
+                "yaxis": {"autorange": "reversed", "showgrid": False, "fixedrange": True},
+                "dragmode": False,
+            },
+        },
+        f"Everything with everything: Spearman's ρ, n = {len(frame)} models ({int(known.sum())} of them with all values). "
+        f"Measures that are one and the same but for their name form blocks.",
+        title="What measures the same thing",
+        height=140 + 19 * len(columns),
+    )
+
+
+def _coefficient(found: Associations) -> str:
+    return {"kendall": "Kendall's τ", "spearman": "Spearman's ρ", "pearson": "Pearson's r"}[found.table.method]
+
+
+def _signed(value: float, sure: bool) -> str:
+    return f"{value:.2f}".replace("-", "−") + ("*" if sure else "")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}".replace("-", "−")
+
+
+# Scatter plots of the strongest pairs, and one in which any two columns can be set against each other.
+
+
+OUTCOMES, MEASURES = 4, 3
+
+
+def scatter_section(study: Cohorts, found: Associations | None) -> Section:
+    """For each outcome the measures that go with it most."""
+    if len(study.main) < 2 or not study.outcomes:
+        return Section("scatter", "Model by model", [])
+    blocks: list[Block] = [
+        Prose(
+            "A point is a model, its bars one standard error: the estimator's or the data's, whichever is larger.",
+            scripted=found is None,
+        ),
+        Prose(
+            "A click on a point lights the model up in every figure and table, one on a condition all of its models; with "
+            "shift, more than one; Escape lets go. A selection is kept in the address of the page, to be shared.",
+            scripted=True,
+        ),
+    ]
+    if found is not None:
+        plots = [
+            Plot(
+                f"scatter-{measure}-{outcome}",
+                {"x": measure, "y": outcome},
+                _caption(found, measure, outcome),
+                kind="scatter",
+                height=300,
+            )
+            for outcome in found.outcomes[:OUTCOMES]
+            for measure in found.strongest(outcome)[:MEASURES]
+        ]
+        blocks.append(Panels(plots))
+    columns = value_columns(study.main.frame)
+    x = study.measures[0] if study.measures else columns[0]
+    y = study.outcomes[0]
+    if found is not None and found.strongest(y):
+        x = found.strongest(y)[0]
+    caption = (
+        f"Any column against any other, n = {len(study.main)} models. Axes are logarithmic where all values are positive and "
+        f"span more than two decades."
+    )
+    blocks.append(
+        Plot("explorer", {"x": x, "y": y}, caption, kind="explorer", title="Set any two against each other", height=440)
+    )
+    return Section("scatter", "Model by model", blocks)
+
+
+def _caption(found: Associations, measure: str, outcome: str) -> str:
+    f = found.finding(measure, outcome)
+    c = f.correlation
+    bounds = "" if c.low is None or c.high is None else f" [{c.low:.2f}, {c.high:.2f}]"
+    adjusted = (
+        "" if f.adjusted_p is None else f", adjusted p {'< 0.001' if f.adjusted_p < 0.001 else f'= {f.adjusted_p:.2g}'}"
+    )
+    return f"{c.symbol} = {c.value:.2f}{bounds}{adjusted}, n = {c.n}.".replace("-", "−")

@@ -1,0 +1,169 @@
+"""Training curves: a line for every model, or mean and spread over the models of a condition where there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from landscope.analysis.coefficients import scaled
+from landscope.core.json import Plain
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.page.blocks import Panels, Plot, Section
+from landscope.report.page.embedding import plot_text, rounded
+from landscope.report.page.plotly import axis, band, decimated, line_of, model_line
+
+__all__ = ["History", "MeanCurve", "histories", "history_section", "mean_curves"]
+
+LINES = 60
+"""More runs than these are shown by condition."""
+PANELS = 8
+BANDS = 12
+"""With more conditions than these, the bands of their standard deviations would hide each other."""
+TIMES = ("epoch", "step", "iteration")
+SCHEDULES = ("lr", "learning_rate")
+"""What was set and not found out: shown last."""
+NOT_CURVES = (*TIMES, "seconds", "time", "time_s", "samples")
+
+Floats: TypeAlias = NDArray[np.float64]
+Curves: TypeAlias = dict[int, tuple[list[float], list[float]]]
+"""Times and values of each run."""
+
+
+@dataclass(frozen=True)
+class History:
+    """One column of the histories, of every run that has it."""
+
+    column: str
+    time: str
+    """What the values are told along: epochs, steps, or rows of the history."""
+    curves: Curves
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return "learning rate" if self.column in SCHEDULES else self.column.replace("_", " ")
+
+    @property
+    def values(self) -> list[float]:
+        """Of all runs."""
+        return [value for _, y in self.curves.values() for value in y]
+
+    @property
+    def by_condition(self) -> bool:
+        """Whether the runs are too many for a line each."""
+        return len(self.curves) > LINES
+
+    @property
+    def caption(self) -> str:
+        """What is drawn."""
+        what = "mean and standard deviation of each condition" if self.by_condition else "a line for every model"
+        return f"{self.name[:1].upper()}{self.name[1:]} during training: {what}, n = {len(self.curves)}."
+
+
+@dataclass(frozen=True)
+class MeanCurve:
+    """Mean and standard deviation over the runs of a condition."""
+
+    condition: int
+    n: int
+    time: Floats
+    mean: Floats
+    spread: Floats
+
+
+def histories(study: Cohorts) -> list[History]:
+    """Every column that is a curve, as many as are shown; what was set and not found out comes last."""
+    columns = sorted(
+        dict.fromkeys(key for record in study.records for row in record.history for key in row),
+        key=SCHEDULES.__contains__,
+    )
+    time = next((name for name in TIMES if name in columns), "")
+    found = [History(column, time or "row", _curves(study, column, time)) for column in columns]
+    return [each for each in found if _is_curve(each)][:PANELS]
+
+
+def _is_curve(history: History) -> bool:
+    several = any(len(x) > 1 for x, _ in history.curves.values())
+    return history.column not in NOT_CURVES and several and len(set(history.values)) > 1
+
+
+def mean_curves(study: Cohorts, history: History) -> list[MeanCurve]:
+    """The curves of each condition put together, on the times that any of its runs has."""
+    found = []
+    for number in range(len(study.conditions)):
+        members = [curve for run, curve in history.curves.items() if study.condition_of[run] == number]
+        if not members:
+            continue
+        grid = np.unique(np.concatenate([x for x, _ in members]))
+        grid = grid[decimated(len(grid))]
+        # A run that ended early says nothing about later epochs.
+        values, power = scaled(np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in members]))
+        count = np.isfinite(values).sum(0)
+        mean = np.nansum(values, 0) / np.maximum(count, 1)
+        spread = np.sqrt(np.nansum((values - mean) ** 2, 0) / np.maximum(count - 1, 1))
+        found.append(MeanCurve(number, len(members), grid, np.ldexp(mean, power), np.ldexp(spread, power)))
+    return found
+
+
+def history_section(study: Cohorts) -> Section:
+    """One panel for each column of the histories."""
+    panels = [_panel(study, each) for each in histories(study)]
+    return Section("training", "Training curves", [Panels(panels)] if panels else [])
+
+
+def _curves(study: Cohorts, column: str, time: str) -> Curves:
+    found: Curves = {}
+    for run, record in enumerate(study.records):
+        points = [
+            (_number(row, time, float(place)), _number(row, column, np.nan)) for place, row in enumerate(record.history)
+        ]
+        kept = [(x, y) for x, y in points if np.isfinite(x) and np.isfinite(y)]
+        if kept:
+            found[run] = ([x for x, _ in kept], [y for _, y in kept])
+    return found
+
+
+def _number(row: Mapping[str, Plain], key: str, otherwise: float) -> float:
+    value = row.get(key)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
+
+
+def _panel(study: Cohorts, history: History) -> Plot:
+    if history.by_condition:
+        data = [trace for each in mean_curves(study, history) for trace in _traces(study, each)]
+    else:
+        data = [model_line(study, run, *curve) for run, curve in history.curves.items()]
+    return Plot(
+        f"history-{history.column}",
+        {
+            "data": [*data],
+            "layout": {
+                "xaxis": {"title": {"text": plot_text(history.time)}},
+                "yaxis": axis(history.name, history.values),
+            },
+        },
+        history.caption,
+        height=300,
+    )
+
+
+def _traces(study: Cohorts, curve: MeanCurve) -> list[dict[str, Plain]]:
+    number, condition = curve.condition, study.conditions[curve.condition]
+    line: dict[str, Plain] = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": rounded(curve.time),
+        "y": rounded(curve.mean),
+        "line": line_of(number, 2),
+        "hoverinfo": "text+x+y",
+        "text": plot_text(f"{condition}, mean of {curve.n}"),
+        "showlegend": False,
+        "meta": {"condition": number},
+    }
+    if len(study.conditions) > BANDS:
+        return [line]
+    return [band(curve.time, curve.mean - curve.spread, curve.mean + curve.spread, f"@c{number}", condition), line]

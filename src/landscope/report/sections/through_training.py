@@ -1,0 +1,258 @@
+"""What was measured at several steps of a training: each column over the steps, each measure over the training loss.
+
+A run tells it by its checkpoints "step N"; its last weights ("final") are the end of the curve where the histories say at which
+step they are and all runs end there. A curve is the median over the models of a condition, its band reaches from the smallest to
+the largest: both are the same on a logarithmic axis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from landscope.core.json import Plain
+from landscope.core.text import significant
+from landscope.report.data.cohorts import Cohort, Cohorts
+from landscope.report.data.columns import label
+from landscope.report.page.blocks import Block, Cell, Head, Panels, Plot, Prose, Section, Table
+from landscope.report.page.embedding import plot_text, rounded
+from landscope.report.page.plotly import Floats, axis, band, line_of, spans_decades
+
+__all__ = [
+    "BANDS",
+    "LOSS",
+    "PANELS",
+    "Course",
+    "courses",
+    "losses_of",
+    "step_axis",
+    "through_section",
+    "through_sentence",
+]
+
+STEPS = 3
+"""Fewer of them make no curve."""
+STEPPED = 5.0
+"""Steps whose largest is more than so many times the smallest are on a logarithmic axis."""
+TICKS = 8
+PANELS = 12
+BANDS = 8
+"""With more conditions than these, bands would hide each other."""
+NAMED = 4
+"""Columns of which the answer speaks."""
+LOSS = "train.loss"
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """One column: `values` has a row for each run and a column for each step, NaN where there is none."""
+
+    column: str
+    values: pd.DataFrame
+    conditions: Sequence[int]
+    """Of the rows."""
+
+    @property
+    def steps(self) -> list[int]:
+        """At which it was measured."""
+        return [int(step) for step in self.values.columns]
+
+    @cached_property
+    def by_condition(self) -> dict[int, tuple[Floats, Floats, Floats]]:
+        """Median, smallest and largest at each step."""
+        members = {number: self.values[np.equal(self.conditions, number)] for number in sorted(set(self.conditions))}
+        return {
+            number: (rows.median().to_numpy(), rows.min().to_numpy(), rows.max().to_numpy())
+            for number, rows in members.items()
+        }
+
+    @property
+    def shown(self) -> list[float]:
+        """All that stands on the vertical axis."""
+        return [float(v) for curves in self.by_condition.values() for curve in curves for v in curve if np.isfinite(v)]
+
+    @property
+    def ends(self) -> tuple[Floats, Floats]:
+        """First and last values of the models that have both."""
+        both = self.values.iloc[:, [0, -1]].dropna().to_numpy(dtype=np.float64)
+        return both[:, 0], both[:, 1]
+
+
+def courses(study: Cohorts) -> list[Course]:
+    """The training loss, the measures and the outcomes, as far as they were measured at three steps or more."""
+    cohorts = _cohorts_by_step(study)
+    found = []
+    for column in dict.fromkeys([LOSS, *study.measures, *study.outcomes]):
+        known = {step: cohort.frame[column] for step, cohort in cohorts.items() if column in cohort.frame}
+        values = pd.DataFrame(known, dtype=np.float64).replace([np.inf, -np.inf], np.nan)
+        values = values.dropna(axis="columns", how="all").dropna(axis="index", how="all")
+        if values.shape[1] >= STEPS and values.stack().nunique() > 1:
+            found.append(Course(column, values, [study.condition_of[run] for run in values.index]))
+    return found
+
+
+def _cohorts_by_step(study: Cohorts) -> dict[int, Cohort]:
+    found: dict[int, Cohort] = {}
+    ends = {record.history[-1].get("step") if record.history else None for record in study.records}
+    end = ends.pop() if len(ends) == 1 else None
+    for cohort in study.cohorts:
+        first = next(iter(cohort.members.values()))
+        named = re.fullmatch(r"step (\d+)", first.checkpoint)
+        step = int(named[1]) if named else end if first.checkpoint == "final" else None
+        if isinstance(step, int) and first.temperature == 1.0:
+            found.setdefault(step, cohort)
+    return dict(sorted(found.items()))
+
+
+def step_axis(steps: Sequence[int]) -> tuple[Floats, list[str], bool]:
+    """Where each step stands, what is written there (nothing where there is no room), and whether the axis is logarithmic.
+
+    Step 0 has no logarithm: it stands as far before the first step as that does before the second.
+
+    >>> step_axis([0, 1, 10, 3520])
+    (array([1.00e-01, 1.00e+00, 1.00e+01, 3.52e+03]), ['0', '1', '10', '3.52k'], True)
+    """
+    places = np.array(steps, dtype=np.float64)
+    positive = places[places > 0]
+    logarithmic = spans_decades(positive, STEPPED)
+    if logarithmic and len(positive) < len(places):
+        places[0] = positive[0] ** 2 / positive[1]
+    written = _apart(np.log(places) if logarithmic else places)
+    return places, [_compact(step) if i in written else "" for i, step in enumerate(steps)], logarithmic
+
+
+def _apart(places: Floats) -> set[int]:
+    """Which of the places have room for a text: the last one, and from there those that are far enough from the next.
+
+    >>> sorted(_apart(np.array([0.0, 1.0, 10.0, 60.0, 61.0])))
+    [1, 2, 4]
+    """
+    kept: list[int] = []
+    for i in range(len(places) - 1, -1, -1):
+        if not kept or places[kept[-1]] - places[i] >= (places[-1] - places[0]) / TICKS:
+            kept.append(i)
+    return set(kept)
+
+
+def _compact(step: int) -> str:
+    return (
+        f"{step / 1000:.3g}k" if 1000 <= step < 1_000_000 else f"{step / 1e6:.3g}M" if step >= 1_000_000 else str(step)
+    )
+
+
+def losses_of(found: Sequence[Course], measure: Course) -> Course | None:
+    """The training loss of the runs and at the steps of a measure; `None` for the loss itself, and off the training rows."""
+    loss = next((each for each in found if each.column == LOSS), None)
+    if loss is None or measure is loss or not measure.column.startswith("train."):
+        return None
+    values = loss.values.reindex(index=measure.values.index, columns=measure.values.columns)
+    return Course(LOSS, values, measure.conditions)
+
+
+def through_sentence(study: Cohorts) -> str:
+    """Which way the first columns went in how many models; empty where nothing was measured at several steps."""
+    found = courses(study)[:NAMED]
+    if not found:
+        return ""
+    steps = found[0].steps
+    told = [f"{label(each.column)} {_direction(each)}" for each in found if each.steps == steps]
+    return f"From step {steps[0]:,} to step {steps[-1]:,}: {', '.join(told)} models."
+
+
+def _direction(course: Course) -> str:
+    first, last = course.ends
+    grew, fell = int((last > first).sum()), int((last < first).sum())
+    return f"grew in {grew} of {len(first)}" if grew >= fell else f"fell in {fell} of {len(first)}"
+
+
+def through_section(study: Cohorts) -> Section:
+    """Panels over the steps, panels over the training loss, and both ends in a table."""
+    found = courses(study)
+    blocks: list[Block] = []
+    if found:
+        drawn = found[:PANELS]
+        blocks = [Panels([_over_steps(study, each) for each in drawn])]
+        over = [_over_loss(study, each, loss) for each in drawn if (loss := losses_of(drawn, each)) is not None]
+        blocks += [Panels(over)] if over else []
+        blocks.append(_table(found))
+        if len(found) > PANELS:
+            blocks.append(Prose(f"Drawn are the first {PANELS} rows of the table.", tone="note"))
+    return Section("through-training", "Through training", blocks)
+
+
+def _table(found: Sequence[Course]) -> Table:
+    rows = []
+    for each in found:
+        first, last = each.ends
+        medians = [Cell(significant(float(np.median(end)))) if len(end) else Cell("–") for end in (first, last)]
+        span = f"{each.steps[0]:,} to {each.steps[-1]:,}"
+        grew = f"{int((last > first).sum())} of {len(first)}"
+        rows.append([Cell(label(each.column), title=each.column), Cell(span), *medians, Cell(grew)])
+    heads = [
+        Head("", numeric=False),
+        *map(Head, ("steps", "median at the first", "at the last", "models in which it grew")),
+    ]
+    return Table(heads, rows, "First and last measured weights of the models that have both.")
+
+
+def _over_steps(study: Cohorts, course: Course) -> Plot:
+    places, texts, logarithmic = step_axis(course.steps)
+    data: list[Plain] = []
+    for number, (middle, low, high) in course.by_condition.items():
+        known = np.isfinite(middle)
+        name = study.conditions[number]
+        if len(course.by_condition) <= BANDS:
+            data.append(band(places[known], low[known], high[known], f"@c{number}", name))
+        data.append(_curve(study, number, places[known], middle[known], course, known))
+    layout: dict[str, Plain] = {
+        "xaxis": {
+            "title": {"text": "step"},
+            "type": "log" if logarithmic else "linear",
+            "tickvals": rounded(places[[bool(text) for text in texts]]),
+            "ticktext": [text for text in texts if text],
+        },
+        "yaxis": axis(label(course.column), course.shown),
+    }
+    name = _capital(label(course.column))
+    caption = f"{name}: median of each condition, from its smallest to its largest model; n = {len(course.values)}."
+    return Plot(f"through-{course.column}", {"data": data, "layout": layout}, caption, height=300)
+
+
+def _over_loss(study: Cohorts, course: Course, loss: Course) -> Plot:
+    data: list[Plain] = []
+    xs: list[float] = []
+    for number, (middle, _, _) in course.by_condition.items():
+        x = loss.by_condition[number][0]
+        known = np.isfinite(middle) & np.isfinite(x)
+        xs += x[known].tolist()
+        data.append(_curve(study, number, x[known], middle[known], course, known))
+    medians = [v for middle, _, _ in course.by_condition.values() for v in middle]
+    layout: dict[str, Plain] = {"xaxis": axis(label(LOSS), xs), "yaxis": axis(label(course.column), medians)}
+    name = _capital(label(course.column))
+    caption = f"{name} over the training loss: medians of each condition, a point for each step, the last one larger."
+    return Plot(f"over-loss-{course.column}", {"data": data, "layout": layout}, caption, height=300)
+
+
+def _curve(study: Cohorts, number: int, x: Floats, y: Floats, course: Course, known: np.ndarray) -> dict[str, Plain]:
+    steps = [step for step, held in zip(course.steps, known, strict=True) if held]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": rounded(x),
+        "y": rounded(y),
+        "line": line_of(number, 1.6),
+        "marker": {"color": f"@c{number}", "size": [*[5] * (len(steps) - 1), 9]},
+        "text": [plot_text(f"{study.conditions[number]}, step {step:,}") for step in steps],
+        "hoverinfo": "text+y",
+        "showlegend": False,
+        "meta": {"condition": number},
+    }
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,197 @@
+"""Spec files: YAML, TOML or JSON, read with the line of every key, so that an error can point at it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import TypeVar
+
+import yaml
+
+from landscope.core.errors import SpecError
+from landscope.specs.limits import DEEPEST, LARGEST_FILE, MOST_VALUES, toml_excess, too_deep, too_many, whole_characters
+from landscope.specs.schema import Path, build
+
+__all__ = ["Document", "read_document", "read_spec"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file holds, and where each key stands ("study.yaml:12")."""
+
+    content: object
+    place: Mapping[Path, str] = field(default_factory=dict)
+
+
+class _RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
+    """Something about well-formed YAML."""
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3, and on/off/yes/no are words.
+
+    What anchors stand for is counted while the text is read, and refused before it is written out.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._open = [[0, 0]]
+        """For each node that is being read: the values in it so far, and the levels below it."""
+        self._sizes: dict[yaml.Node, list[int]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        """The next node, or the one that an alias stands for."""
+        start = self.peek_event()
+        if len(self._open) > DEEPEST + 1:
+            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+        self._open.append([1, 0])
+        node = super().compose_node(parent, index)
+        size = self._open.pop()
+        if isinstance(start, yaml.AliasEvent):
+            if node not in self._sizes:
+                raise _RefusedError(
+                    problem=f"*{start.anchor} stands for what it is in, without end", problem_mark=start.start_mark
+                )
+            size = self._sizes[node]
+        self._sizes[node] = size
+        outer = self._open[-1]
+        outer[0], outer[1] = outer[0] + size[0], max(outer[1], size[1] + 1)
+        if len(self._open) + size[1] > DEEPEST + 1:
+            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+        if outer[0] > MOST_VALUES:
+            raise _RefusedError(problem=too_many, problem_mark=start.start_mark)
+        return node
+
+    def compose_scalar_node(self, anchor: str | None) -> yaml.ScalarNode:
+        """A text with whole characters."""
+        node = super().compose_scalar_node(anchor)
+        try:
+            node.value = whole_characters(node.value)
+        except ValueError as error:
+            raise _RefusedError(problem=str(error), problem_mark=node.start_mark) from error
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        """The value of a node; a date or a number that is none is reported with its line."""
+        try:
+            return super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except Exception as error:  # a tag that its text does not fit leads PyYAML into any of them
+            said = (
+                str(error) if isinstance(error, ValueError | ArithmeticError) else f"{node.value!r} is not {_tag(node)}"
+            )
+            raise _RefusedError(problem=said, problem_mark=node.start_mark) from error
+
+
+def _tag(node: yaml.Node) -> str:
+    return "of the type !!" + str(node.tag).rpartition(":")[2]
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d+(?:[eE][-+]?\d+)?|\.(?:inf|nan))$"
+    ),
+    list("-+0123456789."),
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+
+
+def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Document:
+    """Read a `.yaml`, `.yml`, `.json` or `.toml` file; with `any_name` a file of another name is YAML."""
+    file = FilePath(path)
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            line = content.count(b"\n") + 1
+            raise SpecError(
+                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the most a spec may be"
+            )
+        text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        raise SpecError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{file}: is no text in UTF-8") from error
+    if file.suffix == ".toml":
+        return _toml(file, text)
+    if not any_name and file.suffix not in (".yaml", ".yml", ".json"):
+        raise SpecError(f"{file}: a spec is written in YAML, TOML or JSON (.yaml, .yml, .toml, .json)")
+    return _yaml(file, text)
+
+
+def read_spec(cls: type[T], path: str | os.PathLike[str]) -> T:
+    """The dataclass `cls` from a file; an error names file, line and key of every mistake."""
+    document = read_document(path)
+    return build(cls, document.content, document.place)
+
+
+def _yaml(file: FilePath, text: str) -> Document:
+    place: dict[Path, str] = {(): str(file)}
+
+    def walk(node: yaml.Node | None, path: Path) -> None:
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                name = str(key.value)
+                line = f"{file}:{key.start_mark.line + 1}"
+                if name in seen:
+                    raise SpecError(f"{line}: the key {name!r} stands here twice")
+                seen.add(name)
+                place[(*path, name)] = line
+                walk(value, (*path, name))
+        elif isinstance(node, yaml.SequenceNode):
+            for at, value in enumerate(node.value):
+                place[(*path, at)] = f"{file}:{value.start_mark.line + 1}"
+                walk(value, (*path, at))
+
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        walk(node, ())
+        return Document(None if node is None else loader.construct_document(node), place)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}" if mark else str(file)
+        what = "" if isinstance(error, _RefusedError) else "is no YAML: "
+        raise SpecError(f"{where}: {what}{getattr(error, 'problem', None) or error}") from error
+
+
+def _toml(file: FilePath, text: str) -> Document:
+    if (found := toml_excess(text)) is not None:
+        line, problem = found
+        raise SpecError(f"{file}:{line}: {problem}")
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
+        raise SpecError(f"{file}: is no TOML: {error}") from error
+    return Document(content, {(): str(file), **_toml_lines(file, text)})
+
+
+def _toml_lines(file: FilePath, text: str) -> dict[Path, str]:
+    """Where plain `[table]` headings and `key =` lines stand; other notations fall back to their table's line."""
+    place: dict[Path, str] = {}
+    table: Path = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if heading := re.match(r"\s*\[+\s*([\w.\- \"]+?)\s*\]+\s*(#.*)?$", line):
+            table = tuple(part.strip(' "') for part in heading[1].split("."))
+            for end in range(1, len(table) + 1):
+                place.setdefault(table[:end], f"{file}:{number}")
+        elif key := re.match(r"\s*([\w.\-]+)\s*=", line):
+            place[(*table, *key[1].split("."))] = f"{file}:{number}"
+    return place

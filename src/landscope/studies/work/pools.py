@@ -1,0 +1,144 @@
+"""Runs that differ in their seeds and numbers, trained together as one program (`train_pool`) before each is measured alone.
+
+A pool is a job like any other: it has a folder in the store, is claimed, stopped and resumed. When it is done, the training of
+each member lies in the folder of the member's own run, which then has nothing left but to be measured. Members that failed,
+and pools for which one program is not faster, are left to train by themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from landscope.core.errors import ClaimError
+from landscope.core.json import Plain
+from landscope.specs.canonical import canonical_json
+from landscope.specs.schema import build, to_plain
+from landscope.studies.store.identity import POOL
+from landscope.studies.store.run_folder import RunFolder
+from landscope.studies.work import stopping
+from landscope.training.pool.members import NUMBERS, choose, unsupported
+from landscope.training.pool.train_pool import train_pool
+from landscope.training.spec import TrainingSpec
+from landscope.training.task import make_task
+
+if TYPE_CHECKING:
+    from landscope.studies.study import Study
+
+__all__ = ["POOL", "PoolSpec", "members_of", "pools_of", "train_together"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    """The training of the first member, what the others have instead, and the keys of their runs."""
+
+    training: TrainingSpec
+    seeds: tuple[int, ...]
+    overrides: dict[str, tuple[object, ...]]
+    members: tuple[str, ...]
+
+
+def pools_of(study: Study) -> list[dict[str, Plain]]:
+    """Specs of the pools that a study can be trained in: runs that have not been begun and differ in seeds and numbers only.
+
+    >>> import tempfile
+    >>> from landscope.studies.study import Study
+    >>> spec = {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}, "seeds": 2}
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     [pool] = pools_of(Study.of(spec, root))
+    >>> pool["pool"]["seeds"], pool["pool"]["overrides"]
+    ([0, 1, 0, 1], {'optimizer.lr': [0.1, 0.1, 0.2, 0.2]})
+    """
+    alike: dict[str, list[tuple[str, dict[str, Plain]]]] = {}
+    for key, run in study.runs.items():
+        training = run.plain.get("training")
+        place = study.store.root / "runs" / key
+        if isinstance(training, dict) and not (place / "training").exists() and not (place / "record.json").exists():
+            alike.setdefault(canonical_json(_without_numbers(training)), []).append((key, training))
+    return [{POOL: to_plain(_pool(group))} for group in alike.values() if len(group) > 1]
+
+
+def members_of(spec: Mapping[str, Plain]) -> list[str]:
+    """Keys of the runs of a pool."""
+    pool = spec[POOL]
+    assert isinstance(pool, dict), "the spec of a pool"
+    return cast(list[str], pool["members"])
+
+
+def _pool(group: list[tuple[str, dict[str, Plain]]]) -> PoolSpec:
+    specs = [training for _, training in group]
+    columns = {name: tuple(_at(spec, name) for spec in specs) for name in NUMBERS}
+    return PoolSpec(
+        training=build(TrainingSpec, specs[0]),
+        seeds=tuple(cast(int, spec["seed"]) for spec in specs),
+        overrides={name: values for name, values in columns.items() if any(value != values[0] for value in values[1:])},
+        members=tuple(key for key, _ in group),
+    )
+
+
+def _without_numbers(training: Mapping[str, Plain]) -> dict[str, Plain]:
+    """A training without what may differ between the members of a pool; whether a number is given stays."""
+    rest = cast(dict[str, Plain], to_plain({**training, "seed": 0}))
+    for name in NUMBERS:
+        *path, last = name.split(".")
+        inside: Plain = rest
+        for part in path:
+            inside = inside.get(part) if isinstance(inside, dict) else None
+        if isinstance(inside, dict) and inside.get(last) is not None:
+            inside[last] = "a number"
+    return rest
+
+
+def _at(training: Mapping[str, Plain], name: str) -> Plain:
+    inside: Plain = dict(training)
+    for part in name.split("."):
+        inside = inside.get(part) if isinstance(inside, dict) else None
+    return inside
+
+
+def train_together(spec: Plain, run: RunFolder, device: torch.device) -> None:
+    """Train a pool in the folder of its run, and hand each member's training to the member's run."""
+    pool = build(PoolSpec, spec)
+    choice = choose(make_task(pool.training).to(device), "auto", unsupported(pool.training))
+    if choice.way != "together":
+        run.finish({"trained": [], "seconds": 0.0, "why": choice.reason})
+        return
+    trained = train_pool(
+        pool.training,
+        pool.seeds,
+        overrides=pool.overrides,
+        way="together",
+        folder=run.path("members"),
+        device=device,
+        should_stop=stopping.requested,
+        progress=False,
+    )
+    if not trained.finished:
+        stopping.request()  # a signal that the training took was meant for this whole process
+        stopping.check()
+    each = trained.seconds / len(trained)
+    handed = []
+    for at, key in enumerate(pool.members):
+        folder = trained.members[at].folder
+        if at not in trained.failed and folder is not None and _hand_over(folder, run.folder.parent / key, each):
+            handed.append(key)
+    run.finish({"trained": handed, "seconds": trained.seconds, "why": choice.reason})
+
+
+def _hand_over(trained: Path, folder: Path, seconds: float) -> bool:
+    """Move a finished training into the folder of its run; not where somebody else has begun it."""
+    member = RunFolder(folder)
+    try:
+        with member.claim():
+            if member.done() or member.path("training").exists():
+                return False
+            member.write_json("state/seconds.json", seconds)
+            os.rename(trained, member.path("training"))
+    except ClaimError:
+        return False
+    return True

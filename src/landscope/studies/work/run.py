@@ -1,0 +1,182 @@
+"""One run, from its spec to its record: train or take a model, measure it, note what it took.
+
+Whatever is finished is kept at once: the training keeps its checkpoints, every measured model a file of its own, so that a run
+that is stopped at any moment goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from landscope.core.errors import SpecError, StoreError
+from landscope.core.estimate import Estimate
+from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, read_regular
+from landscope.core.json import Plain, parse_json
+from landscope.core.weights import load_weights, read_weights
+from landscope.specs.schema import build
+from landscope.studies.record import Record, Subject, outputs_file
+from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
+from landscope.studies.store.identity import POOL
+from landscope.studies.store.run_folder import RunFolder
+from landscope.studies.work import stopping
+from landscope.studies.work.environment import environment, forget_peak_memory, peak_memory
+from landscope.studies.work.measure import (
+    FIGURES,
+    Gauge,
+    Point,
+    fitted_temperature,
+    measure_subject,
+    published_temperature,
+)
+from landscope.studies.work.pools import train_together
+from landscope.training.loop.folder import Trained
+from landscope.training.loop.train import train
+from landscope.training.spec import TrainingSpec
+from landscope.training.task import Task, make_task
+
+__all__ = ["work"]
+
+Weights = Mapping[str, Tensor]
+
+
+def work(spec: Mapping[str, Plain], folder: str) -> None:
+    """Do the run in `folder`, or train a pool of runs there; a worker of an executor calls this, holding the run's claim."""
+    run = RunFolder(folder)
+    started = time.monotonic()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if POOL in spec:
+        train_together(spec[POOL], run, device)
+        return
+    forget_peak_memory(device)
+    measuring = build(MeasuringSpec, spec["measuring"])
+    if "training" in spec:
+        task, models, history = _trained(run, build(TrainingSpec, spec["training"]), measuring, device)
+    else:
+        task, models = _taken(build(CheckpointsSpec, spec["checkpoint"]))
+        history = []
+    gauge = Gauge(task.to(device), measuring, device)
+    subjects = tuple(_subjects(run, gauge, models, figures=bool(spec.get("figures"))))
+    record = Record(
+        run=run.key,
+        condition="",
+        axes={},
+        seed=task.spec.seed,
+        spec=spec,
+        subjects=subjects,
+        history=tuple(history),
+        environment=environment(device),
+        seconds=_seconds_before(run) + time.monotonic() - started,
+        peak_memory=peak_memory(device),
+    )
+    run.finish(record.to_dict())
+
+
+def _trained(
+    run: RunFolder, training: TrainingSpec, measuring: MeasuringSpec, device: torch.device
+) -> tuple[Task, dict[str, Weights], list[Mapping[str, Plain]]]:
+    started = time.monotonic()
+    trained = train(
+        training, folder=run.path("training"), device=device, progress=False, should_stop=stopping.requested
+    )
+    if not trained.finished:
+        _note_seconds(run, time.monotonic() - started)
+        stopping.request()  # a signal that the training took was meant for this whole process
+        stopping.check()
+    models = {name: _weights(trained, name) for name in measuring.checkpoints}
+    return make_task(training), models, [cast(dict[str, Plain], dict(row)) for row in trained.history]
+
+
+def _weights(trained: Trained, checkpoint: str) -> Weights:
+    if checkpoint.startswith("step "):
+        return trained.snapshots[int(checkpoint.removeprefix("step "))]
+    model = {"final": trained.model, "best": trained.best, "average": trained.average}[checkpoint]
+    if model is None:
+        raise SpecError(f"the training made no {checkpoint!r} model")
+    return model.state_dict()
+
+
+def _taken(taken: CheckpointsSpec) -> tuple[Task, dict[str, Weights]]:
+    """A model that exists: its task, and its weights under the name "final"."""
+    training = TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss)
+    task = make_task(training)
+    weights = read_weights(Path(taken.files[0]))
+    load_weights(task.model, weights, remedy=f"Look at the options of {taken.model.name}")
+    return task, {"final": {name: value.clone() for name, value in task.model.state_dict().items()}}
+
+
+def _subjects(run: RunFolder, gauge: Gauge, models: Mapping[str, Weights], figures: bool) -> Iterator[Subject]:
+    """Every model at every temperature; those that were measured before, under this name or another, are read."""
+    spec = gauge.spec
+    for number, (checkpoint, weights) in enumerate(models.items()):
+        if spec.consistency and len(gauge.rows("test").y):
+            with run.writing(outputs_file(checkpoint)) as path:
+                save_file({"test": gauge.outputs(gauge.model(weights), "test").contiguous()}, path)
+        same = next((name for name in list(models)[:number] if _are_same(models[name], weights)), None)
+        if same is None:
+            _measure_all(run, gauge, checkpoint, weights, figures=figures and number == 0)
+        for file in _files(spec, same or checkpoint):
+            subject = _kept_subject(run.path(file))
+            yield subject if same is None else _renamed(subject, checkpoint)
+
+
+def _measure_all(run: RunFolder, gauge: Gauge, checkpoint: str, weights: Weights, *, figures: bool) -> None:
+    """Measure a model at those temperatures for which it was not measured before."""
+    spec = gauge.spec
+    if all(run.path(file).exists() for file in _files(spec, checkpoint)):
+        return
+    temperatures: list[Estimate | None] = [None] if spec.temperature != "fitted" else []
+    if spec.temperature != "none":
+        temperatures.append(fitted_temperature(gauge, gauge.model(weights)))
+    if spec.temperature == "published":
+        temperatures.append(published_temperature(gauge, gauge.model(weights)))
+    files = dict(zip(_files(spec, checkpoint), temperatures, strict=True))
+    waiting = {file: temperature for file, temperature in files.items() if not run.path(file).exists()}
+    point = Point(gauge, weights, list(waiting.values()))
+    for file, temperature in waiting.items():
+        shown = figures and file == next(iter(files))
+        run.write_json(file, measure_subject(point, checkpoint, temperature, figures=shown, note=print).to_dict())
+        stopping.check()
+
+
+def _files(spec: MeasuringSpec, checkpoint: str) -> list[str]:
+    """Where what was measured of a model is kept, one file for each temperature."""
+    return [f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json" for number in range(spec.temperatures)]
+
+
+def _are_same(one: Weights, other: Weights) -> bool:
+    """Whether two models are one: the best is often the last."""
+    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def _kept_subject(path: Path) -> Subject:
+    try:
+        return Subject.from_dict(cast("dict[str, Plain]", parse_json(read_regular(path, LARGEST_RECORD))))
+    except ValueError as error:
+        raise StoreError(f"{path} is damaged: {error}. Remove it and resume: the model is measured again") from error
+
+
+def _renamed(subject: Subject, checkpoint: str) -> Subject:
+    """What was measured of the same weights under another name, without what is shown for one model only."""
+    extras = {name: extra for name, extra in subject.extras.items() if name not in FIGURES}
+    return replace(subject, checkpoint=checkpoint, extras=extras)
+
+
+def _note_seconds(run: RunFolder, seconds: float) -> None:
+    run.write_json("state/seconds.json", _seconds_before(run) + seconds)
+
+
+def _seconds_before(run: RunFolder) -> float:
+    path = run.path("state/seconds.json")
+    try:
+        noted = parse_json(read_regular(path, LARGEST_DOCUMENT)) if path.exists() else 0.0
+    except ValueError:  # only a time: the run is worth more than it
+        return 0.0
+    return float(noted) if isinstance(noted, int | float) else 0.0

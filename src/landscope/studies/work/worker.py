@@ -1,0 +1,72 @@
+"""A process that does one run after another: `python -m landscope.studies.work.worker WORK GRACE`.
+
+It reads a folder per line from its standard input and answers each with a line of JSON on its standard output; both are for
+whoever started it alone. It is kept for many runs, because importing torch takes longer than a short run does.
+
+On SIGTERM, or when whoever started it is gone (its input ends), the work is asked to stop at a checkpoint; after GRACE more
+seconds the process ends, come what may.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from queue import SimpleQueue
+from typing import BinaryIO
+
+from landscope.core.memory import keep_to_gpu_share
+from landscope.studies.store.run_folder import RunFolder
+from landscope.studies.work import stopping
+from landscope.studies.work.attempt import perform
+
+__all__ = ["main"]
+
+
+def main(work: str, grace: float) -> None:
+    """Do the runs that are asked for, until the input ends."""
+    jobs, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)  # what the work prints must not be taken for an answer
+    faulthandler.enable()
+
+    runs: SimpleQueue[RunFolder | None] = SimpleQueue()
+
+    def stop(*_: object) -> None:
+        stopping.request()
+        runs.put(None)
+        last = threading.Timer(grace, os._exit, (1,))
+        last.daemon = True
+        last.start()
+
+    signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=_listen, args=(jobs, runs, stop), daemon=True).start()
+    keep_to_gpu_share()
+    _say(replies, {"ready": os.getpid()})
+    while not stopping.requested() and (run := runs.get()) is not None:
+        _say(replies, asdict(perform(work, run)))
+    os._exit(0)  # torch's own threads may still run, and tearing the interpreter down around them can abort
+
+
+def _listen(jobs: BinaryIO, runs: SimpleQueue[RunFolder | None], stop: Callable[[], None]) -> None:
+    for line in jobs:
+        job = json.loads(line)
+        runs.put(RunFolder(job["folder"], job["stale_after"]))
+    stop()
+
+
+def _say(replies: BinaryIO, answer: dict[str, object]) -> None:
+    try:
+        replies.write(json.dumps(answer).encode() + b"\n")
+    except BrokenPipeError:  # nobody listens any more; the store knows what was done
+        stopping.request()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], float(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""One training run, from a task to a folder."""

@@ -1,0 +1,330 @@
+"""What a run leaves: models, history, scores; in a folder, whole or not at all.
+
+spec.json                        what was asked for
+final.safetensors                the weights after the last step
+best.safetensors                 those that were best on the validation rows (with early stopping)
+average.safetensors              the average of the iterates (with averaging)
+snapshots/step-N.safetensors     the weights after step N
+history.json                     the history, the scores, why the run ended: written last, so its presence means done
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from landscope.core.errors import SpecError, TrainingError
+from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular, read_regular, write_whole, writing
+from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, parse_json
+from landscope.specs.names import public_names
+from landscope.specs.schema import build, to_plain
+from landscope.training.loop.fingerprints import require_same
+from landscope.training.loop.state import weights_of
+from landscope.training.rows import GIVEN
+from landscope.training.schedule import Row
+from landscope.training.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Trained",
+    "differences",
+    "forget_result",
+    "forget_state",
+    "load_result",
+    "load_state",
+    "prepare_folder",
+    "read_tensors",
+    "save_result",
+    "save_snapshot",
+    "save_state",
+    "with_weights",
+    "write_json",
+    "write_tensors",
+]
+
+
+# Files of tensors that are there whole or not at all.
+#
+# A checkpoint is one safetensors file: every tensor of the state, and everything else as JSON in its header (or, where a long
+# history does not fit there, as a tensor of bytes), with a checksum over both. It is written aside, flushed to the disk and
+# renamed; the one before is kept, so that whatever happens to the last one (a full disk, a broken machine) a run goes on from a
+# state that was whole.
+
+
+STATE, PREVIOUS = "state.safetensors", "state.previous.safetensors"
+_KEY, _SUM = "landscope", "checksum"
+_LARGEST_HEADER = 2**24
+"""A header may have 100 MB; longer texts are stored as bytes."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], plain: Plain = None) -> None:
+    """Write tensors and plain values, whole or not at all."""
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    text = json.dumps(plain, sort_keys=True)
+    if len(text) > _LARGEST_HEADER:
+        own[_KEY] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        text = ""
+    with writing(path) as aside:
+        save_file(own, aside, metadata={_KEY: text, _SUM: str(_checksum(own, text))})
+
+
+def write_json(path: Path, value: Plain) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_whole(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Plain]:
+    """What `write_tensors` wrote; a file that is damaged is refused."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        text = about[_KEY]
+        if about[_SUM] != str(_checksum(tensors, text)):
+            raise ValueError("its checksum is wrong")
+        plain = parse_json(text or tensors.pop(_KEY).numpy().tobytes(), finite=False)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise TrainingError(f"{path} is damaged or was not written by landscope: {error}") from error
+    return tensors, plain
+
+
+def save_state(folder: Path, tensors: Mapping[str, Tensor], plain: Plain) -> None:
+    """Write the state of a run, keeping the one before."""
+    aside = folder / f"{STATE}.new"
+    write_tensors(aside, tensors, plain)
+    if (folder / STATE).exists():
+        os.replace(folder / STATE, folder / PREVIOUS)
+    os.replace(aside, folder / STATE)
+    _flush_folder(folder)
+
+
+def load_state(folder: Path) -> tuple[dict[str, Tensor], Plain] | None:
+    """The last state of a run, or the one before where that is damaged; `None` where there is none."""
+    for name in (STATE, PREVIOUS):
+        if not (folder / name).exists():
+            continue
+        try:
+            return read_tensors(folder / name)
+        except TrainingError as error:
+            warnings.warn(f"{error}. The run goes on from the checkpoint before it, or from the start.", stacklevel=2)
+    return None
+
+
+def forget_state(folder: Path) -> None:
+    """Remove the state of a run."""
+    for name in (STATE, PREVIOUS):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> int:
+    total = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        total = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy().data, zlib.crc32(name.encode(), total))
+    return total
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+SPEC, HISTORY, WEIGHTS = "spec.json", "history.json", ("final", "best", "average")
+_CONTENT = {"stopped": TEXT, "seconds": NUMBER, "scores": OBJECT, "history": LIST, "given": OBJECT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A run that is over, or that was stopped (`finished` is False) and can be resumed from its folder.
+
+    `model` has the final weights, `best` those that were best on the validation rows, `average` those of the average: copies that
+    share no storage. `scores` has loss and error of each of them on each split; `snapshots` weights by optimizer step.
+    """
+
+    model: nn.Module
+    best: nn.Module | None
+    average: nn.Module | None
+    snapshots: Mapping[int, Mapping[str, Tensor]]
+    history: list[Row]
+    scores: Mapping[str, Mapping[str, float]]
+    finished: bool
+    stopped: str
+    """Why it ended: "all epochs done", "early stopping: …", "converged: …", "time limit", "SIGTERM"."""
+    spec: TrainingSpec
+    seconds: float
+    folder: Path | None = None
+    rows: str = ""
+    """What it was trained on: the name of a data set, or the given data."""
+
+    @property
+    def epochs(self) -> int:
+        """Epochs up to the last row of the history: all that were trained, if the run is finished."""
+        return int(self.history[-1]["epoch"]) if self.history else 0
+
+    def to_frame(self) -> pd.DataFrame:
+        """The history as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.history)
+
+    def __repr__(self) -> str:
+        state = "finished" if self.finished else "stopped"
+        what = f"{self.spec.model.name} on {self.rows or self.spec.data.name}"
+        return f"Trained({what}, {self.epochs} epochs, {self.seconds:.1f} s, {state}: {self.stopped})"
+
+
+def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the model with other weights."""
+    twin = copy.deepcopy(model)
+    twin.load_state_dict(dict(weights), strict=False)
+    return twin
+
+
+def save_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor]) -> None:
+    """Keep the weights after a step."""
+    (folder / "snapshots").mkdir(exist_ok=True)
+    write_tensors(_snapshot(folder, step), weights)
+
+
+def load_snapshots(folder: Path | None, steps: tuple[int, ...], until: int) -> dict[int, dict[str, Tensor]]:
+    """The snapshots that were kept until a step; one whose file is gone is warned of."""
+    if folder is None:
+        return {}
+    paths = {step: _snapshot(folder, step) for step in steps if step <= until}
+    if gone := [str(path) for path in paths.values() if not path.is_file()]:
+        warnings.warn(
+            f"{', '.join(gone)}: gone, so these snapshots are missing. resume=False makes them anew", stacklevel=2
+        )
+    return {step: read_tensors(path)[0] for step, path in paths.items() if path.is_file()}
+
+
+def _snapshot(folder: Path, step: int) -> Path:
+    return folder / "snapshots" / f"step-{step}.safetensors"
+
+
+def save_result(folder: Path, result: Trained, given: Mapping[str, str]) -> None:
+    """Write a finished run; the checkpoint that it came from is no longer needed."""
+    for name, model in zip(WEIGHTS, (result.model, result.best, result.average), strict=True):
+        if model is not None:
+            write_tensors(folder / f"{name}.safetensors", weights_of(model))
+    content: dict[str, Plain] = {
+        "stopped": result.stopped,
+        "seconds": result.seconds,
+        "scores": to_plain(result.scores),
+        "history": [dict(row) for row in result.history],
+        "given": dict(given),
+    }
+    write_json(folder / HISTORY, content)
+    forget_state(folder)
+
+
+def forget_result(folder: Path) -> None:
+    """Remove everything that a run has written but its spec; the history first, whose presence means done."""
+    (folder / HISTORY).unlink(missing_ok=True)
+    forget_state(folder)
+    for old in (*(folder / f"{name}.safetensors" for name in WEIGHTS), *folder.glob("snapshots/step-*.safetensors")):
+        old.unlink(missing_ok=True)
+
+
+def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mapping[str, str]) -> Trained | None:
+    """The finished run in a folder, `None` where there is none; one that was given something else is refused."""
+    path = folder / HISTORY
+    if not path.is_file():
+        return None
+    try:
+        content = checked(parse_json(read_regular(path, LARGEST_RECORD), finite=False), "a history", _CONTENT)
+        history = [
+            dict(checked(row, "a row of the history", {"step": NUMBER, "epoch": NUMBER})) for row in content["history"]
+        ]
+        scores = {name: checked(of, "scores", {}) for name, of in content["scores"].items()}
+        there = content["given"]
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} is damaged: {error}. Train anew with resume=False") from error
+    require_same(folder, there, given)
+
+    def kept(name: str) -> nn.Module | None:
+        file = folder / f"{name}.safetensors"
+        return with_weights(model, read_tensors(file)[0]).eval() if file.is_file() else None
+
+    final = kept("final")
+    if final is None:
+        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train anew with resume=False")
+    return Trained(
+        model=final,
+        best=kept("best") if spec.early_stopping else None,
+        average=kept("average") if spec.averaging else None,
+        snapshots=load_snapshots(folder, spec.snapshots, int(history[-1]["step"]) if history else 0),
+        history=history,
+        scores=scores,
+        finished=True,
+        stopped=content["stopped"],
+        spec=spec,
+        seconds=content["seconds"],
+        folder=folder,
+        rows=GIVEN if "data" in there else spec.data.name,
+    )
+
+
+# The folder of a run: it belongs to one spec.
+
+
+def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume: bool, writes: bool) -> Path:
+    """The folder, made where it is not there; one that holds a run of another spec is refused, unless it begins anew."""
+    path, own = Path(folder), to_plain(spec)
+    if path.exists() and not path.is_dir():
+        raise SpecError(f"{path} is a file; the folder of a run was expected")
+    if resume and (path / SPEC).is_file():
+        try:
+            there = parse_json(read_regular(path / SPEC, LARGEST_DOCUMENT), finite=False)
+        except (OSError, ValueError) as error:
+            raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
+        if differ := list(differences(_as_today(there), public_names(own))):
+            raise SpecError(
+                f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or begin anew with resume=False"
+            )
+    if writes:
+        path.mkdir(parents=True, exist_ok=True)
+        if not resume:
+            forget_result(path)
+        write_json(path / SPEC, own)
+    return path
+
+
+def _as_today(there: Plain) -> Plain:
+    """A spec as it is written today: with fields that came later at their defaults, and with public names."""
+    with suppress(SpecError):  # what cannot be read is compared as it stands
+        there = to_plain(build(TrainingSpec, there))
+    return public_names(there)
+
+
+def differences(there: Plain, here: Plain, key: str = "") -> Iterator[str]:
+    """Where two specs differ, key by key.
+
+    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+    ['a.b is 1 there and 3 here']
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in dict.fromkeys([*there, *here]):
+            yield from differences(there.get(name), here.get(name), f"{key}.{name}" if key else name)
+    elif there != here:
+        yield f"{key} is {json.dumps(there)} there and {json.dumps(here)} here"

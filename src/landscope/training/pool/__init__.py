@@ -1,0 +1,1 @@
+"""Many trainings as one program."""

@@ -1,0 +1,217 @@
+"""What a pool leaves: its members, tables of them, and evaluations of all of them as one program."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from landscope.data import Split
+from landscope.measures.measuring import Wanted, measure
+from landscope.measures.results import Report
+from landscope.training.averaging import averaged_model
+from landscope.training.evaluate import Score, autocast, evaluate
+from landscope.training.loop.folder import Trained, with_weights
+from landscope.training.pool.members import Choice, Overrides
+from landscope.training.pool.program import Program, Stack, stacked
+from landscope.training.pool.state import ChunkState
+from landscope.training.rows import SPLITS
+from landscope.training.schedule import Row
+from landscope.training.spec import TrainingSpec
+from landscope.training.task import Forward, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FAILED", "Pool", "leave"]
+
+
+# From stacked weights to the results of single members: models, scores on every split, why they ended.
+
+
+FAILED = "failed: "
+"""How the reason of a member begins whose loss or weights became NaN or infinite."""
+
+
+def leave(
+    program: Program, specs: Mapping[int, TrainingSpec], state: ChunkState, reasons: Sequence[str], *, finished: bool
+) -> dict[int, Trained]:
+    """What `train` returns, for every member of a state, by its number; scores are evaluated for all of them together."""
+    task = program.task
+    stacks = {"final": state.stack}
+    if state.best:
+        stacks["best"] = Stack(
+            *({name: state.best[name] for name in part} for part in (state.stack.params, state.stack.buffers))
+        )
+    models = {
+        name: [with_weights(task.model, stack.member(at)).eval() for at in range(len(stack))]
+        for name, stack in stacks.items()
+    }
+    if state.averaged:
+        models["average"] = [_average(program, state, at, model) for at, model in enumerate(models["final"])]
+        stacks["average"] = stacked(models["average"], state.totals.device)
+    scores = {name: _scores(program, stack) for name, stack in stacks.items()} if finished else {}
+    found = {}
+    for at, (number, reason) in enumerate(zip(state.numbers, reasons, strict=True)):
+        well = not reason.startswith(FAILED)
+        found[number] = Trained(
+            model=models["final"][at],
+            best=models["best"][at] if "best" in models else None,
+            average=models["average"][at] if "average" in models else None,
+            snapshots={},
+            history=state.history[at],
+            scores={name: values[at] for name, values in scores.items()} if well else {},
+            finished=finished and well,
+            stopped=reason,
+            spec=specs[number],
+            seconds=state.seconds,
+            rows=task.rows.name,
+        )
+    return found
+
+
+def _average(program: Program, state: ChunkState, at: int, model: nn.Module) -> nn.Module:
+    weights = [
+        state.average[name][at] if name in state.average else value.detach() for name, value in model.named_parameters()
+    ]
+    x, size = program.task.train.x, program.task.spec.batch_size
+    return averaged_model(model, weights, program.task.forward, x, len(x) if size == "full" else size).eval()
+
+
+def _scores(program: Program, stack: Stack) -> list[dict[str, float]]:
+    """Each member's loss and error on each split that has rows."""
+    every: list[dict[str, float]] = [{} for _ in range(len(stack))]
+    for split in SPLITS:
+        scores: Sequence[Score] = program.scores(stack, getattr(program.task.rows, split)) or ()
+        for own, score in zip(every, scores, strict=False):
+            own[f"{split}_loss"] = score.loss
+            if score.error is not None:
+                own[f"{split}_error"] = score.error
+    return every
+
+
+Which = Literal["final", "best", "average"]
+SplitName = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """The members of a pool, in the order of their seeds; each is what `train` returns for its spec.
+
+    `choice` says whether they were trained together or one by one, and why. A member whose loss or weights became NaN or
+    infinite has `finished=False` and is listed in `failed`; the weights that it keeps are from before that step (together) or
+    from its last whole epoch (one by one).
+    """
+
+    members: tuple[Trained, ...]
+    overrides: Overrides = field(default_factory=dict)
+    choice: Choice
+    task: Task = field(repr=False)
+    seconds: float
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Each member's seed."""
+        return tuple(member.spec.seed for member in self.members)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every member is done or has failed: nothing is left to resume."""
+        return all(member.finished or member.stopped.startswith(FAILED) for member in self.members)
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Why members failed, by their place in the pool."""
+        reasons = {at: member.stopped for at, member in enumerate(self.members)}
+        return {at: why.removeprefix(FAILED) for at, why in reasons.items() if why.startswith(FAILED)}
+
+    @property
+    def history(self) -> list[list[Row]]:
+        """Each member's history, row by row."""
+        return [member.history for member in self.members]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def model(self, at: int, which: Which = "final") -> nn.Module:
+        """A member's network, in evaluation mode."""
+        member = self.members[at]
+        found = {"final": member.model, "best": member.best, "average": member.average}[which]
+        if found is None:
+            asked = {"best": "early_stopping", "average": "averaging"}[which]
+            raise ValueError(f"this pool keeps no {which} weights: its spec has no {asked}")
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per member: seed, the numbers that differ, epochs, why it ended, its scores."""
+        import pandas as pd
+
+        rows: list[dict[str, object]] = []
+        for at, member in enumerate(self.members):
+            numbers = {key: values[at] for key, values in self.overrides.items()}
+            about = {"epochs": member.epochs, "stopped": member.stopped}
+            rows.append({"seed": member.spec.seed, **numbers, **about, **member.scores.get("final", {})})
+        return pd.DataFrame(rows)
+
+    def history_frame(self) -> pd.DataFrame:
+        """One row per member and row of its history."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [{"member": at, "seed": m.spec.seed, **row} for at, m in enumerate(self.members) for row in m.history]
+        )
+
+    def losses(self, split: SplitName = "test", which: Which = "final") -> Tensor:
+        """Each member's mean loss on a split, (n,) in float64, in evaluation mode; as one program if it was trained so."""
+        rows: Split = getattr(self.task.rows, split)
+        if not len(rows.y):
+            raise ValueError(f"{self.task.rows.name} has no {split} rows")
+        if self.choice.way == "together":
+            scores: Sequence[Score | None] = Program(self.task).scores(self._stack(which), rows) or ()
+        else:
+            scores = [evaluate(self.task, model, rows) for model in self._models(which)]
+        return torch.tensor([score.loss for score in scores if score is not None], dtype=torch.float64)
+
+    def outputs(self, x: Tensor, which: Which = "final") -> Tensor:
+        """Every member's outputs (n, N, …) for the inputs x (N, …), in evaluation mode; as one program if it was trained so."""
+        x = x.to(self.task.train.y.device)
+        if self.choice.way == "together":
+            return Program(self.task).outputs(self._stack(which), x)
+        with torch.no_grad(), autocast(self.task, x.device):
+            return torch.stack([self.task.forward(model, x) for model in self._models(which)])
+
+    def _models(self, which: Which) -> list[nn.Module]:
+        return [self.model(at, which) for at in range(len(self))]
+
+    def _stack(self, which: Which) -> Stack:
+        return stacked(self._models(which), self.task.train.y.device)
+
+    def measure(
+        self, measures: Wanted = None, *, split: SplitName = "train", which: Which = "final", seed: int = 0
+    ) -> list[Report]:
+        """`landscope.measure` for every member on one split; a member that failed is measured where it stands."""
+        x, y = getattr(self.task.rows, split)
+        nets = [_OnRows(model, self.task.forward) for model in self._models(which)]
+        return [measure(net, (x, y), measures, loss=self.task.loss, seed=seed) for net in nets]
+
+    def __repr__(self) -> str:
+        spec: TrainingSpec = self.members[0].spec
+        done = sum(member.finished for member in self.members)
+        what = f"{len(self)} × {spec.model.name} on {self.task.rows.name}, {done} finished, {len(self.failed)} failed"
+        return f"Pool({what}, {self.seconds:.1f} s, {self.choice.way}: {self.choice.reason})"
+
+
+class _OnRows(nn.Module):
+    """A model as a function of rows, however it is called."""
+
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model, self._call = copy.deepcopy(model), forward
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._call(self.model, x)

@@ -1,0 +1,308 @@
+"""The two ways to train the members of a pool: together, chunk by chunk as memory allows, or one by one with `train`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from landscope.core.errors import NonFiniteTrainingError, OutOfMemoryError, SpecError
+from landscope.core.files import LARGEST_DOCUMENT, read_regular
+from landscope.core.json import TEXT, checked, parse_json
+from landscope.core.memory import is_out_of_memory
+from landscope.training.callbacks import Callback
+from landscope.training.evaluate import rank
+from landscope.training.fast_steps import own_stream
+from landscope.training.loop.fingerprints import require_same
+from landscope.training.loop.folder import (
+    Trained,
+    load_result,
+    load_state,
+    prepare_folder,
+    save_result,
+    with_weights,
+    write_json,
+)
+from landscope.training.loop.interruption import Interruption
+from landscope.training.loop.state import weights_of
+from landscope.training.loop.train import train
+from landscope.training.pool.chunk import Chunk, Places
+from landscope.training.pool.members import Way
+from landscope.training.pool.program import stacked
+from landscope.training.pool.result import FAILED
+from landscope.training.pool.state import ChunkState
+from landscope.training.pool.updates import Settings, fresh_state
+from landscope.training.progress import Display, training_display
+from landscope.training.rows import DataLike
+from landscope.training.schedule import Row
+from landscope.training.spec import TrainingSpec
+from landscope.training.task import Task, built_model
+
+__all__ = ["Conditions", "PoolFolder", "one_by_one", "together"]
+
+
+# The folder of a pool: a folder of a run for each member, and checkpoints of those that train together.
+#
+# pool.json                the way the pool is trained, which is kept when it is resumed
+# member-000/ …            what `train` writes for that member's spec (see `result`)
+# chunk-000/ …             the checkpoint of members that are under way together, named by the first of them
+
+
+class PoolFolder:
+    """Where the members of a pool are kept, or nowhere; a folder with runs of other specs is refused."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        specs: Sequence[TrainingSpec],
+        given: Mapping[str, str],
+        *,
+        resume: bool,
+    ) -> None:
+        self._root = None if folder is None else Path(folder)
+        self._specs, self.given = specs, given
+        self.members: dict[int, Path] = {}
+        if self._root is None:
+            return
+        if not resume:
+            for old in self._root.glob("chunk-*"):
+                shutil.rmtree(old)
+            (self._root / "pool.json").unlink(missing_ok=True)
+        for number, spec in enumerate(specs):
+            home = self._root / f"member-{number:03d}"
+            self.members[number] = prepare_folder(home, spec, resume=resume, writes=rank() == 0)
+
+    def way(self) -> Way | None:
+        """The way that the pool in this folder was trained so far."""
+        path = None if self._root is None else self._root / "pool.json"
+        if path is None or not path.is_file():
+            return None
+        try:
+            return cast(Way, checked(parse_json(read_regular(path, LARGEST_DOCUMENT)), "a pool", {"way": TEXT})["way"])
+        except (OSError, ValueError) as error:
+            raise SpecError(
+                f"{path} is damaged: {error}. Choose another folder, or begin anew with resume=False"
+            ) from error
+
+    def keep(self, way: Way) -> None:
+        """Note the way."""
+        if self._root is not None and rank() == 0:
+            write_json(self._root / "pool.json", {"way": way})
+
+    def finished(self, number: int, model: nn.Module) -> Trained | None:
+        """The result of a member that is done or has failed."""
+        if number not in self.members:
+            return None
+        result = load_result(self.members[number], self._specs[number], model, self.given)
+        if result is None:
+            return None
+        return replace(result, finished=not result.stopped.startswith(FAILED))
+
+    def chunk(self, first: int) -> Path | None:
+        """The place for the checkpoint of a chunk, by its first member."""
+        if self._root is None:
+            return None
+        path = self._root / f"chunk-{first:03d}"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def forget(self, first: int) -> None:
+        """Remove the checkpoint of a chunk."""
+        if self._root is not None:
+            shutil.rmtree(self._root / f"chunk-{first:03d}", ignore_errors=True)
+
+    def under_way(self, missing: Collection[int], device: torch.device) -> dict[int, ChunkState]:
+        """The chunks that have a checkpoint, by the first member, with those of their members that are missing."""
+        found: dict[int, ChunkState] = {}
+        for path in sorted(self._root.glob("chunk-*")) if self._root is not None else ():
+            state = load_state(path)
+            if state is None:
+                continue
+            plain = cast(dict[str, Any], state[1])
+            whole = ChunkState.restored(state[0], plain, device)
+            rest = [at for at, number in enumerate(whole.numbers) if number in missing]
+            if rest:
+                self._require_given(path, plain)
+                found[int(path.name.removeprefix("chunk-"))] = whole.take(rest)
+        return found
+
+    def _require_given(self, path: Path, plain: Mapping[str, Any]) -> None:
+        if "given" in plain:
+            require_same(path, plain["given"], self.given)
+        elif self.given:
+            told = "was written by an older version, which did not note its data: it goes on with the given data"
+            warnings.warn(f"{path} {told}. If that is not its own, begin anew with resume=False", stacklevel=2)
+
+
+Results = dict[int, Trained]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What a run goes by apart from its specs."""
+
+    task: Task
+    specs: Sequence[TrainingSpec]
+    data: DataLike | None
+    folder: PoolFolder
+    interruption: Interruption
+    should_stop: Callable[[], bool] | None
+    deadline: float | None
+    """When the time is up, by `time.monotonic`."""
+    resume: bool
+    checkpoint_every: float
+    progress: bool | None
+    graphs: bool | None
+
+    def initial(self, number: int) -> nn.Module:
+        """A member before its first step."""
+        model = built_model(self.specs[number], self.task.rows, self.task.loss)
+        return model.to(self.task.train.y.device, next(self.task.model.parameters()).dtype)
+
+    def unfinished(
+        self, number: int, reason: str, model: nn.Module | None = None, history: Sequence[Row] = ()
+    ) -> Trained:
+        """A member that has ended before its time."""
+        return Trained(
+            model=(model or self.initial(number)).eval(),
+            best=None,
+            average=None,
+            snapshots={},
+            history=list(history),
+            scores={},
+            finished=False,
+            stopped=reason,
+            spec=self.specs[number],
+            seconds=0.0,
+            folder=self.folder.members.get(number),
+            rows=self.task.rows.name,
+        )
+
+
+def together(on: Conditions, missing: Sequence[int], at_once: int) -> Results:
+    """Members in chunks of at most `at_once`, each one program; chunks that do not fit into memory are halved."""
+    device = on.task.train.y.device
+    results: Results = {}
+    started = on.folder.under_way(missing, device) if on.resume else {}
+    busy = {number for state in started.values() for number in state.numbers}
+    fresh = [number for number in missing if number not in busy]
+    queue: deque[tuple[int, list[int]]] = deque((first, state.numbers) for first, state in started.items())
+    queue.extend((fresh[at], fresh[at : at + at_once]) for at in range(0, len(fresh), at_once))
+    while queue:
+        first, numbers = queue.popleft()
+        if reason := on.interruption.reason():
+            results |= {number: on.unfinished(number, reason) for number in numbers}
+            continue
+        try:
+            results |= _chunk(on, first, started.pop(first) if first in started else _fresh(on, numbers))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(numbers) == 1:
+                raise OutOfMemoryError(
+                    f"one member does not fit into the memory of {device}. Choose a smaller batch_size or `accumulate`."
+                ) from error
+            on.folder.forget(first)
+            gc.collect()
+            half = len(numbers) // 2
+            queue.extendleft([(numbers[half], numbers[half:]), (numbers[0], numbers[:half])])
+    return results
+
+
+def _fresh(on: Conditions, numbers: Sequence[int]) -> ChunkState:
+    stack = stacked([on.initial(number) for number in numbers], on.task.train.y.device)
+    remembers = Settings([on.specs[number].optimizer for number in numbers]).remembers
+    return ChunkState.fresh(numbers, stack, fresh_state(on.task.spec.optimizer, stack.params, remembers))
+
+
+def _chunk(on: Conditions, first: int, state: ChunkState) -> Results:
+    """One chunk from its state to its results."""
+    device = on.task.train.y.device
+    capture = device.type == "cuda" and on.graphs is not False
+    places = Places(on.folder.chunk(first), on.folder.members, on.folder.given)
+    with own_stream(device, capture):
+        chunk = Chunk(on.task, dict(enumerate(on.specs)), state, places, capture=capture)
+        with training_display(on.progress, on.task.steps, on.task.spec.epochs, state.step) as display:
+            reason = _steps(on, chunk, display)
+    if reason is None:
+        on.folder.forget(first)
+    else:
+        chunk.interrupt(reason)
+    return chunk.results
+
+
+def _steps(on: Conditions, chunk: Chunk, display: Display) -> str | None:
+    """Step after step until all members have left, or somebody asks to stop: why."""
+    ended = chunk.at_end_of_epoch()  # a checkpoint is written before its epoch is evaluated
+    while not chunk.over:
+        while not ended:
+            chunk.advance()
+            display.step(chunk.state.step, chunk.means)
+            reason = on.interruption.reason()
+            chunk.save(0.0 if reason else on.checkpoint_every)
+            if reason:
+                return reason
+            ended = chunk.at_end_of_epoch()
+        if row := chunk.end_epoch():
+            display.epoch(row)
+        ended = False
+    return None
+
+
+class _LastGood(Callback):
+    """Keeps the history and the weights at its last row."""
+
+    def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
+        """The initial weights."""
+        del spec
+        self.model, self.history = model, list[Row]()
+        self.weights: dict[str, Tensor] = weights_of(model)
+
+    def on_epoch(self, row: Row, model: nn.Module) -> None:
+        """The weights after an epoch that has a row."""
+        self.history.append(row)
+        self.weights = weights_of(model)
+
+
+def one_by_one(on: Conditions, missing: Sequence[int]) -> Results:
+    """Members with `train`, one after another; one that fails keeps the weights at the last row of its history."""
+    results: Results = {}
+    halted: str | None = None
+    for number in missing:
+        halted = halted or on.interruption.reason()
+        if halted is not None:
+            results[number] = on.unfinished(number, halted)
+            continue
+        kept, where = _LastGood(), on.folder.members.get(number)
+        try:
+            result = train(
+                on.specs[number],
+                data=on.data,
+                folder=where,
+                resume=on.resume,
+                device=on.task.train.y.device,
+                time_limit=None if on.deadline is None else max(0.0, on.deadline - time.monotonic()),
+                should_stop=on.should_stop,
+                checkpoint_every=on.checkpoint_every,
+                callbacks=(kept,),
+                progress=on.progress,
+                graphs=on.graphs,
+            )
+            halted = None if result.finished else result.stopped
+        except NonFiniteTrainingError as error:
+            model = with_weights(kept.model, kept.weights)
+            result = on.unfinished(number, FAILED + str(error), model, kept.history)
+            if where is not None:
+                save_result(where, result, on.folder.given)
+        results[number] = result
+    return results

@@ -1,0 +1,320 @@
+"""From a spec to what is trained: the model, its rows, the loss, and how the model is called on rows.
+
+Options of the network that the data decides (`num_classes`, `in_channels`, `in_features`, `image_size`) are filled in where
+the network has them and the spec leaves them out. Combinations that cannot work are refused, before anything starts.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from landscope.core.errors import LabelRangeError, LandscopeError, SpecError
+from landscope.core.seeding import generator, preserved_rng
+from landscope.core.torch_fixes.strided_pointwise import overruns
+from landscope.data import Split
+from landscope.models import MODELS, build
+from landscope.models.catalogue import takes_vectors
+from landscope.probe.checks import tensor_output
+from landscope.probe.frozen import unwrap
+from landscope.probe.loss.criteria import resolve_loss
+from landscope.probe.loss.losses import LOSSES, Loss
+from landscope.probe.loss.targets import IGNORED, check_label_range, label_classes
+from landscope.specs.names import call_imported, import_function, is_import
+from landscope.training.rows import GIVEN, SPLITS, DataLike, Rows, as_rows, load_rows, steps_per_epoch
+from landscope.training.spec import ModelSpec, TrainingSpec
+
+__all__ = ["Forward", "Task", "built_model", "make_task", "memory_format", "refuse_what_cannot_work"]
+
+
+# What a spec asks for and this data or model cannot give, in words, before anything starts.
+
+
+def refuse_what_cannot_work(task: Task) -> None:
+    """Raise `SpecError` with the key of the spec that cannot be met."""
+    if not any(parameter.requires_grad for parameter in task.model.parameters()):
+        raise SpecError(f"model: {task.spec.model.name} has no parameters that are trained; set requires_grad on some")
+    _check_regularisers(task)
+    _check_fit(task)
+    _check_single_rows(task)
+
+
+def _check_regularisers(task: Task) -> None:
+    """What a spec asks for and this data or model cannot give."""
+    spec, rows = task.spec, task.rows
+    images = rows.train.x.dim() == 4 and rows.train.x.is_floating_point()
+    shape = "×".join(map(str, rows.train.x.shape[1:])) or "single numbers"
+    if spec.augmentation is not None and (not images or rows.kind == "reconstruction"):
+        raise SpecError(f"augmentation: is for images with labels; the rows of {rows.name} are {shape}, {rows.kind}")
+    if spec.channels_last and not images:
+        raise SpecError(f"channels_last: is for images; the rows of {rows.name} are {shape}")
+    if spec.early_stopping is not None and not len(rows.validation.y):
+        raise SpecError(
+            f"early_stopping: {rows.name} has no validation rows; give data the option `validation`, or rows of that name"
+        )
+    if spec.early_stopping is not None and spec.early_stopping.metric == "error" and not task.classes:
+        raise SpecError(
+            f"early_stopping.metric: {rows.name} has no classes to be wrong about with the loss {task.loss.name}; use the metric "
+            "`loss`"
+        )
+    if not task.steps_per_epoch:
+        raise SpecError(f"drop_last: {len(rows.train.y)} rows are less than one batch of {spec.batch_size}")
+    if spec.sam and spec.sam.micro_batch and spec.sam.micro_batch > min(_batch(task), len(rows.train.y)):
+        raise SpecError(f"sam.micro_batch: {spec.sam.micro_batch} rows are more than a batch of {_batch(task)}")
+    if late := [step for step in spec.snapshots if step > task.steps]:
+        raise SpecError(f"snapshots: step {late[0]:,} is beyond the {task.steps:,} steps of the run")
+
+
+def _batch(task: Task) -> int:
+    size = task.spec.batch_size
+    return len(task.train.y) if size == "full" else size
+
+
+@torch.no_grad()
+def _check_fit(task: Task) -> None:
+    """Two rows go through the model and the loss, so that a model for other data is told so in words."""
+    rows, model = task.rows, task.model
+    x, y = (part[:2] for part in rows.train)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        outputs = _at_home(task).forward(model.eval(), x.to(next(model.parameters()).device)).cpu()
+        if rows.classes and task.loss.likelihood == "categorical" and outputs.shape[1] < rows.classes:
+            raise SpecError(f"model: it has {outputs.shape[1]} outputs and {rows.name} has {rows.classes} classes")
+        task.objective.function(outputs, y)
+        _check_labels(task, outputs)
+    except SpecError:
+        raise
+    except LandscopeError as error:
+        raise SpecError(f"loss: {error}") from error
+    except Exception as error:
+        found = f"{'×'.join(map(str, x.shape[1:]))} of {str(x.dtype).removeprefix('torch.')}"
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SpecError(
+            f"model: {task.spec.model.name} does not take the rows of {rows.name}, {found}: {reason}"
+        ) from error
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _check_labels(task: Task, outputs: Tensor) -> None:
+    """Labels of every split that the loss does not know; it would take them for others in silence."""
+    likelihood = task.loss.likelihood
+    classes = label_classes(outputs, task.train.y[: len(outputs)]) if likelihood == "categorical" else None
+    for name in SPLITS:
+        labels = getattr(task.rows, name).y
+        if not len(labels):
+            continue
+        told = f"data: the {name} rows of {task.rows.name}"
+        if classes is not None:
+            try:
+                check_label_range(classes, labels, IGNORED if labels.dim() > 1 else None)
+            except LabelRangeError as error:
+                raise SpecError(f"{told}: {error}") from error
+        if likelihood == "bernoulli" and not bool(((labels >= 0) & (labels <= 1)).all()):
+            low, high = float(labels.min()), float(labels.max())
+            raise SpecError(f"{told}: targets of {task.loss.name} lie from 0 to 1, but run from {low:g} to {high:g}")
+
+
+def _check_single_rows(task: Task) -> None:
+    """BatchNorm has no variance to divide by where a batch, or a part of one, has a single row and no other positions."""
+    spec, rows, size = task.spec, len(task.train.y), _batch(task)
+    last = 0 if spec.drop_last else rows % size
+    micro = spec.sam.micro_batch if spec.sam else None
+    batches = [batch for batch in (min(rows, size), last) if batch]
+    parts = [batch % micro or min(batch, micro) if micro else max(1, batch // spec.accumulate) for batch in batches]
+    if min(parts) > 1 or not any(isinstance(module, _BatchNorm) for module in task.model.modules()):
+        return
+    twin = _at_home(replace(task, model=copy.deepcopy(task.model)))
+    try:
+        with preserved_rng(), torch.no_grad():
+            twin.forward(twin.model.train(), twin.train.x[:1])
+    except ValueError as error:
+        remedy = (
+            f"{rows} rows in batches of {size} leave one for the last: set drop_last, or choose another batch_size"
+            if last == 1
+            else "choose a larger batch_size, fewer parts (accumulate) or larger ones (sam.micro_batch)"
+        )
+        raise SpecError(f"batch_size: BatchNorm cannot be trained on a single row; {remedy}") from error
+
+
+def _at_home(task: Task) -> Task:
+    """The task where its model lies."""
+    return task.to(next(task.model.parameters()).device)
+
+
+Callee = Callable[..., object]
+Forward = Callable[[Callee, Tensor], Tensor]
+"""How a model is called on inputs: `forward(model, x)`. The model may be any function with its signature."""
+
+REGRESSION = ("mse", "dice")
+"""Losses to which whole numbers are numbers, not classes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is trained, and on what.
+
+    `objective` is minimised and `loss` reported: they differ by label smoothing. `classes` is 0 where the targets are no
+    classes, or none to the loss.
+    """
+
+    spec: TrainingSpec
+    model: nn.Module
+    rows: Rows
+    loss: Loss
+    objective: Loss
+    forward: Forward
+
+    @property
+    def train(self) -> Split:
+        """The training rows."""
+        return self.rows.train
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return 0 if self.loss.name in REGRESSION else self.rows.classes
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in one pass over the training rows."""
+        return steps_per_epoch(len(self.train.y), self.spec.batch_size, self.spec.drop_last)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.spec.epochs * self.steps_per_epoch
+
+    def rows_in(self, batches: int) -> int:
+        """How many training rows so many batches from the beginning of an epoch have."""
+        n, size = len(self.train.y), self.spec.batch_size
+        epochs, rest = divmod(batches, self.steps_per_epoch)
+        if size == "full":
+            return n * epochs
+        return epochs * min(n, size * self.steps_per_epoch) + min(n, size * rest)
+
+    def to(self, device: torch.device) -> Task:
+        """The task with its rows and its model on a device."""
+        rows = self.rows.to(device)
+        return replace(self, model=self.model.to(device), rows=rows, forward=_forward(self.model, self.spec, rows))
+
+
+def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataLike | None = None) -> Task:
+    """The task of a spec; `model` and `data` stand for what the spec names. A given model is copied, never touched.
+
+    >>> task = make_task(TrainingSpec(model=ModelSpec(name="mlp")))
+    >>> task.forward(task.model, task.train.x[:5]).shape, task.loss, task.steps_per_epoch
+    (torch.Size([5, 10]), Loss('cross_entropy', reduction='per_sample'), 10)
+    """
+    rows = as_rows(data, GIVEN) if data is not None else load_rows(spec.data)
+    dtype = torch.float64 if spec.precision == "float64" else torch.float32
+    rows = rows.to(dtype=dtype)
+    if not len(rows.train.y):
+        raise SpecError(f"data: {rows.name} has no training rows")
+    loss = LOSSES[spec.loss or _usual_loss(rows)]
+    net = copy.deepcopy(unwrap(model)) if model is not None else built_model(spec, rows, loss)
+    net.to(dtype)
+    task = Task(
+        spec=spec, model=net, rows=rows, loss=loss, objective=_smoothed(loss, spec), forward=_forward(net, spec, rows)
+    )
+    refuse_what_cannot_work(task)
+    return task
+
+
+def _usual_loss(rows: Rows) -> str:
+    if rows.classes:
+        return "cross_entropy"
+    return "dice" if rows.kind == "reconstruction" else "mse"
+
+
+def _smoothed(loss: Loss, spec: TrainingSpec) -> Loss:
+    if not spec.label_smoothing:
+        return loss
+    if loss is not LOSSES["cross_entropy"]:
+        raise SpecError(f"label_smoothing: is for cross_entropy; the loss of this data is {loss.name}")
+    return resolve_loss(nn.CrossEntropyLoss(label_smoothing=spec.label_smoothing))
+
+
+def built_model(spec: TrainingSpec, rows: Rows, loss: Loss) -> nn.Module:
+    """The network of a spec, freshly initialised from its seed."""
+    name, options = spec.model.name, {**_decided(spec.model, rows, loss), **spec.model.options}
+    if not is_import(name):
+        return build(name, seed=spec.seed, **options)  # type: ignore[arg-type]
+    with preserved_rng():
+        torch.manual_seed(generator(spec.seed, "initialisation").initial_seed())
+        model = call_imported(name, options)
+    if not isinstance(model, nn.Module):
+        raise SpecError(f"model: {name} returned a {type(model).__name__} where an nn.Module was expected")
+    return model
+
+
+def _decided(spec: ModelSpec, rows: Rows, loss: Loss) -> dict[str, object]:
+    """Options that the data decides, where the network has them."""
+    known: Mapping[str, object] = (
+        inspect.signature(import_function(spec.name)).parameters if is_import(spec.name) else MODELS[spec.name].options
+    )
+    x, y = rows.train
+    graph = rows.extra.get("features") if rows.kind == "node classification" else None
+    outputs = 1 if rows.classes == 2 and loss is LOSSES["binary_cross_entropy"] else rows.classes or y[0].numel()
+    from_data: dict[str, object] = {
+        "num_classes": outputs,
+        "in_features": (graph if graph is not None else x)[0].numel(),
+    }
+    if x.dim() >= 4:
+        from_data |= {"in_channels": x.shape[1], "image_size": x.shape[-1]}
+    return {key: value for key, value in from_data.items() if key in known}
+
+
+def _forward(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
+    """Outputs in float32 at least: a CPU's autocast would sum the loss of a batch in the eight bits of bfloat16."""
+    call = _call(model, spec, rows)
+
+    def forward(net: Callee, x: Tensor) -> Tensor:
+        outputs = call(net, x)
+        return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
+
+    return forward
+
+
+def _call(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
+    if rows.kind == "node classification":
+        features, edges = rows.extra["features"], rows.extra["edge_index"]
+        if _takes(model, "edge_index"):
+            return lambda net, nodes: tensor_output(net(features, edges))[nodes]
+        return lambda net, nodes: tensor_output(net(features[nodes]))
+    x = rows.train.x
+    if x.dim() == 2 and not x.is_floating_point() and _takes(model, "attention_mask"):
+        return lambda net, tokens: tensor_output(net(tokens, (tokens != 0).long()))
+    if x.dim() > 2 and takes_vectors(model, spec.model.name):
+        return lambda net, x: tensor_output(net(x.flatten(1)))
+    return lambda net, x: tensor_output(net(x))
+
+
+def _takes(model: nn.Module, argument: str) -> bool:
+    return argument in inspect.signature(model.forward).parameters
+
+
+# How images lie in memory: channels last where a spec asks for it, never where that is not safe.
+
+
+def memory_format(spec: TrainingSpec, model: nn.Module, device: torch.device) -> torch.memory_format:
+    """The layout of the model's weights and of its images; as they came, if nothing speaks for another.
+
+    With a convolution that overruns its workspace on a CPU it is the usual one, whatever is asked for and however the model
+    came: there none overruns, and but for rounding the numbers are the same.
+
+    >>> from landscope.training.spec import ModelSpec
+    >>> shortcut = nn.Conv2d(8, 16, 1, stride=2)
+    >>> memory_format(TrainingSpec(model=ModelSpec(name="mlp"), channels_last=True), shortcut, torch.device("cpu"))
+    torch.contiguous_format
+    """
+    if device.type == "cpu" and any(overruns(module) for module in model.modules()):
+        return torch.contiguous_format
+    return torch.channels_last if spec.channels_last else torch.preserve_format
