@@ -9,7 +9,7 @@ __all__ = [
     "bytes_text",
     "counted",
     "duration",
-    "duration_of_report",
+    "exact_duration",
     "examples",
     "p_value",
     "shape",
@@ -66,10 +66,10 @@ def p_value(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}" if p < 0.1 else f"= {p:.2f}"
 
 
-def duration_of_report(seconds: float) -> str:
+def exact_duration(seconds: float) -> str:
     """Seconds in the units that people would use.
 
-    >>> duration(0.42), duration(75), duration(4000), duration(200_000)
+    >>> exact_duration(0.42), exact_duration(75), exact_duration(4000), exact_duration(200_000)
     ('0.4 s', '1 min 15 s', '1 h 6 min', '2 d 7 h')
     """
     if seconds < 60:

@@ -139,7 +139,7 @@ def public_names(value: Plain) -> Plain:
 def former_names(public: str) -> list[str]:
     """Every name that results may know something by which has a public one; nothing for all others.
 
-    >>> former_names("landscope:WideResNet")
+    >>> former_names("landscope:WideResNet")[-2:]
     ['landscope.models.images:WideResNet', 'landscope.models.images.wide_resnet:WideResNet']
     """
     ours = public.startswith(f"{PACKAGE}:")

@@ -11,7 +11,7 @@ import yaml
 
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
-from landscope.core.text import bytes_text, duration_of_report
+from landscope.core.text import bytes_text, exact_duration
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
@@ -60,7 +60,7 @@ def _estimate(column: str, e: Estimate) -> list[Cell]:
         Cell(value, error, mark="" if e.status.has_value else "muted"),
         Cell("" if e.data_stderr is None else f"{e.data_stderr:.2g}".replace("-", "−")),
         Cell(f"{e.cost.passes:.1f}"),
-        Cell(duration_of_report(e.cost.seconds)),
+        Cell(exact_duration(e.cost.seconds)),
         Cell(e.status.value, title=e.reason, mark=marks.get(e.status.value, "")),
     ]
 
@@ -163,7 +163,7 @@ def _facts(study: Cohorts) -> Table:
         facts.append(
             (
                 "time of all runs",
-                f"{duration_of_report(sum(seconds))}; the longest took {duration_of_report(max(seconds))}",
+                f"{exact_duration(sum(seconds))}; the longest took {exact_duration(max(seconds))}",
             )
         )
     peak = max(record.peak_memory for record in records)
