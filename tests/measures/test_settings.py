@@ -64,7 +64,7 @@ def test_right_settings_are_taken_as_they_are(name: str, settings: dict[str, obj
 
 
 def test_types_that_only_a_checker_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_measure.py").write_text(
+    (tmp_path / "measure_with_unknown_types.py").write_text(
         "from __future__ import annotations\n"
         "from dataclasses import dataclass\n"
         "from landscope.measures.base import MEASURES\n"
@@ -73,4 +73,4 @@ def test_types_that_only_a_checker_knows(tmp_path: Path, monkeypatch: pytest.Mon
         "    other: NotThere = 1\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert "own_measure:Mine" in resolve_measures({"own_measure:Mine": {"other": 2.5}})
+    assert "measure_with_unknown_types:Mine" in resolve_measures({"measure_with_unknown_types:Mine": {"other": 2.5}})
