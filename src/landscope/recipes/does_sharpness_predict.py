@@ -89,7 +89,7 @@ def _fashion_mnist(size: Size) -> dict[str, object]:
         "training": {
             "data": {"name": "landscope.recipes.halved_images:halved_fashion_mnist", "train": 1_000},
             "model": {
-                "name": "landscope.models.images:ResNet",
+                "name": "landscope:ResNet",
                 "shortcut": "project",
                 "dropout": 0.0,
                 "init": "he",

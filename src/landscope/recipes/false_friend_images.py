@@ -24,13 +24,13 @@ NETWORKS: Mapping[str, Mapping[Size, Options]] = {
         "paper": {"name": "cnn9"},
     },
     "preresnet164": {
-        "tiny": {"name": "landscope.models.images:PreResNet", "depth": 11, "width": 1},
-        "small": {"name": "landscope.models.images:PreResNet", "depth": 11, "width": 8},
+        "tiny": {"name": "landscope:PreResNet", "depth": 11, "width": 1},
+        "small": {"name": "landscope:PreResNet", "depth": 11, "width": 8},
         "paper": {"name": "preresnet164"},
     },
     "wideresnet28x10": {
-        "tiny": {"name": "landscope.models.images:WideResNet", "depth": 10, "widen_factor": 1, "conv_bias": True},
-        "small": {"name": "landscope.models.images:WideResNet", "depth": 10, "widen_factor": 1, "conv_bias": True},
+        "tiny": {"name": "landscope:WideResNet", "depth": 10, "widen_factor": 1, "conv_bias": True},
+        "small": {"name": "landscope:WideResNet", "depth": 10, "widen_factor": 1, "conv_bias": True},
         "paper": {"name": "wide_resnet28_10", "conv_bias": True},
     },
     "vgg16bn": {

@@ -23,7 +23,7 @@ __all__ = ["tasks"]
 _STEPS = {"name": "multistep", "milestones": [0.3, 0.6, 0.8], "gamma": 0.2}
 _GPU = {"precision": "bfloat16", "channels_last": True, "compile": True}
 _NO_GPU = {"precision": "float32", "channels_last": False, "compile": False}
-_WIDE = "landscope.models.images.wide_resnet:WideResNet"
+_WIDE = "landscope:WideResNet"
 
 
 def _sgd(lr: float, *, nesterov: bool = False) -> Written:
