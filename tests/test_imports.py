@@ -42,8 +42,11 @@ def test_every_public_name_is_there_when_asked_for() -> None:
         _ = landscope.nothing
 
 
-def test_the_measures_do_not_bring_scipy_stats() -> None:
-    asked = "import landscope; landscope.measure; import sys; print('scipy.stats' in sys.modules)"
+@pytest.mark.parametrize("package", ["scipy.stats", "matplotlib"])
+def test_the_measures_bring_neither_statistics_nor_figures(package: str) -> None:
+    asked = (
+        f"import landscope, landscope.studies.study; landscope.measure; import sys; print({package!r} in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

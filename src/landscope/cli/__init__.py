@@ -5,6 +5,7 @@ A file per command. What a command needs is imported when it runs, so that help 
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Annotated
 
@@ -70,6 +71,7 @@ def landscope(
 
 def main() -> None:
     """Run the command that the process was started with."""
+    gc.set_threshold(200_000, 50, 50)  # thousands of records are read at once, and none of them is a cycle
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal without λ and ± shows ? instead of failing
     app(prog_name="landscope")

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from matplotlib.figure import Figure
-
 from landscope.core.errors import DamagedFileError, UnknownNameError
 from landscope.core.estimate import Cost, Estimate, Status
 from landscope.core.files import LARGEST_RECORD, read_regular, write_whole
@@ -33,6 +31,8 @@ INK, ACCENT, NEGATIVE = "#222222", "#1f5fa8", "#b5442e"
 
 def plot_report(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> Figure:
     """|value| with both error bars for each measure, most sharply different scales side by side on a log axis."""
+    from matplotlib.figure import Figure
+
     shown = {name: e for name, e in estimates.items() if e.status.has_value and e.value != 0}
     spectra = {name: e for name, e in estimates.items() if "offdiagonal" in e.details}
     drawn = "hessian_spectrum" if "hessian_spectrum" in spectra else next(iter(spectra), "")

@@ -96,12 +96,21 @@ class Executor(Protocol):
         ...
 
 
+def _entered(store: Store, job: Job) -> str:
+    """The key of a job's run, which the store holds from now on; one with a record is not read for its spec."""
+    key = store.key(job.spec)
+    there = all(store.run_path(key, name).exists() for name in ("spec.json", "record.json"))
+    return key if there else store.add(job.spec).key
+
+
 def to_do(
     store: Store, jobs: Sequence[Job], summary: Summary, on_event: OnEvent, *, retry_failed: bool
 ) -> dict[str, Job]:
     """The jobs left to do, by key, each entered into the store. Those done, or failed and not to be retried, are told of."""
-    left = {(key := store.add(job.spec).key): replace(job, key=key) for job in jobs}
+    left = {key: replace(job, key=key) for job in jobs for key in [_entered(store, job)]}
     for status in store.statuses(list(left)):
+        if status.state is not RunState.DONE:
+            store.add(left[status.key].spec)  # whatever its folder holds
         if status.state is RunState.DONE:
             if status.outcome != "done":
                 store.run(status.key).tidy()

@@ -19,7 +19,7 @@ from pathlib import Path
 from landscope.core.errors import StoreError, StoreGoneError, UnknownNameError
 from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.core.json import WHOLE, Plain, checked, parse_json
-from landscope.specs.canonical import canonical_json, strict
+from landscope.specs.canonical import canonical_json, canonical_text, strict
 from landscope.studies.store import locks
 from landscope.studies.store.durable import store_errors, write_whole
 from landscope.studies.store.identity import canonical, legacy_keys, run_key
@@ -84,6 +84,8 @@ class Store:
         self._runs = self.root / "runs"
         self._seen = False
         self._names: frozenset[str] | None = None
+        self._keys: dict[str, str] = {}
+        """The keys of specs that were asked for, by their text: a study asks several times for each run."""
         self._check_format()
 
     def add(self, spec: Mapping[str, object]) -> RunFolder:
@@ -98,6 +100,10 @@ class Store:
         self._seen = True
         return run
 
+    def run_path(self, key: str, name: str) -> Path:
+        """Where a file of a run lies, whether or not there is such a run."""
+        return self._runs / key / name
+
     def _spec_there(self, path: Path) -> bytes:
         try:
             return read_regular(path, LARGEST_DOCUMENT)
@@ -108,7 +114,10 @@ class Store:
 
     def key(self, spec: Mapping[str, object]) -> str:
         """The key of the run of a spec in this store: what an older version made keeps the name that it had there."""
-        key = run_key(spec)
+        text = canonical_json(spec)
+        if text not in self._keys:
+            self._keys[text] = run_key(spec)
+        key = self._keys[text]
         if not (names := self._first_names()) or key in names:
             return key
         former = [old for old in legacy_keys(spec) if old in names]
@@ -204,6 +213,8 @@ class Store:
             return False  # none, or torn by a disk: it is written anew
         if not isinstance(other, dict):
             return False
+        if canonical_text(other) == canonical_json(spec):  # most often it is the very same
+            return True
         if canonical_json(canonical(other)) == canonical_json(canonical(spec)):
             return True
         if run_key(other) == (key := run_key(spec)):
