@@ -4,7 +4,7 @@ The cut is part of the definition of those measures, so it depends on the sample
 a random number from its content, its repetition count and the seed; sorted by it, the data is cut into consecutive
 batches of m; what is left over at the end (fewer than m samples) is not used. The loader's batch size, the order of the
 data, the dtype of the probe and the number of processes change nothing. One pass over the data (hashing, no model),
-once per probe and seed.
+once per probe.
 
 Two kinds of data cannot be cut anew. Batches that are one piece (a graph, or `batch_statistics` mode, where they define
 the function) are yielded whole, as they come; batches whose samples differ in shape from one batch to the next (texts
@@ -89,6 +89,16 @@ def gather_values(values: Sequence[float]) -> list[float]:
 @once_per_probe
 def _cut_order(probe: Probe, seed: int) -> tuple[Tensor, int, int, int] | None:
     """(sample numbers in the order of the cut, first number held here, rank, processes), or `None`: no new cut."""
+    found = _hashes(probe)
+    if found is None:
+        return None
+    hashes, first, rank, world = found
+    return _shuffled(hashes, seed), first, rank, world
+
+
+@once_per_probe
+def _hashes(probe: Probe) -> tuple[Tensor, int, int, int] | None:
+    """(hashes of all samples, first number held here, rank, processes), or `None` where samples cannot be told apart."""
     hashes, shapes = [], set()
     cuttable = True
     for batch in probe.batches():
@@ -105,8 +115,7 @@ def _cut_order(probe: Probe, seed: int) -> tuple[Tensor, int, int, int] | None:
     known = [part for part in parts if part is not None]
     if len(known) < world:
         return None
-    first = sum(len(part) for part in known[:rank])
-    return _shuffled(torch.cat(known), seed), first, rank, world
+    return torch.cat(known), sum(len(part) for part in known[:rank]), rank, world
 
 
 def _comparable(tensor: Tensor) -> Tensor:

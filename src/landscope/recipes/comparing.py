@@ -3,7 +3,7 @@
 A metric of a paper is read as [train_|test_|val_]NAME[_pct|_x100]. NAME is a measure of the paper's preset (then both of our
 values are there), a column that the part names, or a measure of ours. A column "train.published.NAME" stands for a measure of the
 preset, "SPLIT.gap" for the error on a split less that on the training rows. "max_NAME" is the largest value of a condition,
-"kendall_tau a~b" a correlation over all models.
+"kendall_tau a~b" a correlation over the models of a condition of ours that is named, and over all models otherwise.
 A condition that ends in "+temp" is the temperature-scaled model of that condition.
 """
 
@@ -60,7 +60,7 @@ def _texts(
 ) -> tuple[str, str, int] | None:
     correlated = CORRELATION.fullmatch(metric)
     if correlated is not None:
-        return _correlation_texts(recipe, part, records, correlated, checkpoint)
+        return _correlation_texts(recipe, part, records, condition, correlated, checkpoint)
     largest, metric = metric.startswith(LARGEST), metric.removeprefix(LARGEST)
     scaled = condition.endswith(TEMPERATURE)
     name = condition.removesuffix(TEMPERATURE)
@@ -86,21 +86,25 @@ def _fewer(models: int, n: int) -> str:
 
 
 def _correlation_texts(
-    recipe: Recipe, part: Part, records: Sequence[Record], found: re.Match[str], checkpoint: str
+    recipe: Recipe, part: Part, records: Sequence[Record], condition: str, found: re.Match[str], checkpoint: str
 ) -> tuple[str, str, int] | None:
+    """Over the models of the condition that is named, as published and corrected, or over all of them."""
     kind, first, second, when = found.groups()
     spearman = any(str(name).startswith("spearman") for name in published_of(recipe.name, part)["metric"])
     methods: dict[str, Method] = {"kendall_tau": "kendall", "pearson": "pearson", "spearman": "spearman"}
     method = methods.get(kind, "spearman" if spearman else "kendall")
+    known = {record.condition for record in records}
     columns = zip(
+        (condition, part.corrected.get(condition, condition)),
         _subjects(records, checkpoint, when == "after", part),
         _readers(recipe, part, first),
         _readers(recipe, part, second),
         strict=True,
     )
     texts, n = [], 0
-    for subjects, x_of, y_of in columns:
-        x, y = (np.array([read(subject) for _, subject in subjects]) for read in (x_of, y_of))
+    for own, subjects, x_of, y_of in columns:
+        chosen = [subject for record, subject in subjects if record.condition == own or condition not in known]
+        x, y = (np.array([read(subject) for subject in chosen]) for read in (x_of, y_of))
         result = correlation(x, y, method, resamples=RESAMPLES)
         value = result.p_value if kind == "p" else result.value
         n = max(n, result.n)

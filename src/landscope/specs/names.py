@@ -57,18 +57,23 @@ HOMES: dict[str, str] = {
     "VisionTransformer": "landscope.models.vit:VisionTransformer",
     "WideResNet": "landscope.models.resnet:WideResNet",
     "HessianTime": "landscope.recipes.fam_timing:HessianTime",
+    "MovedCentreSharpness": "landscope.measures.as_published.notebook_ascent:MovedCentreSharpness",
+    "StaleStatistics": "landscope.measures.as_published.notebook_ascent:StaleStatistics",
+    "abalone_of_the_notebook": "landscope.recipes.adaptive_sharpness_notebooks:abalone_of_the_notebook",
     "enlarged_digits": "landscope.recipes.false_friend_images:enlarged_digits",
     "enlarged_efficientnet": "landscope.recipes.fam_inputs:enlarged_efficientnet",
     "enlarged_grey_digits": "landscope.recipes.function_centric:enlarged_digits",
     "halved_cifar10": "landscope.recipes.false_friend_images:halved_cifar10",
     "halved_fashion_mnist": "landscope.recipes.halved_images:halved_fashion_mnist",
     "layer_rows": "landscope.recipes.fam_timing:layer_rows",
+    "lenet5_left_in_evaluation": "landscope.recipes.adaptive_sharpness_notebooks:lenet5_left_in_evaluation",
     "mnist_split": "landscope.recipes.false_friend:mnist_split",
     "rte_word_pieces": "landscope.recipes.fam_inputs:rte_word_pieces",
 }
 """What `landscope:NAME` stands for: where it lies now. Whoever moves it changes its line, and adds one to `FORMER`."""
 
 FORMER: dict[str, str] = {
+    "landscope.measures.as_published.notebook_ascent": "MovedCentreSharpness StaleStatistics",
     "landscope.models": "AllCNN Autoencoder3d BertClassifier DeepLinear EfficientNetLite0 GAT LeNet5 MLP PreResNet "
     "ResNet SoftmaxRegression VGG VGGImageNetHead VisionTransformer WideResNet",
     "landscope.models.all_cnn": "AllCNN",
@@ -100,6 +105,7 @@ FORMER: dict[str, str] = {
     "landscope.models.text.bert": "BertClassifier",
     "landscope.models.volumes": "Autoencoder3d",
     "landscope.models.volumes.autoencoder": "Autoencoder3d",
+    "landscope.recipes.adaptive_sharpness_notebooks": "abalone_of_the_notebook lenet5_left_in_evaluation",
     "landscope.recipes.false_friend": "mnist_split",
     "landscope.recipes.false_friend_images": "enlarged_digits halved_cifar10",
     "landscope.recipes.fam_inputs": "enlarged_efficientnet rte_word_pieces",

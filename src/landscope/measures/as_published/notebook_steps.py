@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError
 from landscope.core.seeding import generator, preserved_rng
+from landscope.measures.as_published.left_in_evaluation import return_to_training
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
+from landscope.probe.samples import m_batches
 from landscope.probe.totals import FORWARD
 
 __all__ = [
-    "batch_gradient",
+    "batch_gradients",
     "batch_sums",
     "clamped",
     "dropout_from",
     "in_training_mode",
     "mean_loss",
     "refuse_processes",
+    "sum_of_batch_means",
 ]
 
 
@@ -38,19 +41,27 @@ def clamped(weights: Tensor, centre: Tensor, radius: Tensor) -> Tensor:
 
 def batch_sums(probe: Probe, weights: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """The gradient and the loss at some weights, summed over the samples of a batch."""
-    leaf = weights.clone().requires_grad_()
-    loss = probe.loss_sum(probe.space.unflatten(leaf), batch)
-    (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True, materialize_grads=True)
-    return gradient, loss.detach().double()
+    leaves = {name: value.detach().requires_grad_() for name, value in probe.space.unflatten(weights).items()}
+    loss = probe.loss_sum(leaves, batch)
+    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return probe.space.flatten(dict(zip(leaves, gradients, strict=True))), loss.detach().double()
 
 
-def batch_gradient(probe: Probe, weights: Tensor, batch: Batch) -> Tensor:
-    """The gradient of the mean loss over one batch."""
-    probe.ledger.check()
+@contextmanager
+def batch_gradients(probe: Probe) -> Iterator[Callable[[Tensor, Batch], Tensor]]:
+    """Inside, `gradient(weights, batch)` is the gradient of the mean loss over one batch.
+
+    The conditions of measuring are set once for all steps: setting them takes as long as a step of a small network.
+    """
+
+    def gradient(weights: Tensor, batch: Batch) -> Tensor:
+        probe.ledger.check()
+        found, _ = batch_sums(probe, weights, batch)
+        probe.ledger.add(batch.size / probe.n_samples)
+        return found / batch.size
+
     with probe.ledger.timed(probe.device), probe.measuring():
-        gradient, _ = batch_sums(probe, weights, batch)
-    probe.ledger.add(batch.size / probe.n_samples)
-    return gradient / batch.size
+        yield gradient
 
 
 def mean_loss(probe: Probe, weights: Tensor) -> float:
@@ -62,13 +73,25 @@ def mean_loss(probe: Probe, weights: Tensor) -> float:
     return float(total) / probe.n_samples
 
 
+def sum_of_batch_means(probe: Probe, weights: Tensor, size: int, seed: int) -> float:
+    """Σ over batches of their mean losses, in whatever mode the model is; `seed` cuts the data into batches of `size` and a rest.
+
+    Every batch has a forward pass, and so a draw of dropout, of its own; the rest weighs as much as a whole batch.
+    """
+    params = probe.space.unflatten(weights)
+    total = 0.0
+    with probe.ledger.timed(probe.device), probe.measuring(), torch.no_grad():
+        for whole in m_batches(probe, probe.n_samples, seed=seed):
+            for batch in whole.pieces(size):
+                probe.ledger.check()
+                total += float(probe.loss_sum(params, batch)) / batch.size
+                probe.ledger.add(FORWARD * batch.size / probe.n_samples)
+    return total
+
+
 def in_training_mode(probe: Probe) -> Probe:
     """The same data at a copy of the model in training mode: dropout draws, BatchNorm follows the batches."""
-
-    def edit(model: nn.Module) -> None:
-        model.train()
-
-    return probe.with_model(edit)
+    return probe.with_model(return_to_training)
 
 
 @contextmanager
