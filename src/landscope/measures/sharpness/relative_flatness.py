@@ -45,6 +45,7 @@ from landscope.curvature.layer.sites import (
     weight_name,
 )
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.sharpness.layer_hessian import layer_hessian_trace
 from landscope.measures.sharpness.matrices import targets_add_up_to_one
 from landscope.measures.tied import saying_ties
@@ -154,6 +155,11 @@ Form = Literal["softmax head", "layer forms", "random forms", "layer Hessian"]
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerMeasure(Measure):
+    family = Family.SCALE_INVARIANT
+    unit = "loss"
+    better = None
+    cost = "one forward pass for a softmax head; otherwise second derivatives behind the layer"
+
     layer: str | None = None
     tol: float = 0.01
     max_probes: int = 512
@@ -294,6 +300,8 @@ class RelativeFlatness(_LayerMeasure):
     ('softmax head', 'layer forms')
     """
 
+    title = "relative flatness"
+    reference = "Petzka et al. 2021"
     invariant_to: ClassVar[frozenset[str]] = frozenset(
         {"layer_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
     )
@@ -318,6 +326,8 @@ class RelativeFlatnessLayerwise(_LayerMeasure):
     ('exact', 'softmax head')
     """
 
+    title = "layerwise relative flatness"
+    reference = "Petzka et al. 2021; Adilova et al. 2023"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"layer_rescaling", "batchnorm_scaling", "permutation"})
 
     def _factor(self, matrix: Tensor) -> Tensor:
