@@ -88,7 +88,7 @@ def visits_all(inputs: list[Tensor], outputs: list[Tensor], batch: Batch) -> boo
 def some_samples(probe: Probe, count: int) -> Batch:
     """The first `count` samples of this process, or the first batch where batches cannot be cut."""
     piece = next(next(probe.batches()).pieces(count))
-    return Batch(probe.ready(piece.raw), piece.size, piece.divisible)
+    return piece.prepared(probe.ready)
 
 
 class _Visits:
@@ -265,7 +265,7 @@ def samples_stay_apart(probe: Probe, layer: str) -> bool:
     if probe.mode == "eval":
         return True
     batch = next((batch for batch in probe.batches() if batch.size > 1), None)
-    moved = 0 if batch is None else _moved(probe, layer, Batch(probe.ready(batch.raw), batch.size, batch.divisible))
+    moved = 0 if batch is None else _moved(probe, layer, batch.prepared(probe.ready))
     return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0
 
 
