@@ -29,17 +29,16 @@ from torch import Tensor, nn
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.curvature.layer.behind import share_behind
-from landscope.curvature.layer.forms import Geometry, directions, exact_forms, passes_of, random_forms, square_factor
-from landscope.curvature.layer.geometry import ConvGeometry, LinearGeometry, feature_scale
+from landscope.curvature.layer.behind import samples_stay_apart, share_behind
+from landscope.curvature.layer.forms import directions, exact_forms, factor_of, passes_of, random_forms, square_factor
+from landscope.curvature.layer.geometry import Geometry, Layer, LinearGeometry, geometry_of
 from landscope.curvature.layer.sites import (
-    Layer,
     Site,
     default_layer,
+    feature_scale,
     is_over,
     layer_sites,
     replaced_output,
-    samples_stay_apart,
     used_once,
     visits_all,
     weight_name,
@@ -186,8 +185,8 @@ class _LayerMeasure(Measure):
         return saying_ties(found, probe, [own], layer_sites(probe)[name].calls == 1 and not used_once(probe, name))
 
     def _of_layer(self, probe: Probe, name: str, layer: Layer) -> Estimate:
-        scale, constant = feature_scale(probe, name, _geometry(layer, None)) if self._normalises else (None, 0)
-        geometry = _geometry(layer, scale)
+        scale, constant = feature_scale(probe, name, geometry_of(layer)) if self._normalises else (None, 0)
+        geometry = geometry_of(layer, scale)
         factor = self._factor(geometry.matrix())
         details: dict[str, Plain] = {"layer": name}
         if self._normalises:
@@ -253,7 +252,7 @@ class _LayerMeasure(Measure):
         by_sample = plain and site.by_sample and not refuted & {"layer forms", "random forms"}
         if not by_sample or not samples_stay_apart(probe, name):
             return "layer Hessian", self.max_probes
-        geometry = _geometry(_chosen(probe, name)[1], None)
+        geometry = geometry_of(_chosen(probe, name)[1])
         count = directions(geometry, self._factor(geometry.matrix()), site.positions)
         return ("layer forms", count) if count <= self.max_probes else ("random forms", self.max_probes)
 
@@ -331,8 +330,7 @@ class RelativeFlatnessLayerwise(_LayerMeasure):
     invariant_to: ClassVar[frozenset[str]] = frozenset({"layer_rescaling", "batchnorm_scaling", "permutation"})
 
     def _factor(self, matrix: Tensor) -> Tensor:
-        norm = torch.linalg.matrix_norm(matrix)
-        return norm * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        return factor_of(matrix, layerwise=True)
 
 
 def relative_flatness_by_layer(probe: Probe, *, layerwise: bool = False, **settings: Plain) -> dict[str, Estimate]:
@@ -361,7 +359,3 @@ def _chosen(probe: Probe, layer: str | None) -> tuple[str, Layer]:
             f"Choices: {', '.join(layer_sites(probe)) or 'none in this model'}"
         )
     return name, module
-
-
-def _geometry(layer: Layer, scale: Tensor | None) -> Geometry:
-    return LinearGeometry(layer, scale) if isinstance(layer, nn.Linear) else ConvGeometry(layer, scale)

@@ -65,7 +65,7 @@ def fisher_trace(probe: Probe, affordable: float = float("inf")) -> tuple[float,
         return None
     one = next(first.pieces(1))
     with probe.measuring(), torch.no_grad():
-        z = probe.outputs(probe.params, Batch(probe.ready(one.raw), one.size, one.divisible))
+        z = probe.outputs(probe.params, one.prepared(probe.ready))
     if not isinstance(z, Tensor) or z.dim() != 2:
         return None
     classes = int(z.shape[1])
