@@ -21,6 +21,7 @@ from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
 from landscope.measures.calibration.errors import accuracy, ace, brier, classwise_ece, ece, error, mce, nll
 from landscope.measures.calibration.scores import check_bins
+from landscope.measures.facts import Better, Family
 from landscope.probe.batches import Batch
 from landscope.probe.checks import tensor_output
 from landscope.probe.probe import Probe
@@ -90,6 +91,9 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
 class FromLogits(Measure):
     """Base of the measures of logits and labels; one forward pass, shared."""
 
+    unit = ""
+    better: ClassVar[Better] = "lower"
+    cost = "one forward pass, shared by all measures of predictions"
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
     @abstractmethod
@@ -108,6 +112,8 @@ class FromLogits(Measure):
 class Binned(FromLogits):
     """Base of the binned errors."""
 
+    family = Family.CALIBRATION
+
     n_bins: int = 15
     resamples: int = 1000
 
@@ -122,6 +128,10 @@ class Binned(FromLogits):
 class Accuracy(FromLogits):
     """The share of samples whose most likely class is their label."""
 
+    title = "accuracy"
+    family = Family.FIT
+    better = "higher"
+
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return accuracy(logits, labels)
 
@@ -130,6 +140,9 @@ class Accuracy(FromLogits):
 @dataclass(frozen=True, kw_only=True)
 class Error(FromLogits):
     """The share of samples whose most likely class is not their label."""
+
+    title = "error"
+    family = Family.FIT
 
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return error(logits, labels)
@@ -140,6 +153,10 @@ class Error(FromLogits):
 class NLL(FromLogits):
     """−log p of the label, averaged; the same as `loss` where that is plain cross-entropy."""
 
+    title = "NLL"
+    family = Family.FIT
+    unit = "nats"
+
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return nll(logits, labels)
 
@@ -148,6 +165,10 @@ class NLL(FromLogits):
 @dataclass(frozen=True, kw_only=True)
 class Brier(FromLogits):
     """Σ_c (p_c − [c = y])², averaged; its reliability, resolution and uncertainty in the details."""
+
+    title = "Brier score"
+    family = Family.CALIBRATION
+    reference = "Brier 1950; Murphy 1973"
 
     n_bins: int = 15
 
@@ -168,6 +189,9 @@ class ECE(Binned):
     'exact'
     """
 
+    title = "ECE"
+    reference = "Naeini et al. 2015; Guo et al. 2017"
+
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
 
@@ -177,6 +201,9 @@ class ECE(Binned):
 class MCE(Binned):
     """The largest |accuracy − confidence| among bins of equal width; a rough guide."""
 
+    title = "MCE"
+    reference = "Naeini et al. 2015"
+
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return mce(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
 
@@ -185,6 +212,9 @@ class MCE(Binned):
 @dataclass(frozen=True, kw_only=True)
 class ACE(Binned):
     """|accuracy − confidence| over bins of equal numbers of samples (Nixon et al. 2019 with `classwise`)."""
+
+    title = "ACE"
+    reference = "Nguyen and O'Connor 2015; Nixon et al. 2019"
 
     classwise: bool = False
 
@@ -197,6 +227,9 @@ class ACE(Binned):
 @dataclass(frozen=True, kw_only=True)
 class ClasswiseECE(Binned):
     """The calibration error of every class's own probability, averaged over classes."""
+
+    title = "classwise ECE"
+    reference = "Kull et al. 2019; Nixon et al. 2019"
 
     def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
         return classwise_ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
@@ -212,6 +245,11 @@ class MeanLoss(Measure):
     True
     """
 
+    title = "loss"
+    family = Family.FIT
+    unit = "loss"
+    better = "lower"
+    cost = "one forward pass"
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
     def _measure(self, probe: Probe) -> Estimate:
