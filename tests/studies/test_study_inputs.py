@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from landscope.core.errors import MissingExtraError, MissingFileError
-from landscope.studies.inputs import check_inputs
+from landscope.studies.preflight import check_inputs
 from landscope.studies.store import RunState
 from landscope.studies.study import WORK, Study
 from landscope.studies.work.attempt import Ending, perform

@@ -47,7 +47,7 @@ def part_studies(
     """
     from landscope.core.errors import DataFileError, MissingExtraError, UnknownNameError
     from landscope.studies.grid import chosen
-    from landscope.studies.inputs import check_inputs
+    from landscope.studies.preflight import check_inputs
 
     studies: dict[str, Study] = {}
     lacking: dict[str, LandscopeError] = {}
@@ -232,9 +232,10 @@ def run(
                 pooled = entry.pool if pool is None else pool
                 options = [*(["workers=1"] if entry.alone and executor == "local" else ()), *(executor_option or ())]
                 try:
-                    summaries.append(
-                        do_runs(study, folder / label, executor, options, retry_failed, left, gpus, pooled, only)
+                    summary, _ = do_runs(
+                        study, folder / label, executor, options, retry_failed, left, gpus, pooled, only
                     )
+                    summaries.append(summary)
                 except (StoppedError, KeyboardInterrupt) as error:
                     stopped = error
             if study.progress().done:  # also after a time limit: kept records may have made later parts whole

@@ -94,7 +94,7 @@ def run(
     from landscope.specs.documents import read_document
     from landscope.specs.schema import build
     from landscope.studies.grid import chosen
-    from landscope.studies.inputs import check_inputs
+    from landscope.studies.preflight import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
@@ -111,8 +111,8 @@ def run(
     writable_folder(store or folder)
     light = with_report and reports_are_light()
     check_inputs(made, asked, set())
-    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool, only)
-    show(made, folder, summary, with_report, as_json, light=light)
+    summary, statuses = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool, only)
+    show(made, folder, summary, statuses, with_report, as_json, light=light)
 
 
 def _opened(folder: Path) -> Study:
@@ -191,7 +191,7 @@ def measure(
     """Measure models that you already have, and report on them like on any study."""
     from landscope.cli.sources import parsed_options
     from landscope.specs.names import is_import
-    from landscope.studies.inputs import check_inputs
+    from landscope.studies.preflight import check_inputs
     from landscope.studies.study import Study
 
     for file in checkpoints:
@@ -220,8 +220,8 @@ def measure(
     made = Study.of(written, folder)
     light = reports_are_light()
     check_inputs(made, made.runs, set())
-    summary = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool=False)
-    show(made, folder, summary, True, as_json, light=light)
+    summary, statuses = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool=False)
+    show(made, folder, summary, statuses, True, as_json, light=light)
 
 
 REPORT_EXAMPLES = examples(

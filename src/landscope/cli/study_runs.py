@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -101,13 +102,14 @@ def do_runs(
     gpus: int | None,
     pool: bool | None,
     only: Sequence[str] | None = None,
-) -> Summary:
+) -> tuple[Summary, dict[str, RunStatus]]:
     """Do the runs of a study, or some of them, telling what happens; Ctrl-C and a time limit leave it resumable."""
     import torch
 
     from landscope.probe.totals import checked_seconds
-    from landscope.studies.executors.base import Resources
+    from landscope.studies.executors.base import Resources, Summary
     from landscope.studies.grid import chosen
+    from landscope.studies.store import RunState
     from landscope.studies.work.pools import members_of
 
     time_limit = checked_seconds("--time-limit", time_limit)
@@ -116,16 +118,19 @@ def do_runs(
     worker = _executor(made, executor, retry_failed, executor_options)
     made.save(folder)
     start = time.monotonic()
-    before = made.progress()
-    some = f", {len(keys)} asked for" if len(keys) < before.total else ""
-    note(f"{made.spec.name}: {counted(before.total, 'run')}{some}, {before.done} done before; in {folder}")
+    statuses = made.statuses()
+    total, done = len(made.runs), sum(status.state is RunState.DONE for status in statuses.values())
+    some = f", {len(keys)} asked for" if len(keys) < total else ""
+    note(f"{made.spec.name}: {counted(total, 'run')}{some}, {done} done before; in {folder}")
+    settled = {key for key, status in statuses.items() if status.settled}
+    jobs = [job for job in made.jobs(needs) if job.key in keys - settled]
     _warn_of_averages(made)
     limit = _Limit(time_limit)
     try:
         with limit:
-            if pool and (pools := [job for job in made.pools(needs) if keys.issuperset(members_of(job.spec))]):
+            if pool and jobs and (pools := [job for job in made.pools(needs) if keys.issuperset(members_of(job.spec))]):
                 worker.run(pools, on_event=_tell_of_pools(pools))
-            summary = worker.run([job for job in made.jobs(needs) if job.key in keys], on_event=_tell(made))
+            summary = worker.run(jobs, on_event=_tell(made, len(settled & keys))) if jobs else Summary()
     except KeyboardInterrupt:
         _say_where(made, folder)
         if limit.reached:
@@ -134,8 +139,9 @@ def do_runs(
             ) from None
         raise
     made.store.check_there()
+    summary.skipped += [key for key in made.runs if key in settled & keys]
     note(f"{counted(len(summary.finished), 'run')} finished in {duration(time.monotonic() - start)}")
-    return summary
+    return summary, made.statuses() if jobs else statuses
 
 
 def _warn_of_averages(made: Study) -> None:
@@ -191,9 +197,9 @@ def _executor(made: Study, name: ExecutorName, retry_failed: bool, options: Sequ
     return kind(made.store, WORK, retry_failed=retry_failed, **given)  # type: ignore[arg-type]
 
 
-def _tell(made: Study) -> Callable[[Event], None]:
-    """A line for each thing that happens to a run."""
-    total, done = len(made.runs), 0
+def _tell(made: Study, done: int) -> Callable[[Event], None]:
+    """A line for each thing that happens to a run; `done` runs are not heard of, because they were done before."""
+    total = len(made.runs)
 
     def tell(event: Event) -> None:
         nonlocal done
@@ -241,12 +247,20 @@ def reports_are_light() -> bool:
     return True
 
 
-def show(made: Study, folder: Path, summary: Summary, with_report: bool, as_json: bool, *, light: bool = False) -> None:
+def show(
+    made: Study,
+    folder: Path,
+    summary: Summary,
+    statuses: Mapping[str, RunStatus],
+    with_report: bool,
+    as_json: bool,
+    *,
+    light: bool = False,
+) -> None:
     """What became of the runs, and the report; an error where a run failed."""
     from landscope.studies.report_mark import has_mark, report_mark
     from landscope.studies.store import RunState
 
-    statuses = made.statuses() if with_report or not as_json else {}
     page, drawn = None, list[Path]()
     if with_report and any(status.state is RunState.DONE for status in statuses.values()):
         page = folder / "report.html"
@@ -276,10 +290,10 @@ def _summary(made: Study, summary: Summary, folder: Path, page: Path | None) -> 
 
 def foretell(made: Study, as_json: bool) -> None:
     """The runs, with an estimate of time, and what was left unchecked: nothing that the spec names is imported or called."""
-    from landscope.studies.inputs import functions_of
-    from landscope.studies.study import forecast
+    from landscope.studies.preflight import forecast, functions_of
 
-    told = forecast(made)
+    states = made.statuses()
+    told = forecast(made, states)
     unchecked = functions_of(made)
     if unchecked:
         note(
@@ -287,7 +301,6 @@ def foretell(made: Study, as_json: bool) -> None:
             "the study does. Not checked: whether they are there, take these options and return what is needed, and how long "
             "their runs take. The keys of their runs, and so their states, are right if each is written in the module named"
         )
-    states = made.statuses()
     if as_json:
         rows = [
             {
@@ -303,10 +316,12 @@ def foretell(made: Study, as_json: bool) -> None:
         print_json({"runs": rows, **times, "not_checked": list(unchecked)})
         return
     shown = table("run", "condition", "seed", "state", "training", right=["seed", "training"])
-    for key, r in made.runs.items():
+    for key, r in islice(made.runs.items(), MOST_ROWS):
         seconds = told.training[key]
         time_told = "not known" if seconds is None else duration(seconds)
         shown.add_row(key, r.condition, str(r.seed), states[key].state.value, time_told)
+    if len(made.runs) > MOST_ROWS:
+        shown.add_row("…", f"and {len(made.runs) - MOST_ROWS} more (--json shows all)", "", "", "")
     console().print(shown)
     each = (
         "not known before a run is done (or set measuring.seconds)"

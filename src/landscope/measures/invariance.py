@@ -102,7 +102,7 @@ def _same_function(before: Tensor, after: Tensor, up_to_shift: bool) -> bool:
 
 def _outputs(probe: Probe, batch: Batch) -> Tensor:
     with probe.measuring(), torch.no_grad():
-        ready = Batch(probe.ready(batch.raw), batch.size, batch.divisible)
+        ready = batch.prepared(probe.ready)
         return tensors_in(probe.outputs(probe.params, ready))[0].double()
 
 

@@ -21,10 +21,16 @@ from torch import Tensor
 
 from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate
+from landscope.measures.facts import SCORES, Score
 
 __all__ = ["dice_score", "hausdorff", "hd95", "shape_scores", "surface_distances", "variety"]
 
 QUANTILE = 0.95
+
+SCORES.register("dsc")(Score(title="Dice score", better="higher"))
+SCORES.register("hd")(Score(title="Hausdorff distance", better="lower", unit="voxels"))
+SCORES.register("hd95")(Score(title="Hausdorff distance at 95 %", better="lower", unit="voxels"))
+SCORES.register("variety")(Score(title="variety of shapes", better=None))
 
 
 def _checked(shapes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 from landscope.core.errors import DataError, OperandError
 from landscope.core.estimate import Estimate
 from landscope.measures.calibration.scores import Array, as_tensor, checked_logits
+from landscope.measures.facts import SCORES, Score
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,11 @@ __all__ = [
     "stacked_logits",
 ]
 
+
+SCORES.register("disagreement")(Score(title="disagreement", better="lower"))
+SCORES.register("jensen_shannon")(Score(title="Jensen–Shannon divergence", better="lower", unit="nats"))
+SCORES.register("logit_cosine")(Score(title="cosine of logits", better="higher"))
+SCORES.register("linear_cka")(Score(title="linear CKA", better="higher"))
 
 CHUNK = 1 << 20
 """Numbers of all models together that are compared at once."""

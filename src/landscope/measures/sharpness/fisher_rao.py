@@ -17,6 +17,7 @@ from landscope.curvature import EmpiricalFisher, Fisher
 from landscope.curvature.layer.sites import layer_sites, some_samples
 from landscope.curvature.per_sample import TANGENT_LOAD, TANGENT_PASSES, output_tangents, sample_rows
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD, mean_and_error, sums
@@ -60,6 +61,12 @@ class FisherRao(Measure):
     True
     """
 
+    title = "Fisher–Rao norm"
+    family = Family.SCALE_INVARIANT
+    unit = "nats"
+    better = None
+    cost = "two forward passes"
+    reference = "Liang et al. 2019"
     invariant_to: ClassVar[frozenset[str]] = frozenset(
         {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
     )
@@ -149,6 +156,12 @@ class FisherRaoHomogeneous(Measure):
     2
     """
 
+    title = "Fisher–Rao norm (homogeneous)"
+    family = Family.SCALE_INVARIANT
+    unit = "nats"
+    better = None
+    cost = "one forward pass"
+    reference = "Liang et al. 2019"
     invariant_to: ClassVar[frozenset[str]] = frozenset(
         {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
     )

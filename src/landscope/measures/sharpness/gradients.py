@@ -19,6 +19,7 @@ from landscope.curvature.per_sample import (
     squared_gradient_norms,
 )
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.tied import saying_ties
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
@@ -52,6 +53,11 @@ class GradientNorm(Measure):
     True
     """
 
+    title = "gradient norm"
+    family = Family.GRADIENT
+    unit = "loss per parameter"
+    better = None
+    cost = "one gradient and two forward passes"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     def _measure(self, probe: Probe) -> Estimate:
@@ -99,6 +105,11 @@ class GradientNoise(Measure):
     True
     """
 
+    title = "gradient noise"
+    family = Family.GRADIENT
+    unit = "loss² per parameter²"
+    better = None
+    cost = "the gradient of every sample: two to four gradients and two forward passes"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     def _measure(self, probe: Probe) -> Estimate:
@@ -159,6 +170,11 @@ class L2Norm(Measure):
     Estimate(2, exact)
     """
 
+    title = "ℓ₂ norm"
+    family = Family.WEIGHTS
+    unit = "parameter"
+    better = None
+    cost = "nothing: the data is not read"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
     layer: str | None = None
     squared: bool = False

@@ -33,6 +33,7 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.curvature.gram import GramMatrix, gram, gram_alike
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.sharpness.matrices import gram_passes, outputs_per_sample
 from landscope.probe.probe import Probe
 from landscope.probe.samples import gather_values, m_batches
@@ -137,6 +138,12 @@ class InformationGeometricSharpness(Measure):
     (<Status.EXACT: 'exact'>, True)
     """
 
+    title = "IGS"
+    family = Family.GRADIENT
+    unit = ""
+    better = None
+    cost = "classes + 4 forward or backward passes over 20 batches"
+    reference = "Jang et al. 2022"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     rank: int = 20

@@ -65,6 +65,9 @@ class AverageSharpness(PerturbationMeasure):
     True
     """
 
+    title = "average sharpness"
+    cost = "41 forward passes"
+    reference = "Andriushchenko et al. 2023"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift"})
 
     rho: float = 0.005
@@ -151,6 +154,8 @@ class RandomSharpness(PerturbationMeasure):
     4
     """
 
+    title = "random sharpness"
+    cost = "21 forward passes"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift"})
 
     rho: float = 0.05
@@ -300,6 +305,10 @@ class PacBayesSigma(PerturbationMeasure):
     True
     """
 
+    title = "PAC-Bayes σ"
+    unit = "parameter"
+    cost = "about 21 forward passes for every σ that is tried"
+    reference = "Neyshabur et al. 2017; Jiang et al. 2020"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift"})
 
     target: float = 0.1

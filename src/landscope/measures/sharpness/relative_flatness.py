@@ -29,22 +29,22 @@ from torch import Tensor, nn
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.curvature.layer.behind import share_behind
-from landscope.curvature.layer.forms import Geometry, directions, exact_forms, passes_of, random_forms, square_factor
-from landscope.curvature.layer.geometry import ConvGeometry, LinearGeometry, feature_scale
+from landscope.curvature.layer.behind import samples_stay_apart, share_behind
+from landscope.curvature.layer.forms import directions, exact_forms, factor_of, passes_of, random_forms, square_factor
+from landscope.curvature.layer.geometry import Geometry, Layer, LinearGeometry, geometry_of
 from landscope.curvature.layer.sites import (
-    Layer,
     Site,
     default_layer,
+    feature_scale,
     is_over,
     layer_sites,
     replaced_output,
-    samples_stay_apart,
     used_once,
     visits_all,
     weight_name,
 )
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.sharpness.layer_hessian import layer_hessian_trace
 from landscope.measures.sharpness.matrices import targets_add_up_to_one
 from landscope.measures.tied import saying_ties
@@ -154,6 +154,11 @@ Form = Literal["softmax head", "layer forms", "random forms", "layer Hessian"]
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerMeasure(Measure):
+    family = Family.SCALE_INVARIANT
+    unit = "loss"
+    better = None
+    cost = "one forward pass for a softmax head; otherwise second derivatives behind the layer"
+
     layer: str | None = None
     tol: float = 0.01
     max_probes: int = 512
@@ -180,8 +185,8 @@ class _LayerMeasure(Measure):
         return saying_ties(found, probe, [own], layer_sites(probe)[name].calls == 1 and not used_once(probe, name))
 
     def _of_layer(self, probe: Probe, name: str, layer: Layer) -> Estimate:
-        scale, constant = feature_scale(probe, name, _geometry(layer, None)) if self._normalises else (None, 0)
-        geometry = _geometry(layer, scale)
+        scale, constant = feature_scale(probe, name, geometry_of(layer)) if self._normalises else (None, 0)
+        geometry = geometry_of(layer, scale)
         factor = self._factor(geometry.matrix())
         details: dict[str, Plain] = {"layer": name}
         if self._normalises:
@@ -247,7 +252,7 @@ class _LayerMeasure(Measure):
         by_sample = plain and site.by_sample and not refuted & {"layer forms", "random forms"}
         if not by_sample or not samples_stay_apart(probe, name):
             return "layer Hessian", self.max_probes
-        geometry = _geometry(_chosen(probe, name)[1], None)
+        geometry = geometry_of(_chosen(probe, name)[1])
         count = directions(geometry, self._factor(geometry.matrix()), site.positions)
         return ("layer forms", count) if count <= self.max_probes else ("random forms", self.max_probes)
 
@@ -294,6 +299,8 @@ class RelativeFlatness(_LayerMeasure):
     ('softmax head', 'layer forms')
     """
 
+    title = "relative flatness"
+    reference = "Petzka et al. 2021"
     invariant_to: ClassVar[frozenset[str]] = frozenset(
         {"layer_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
     )
@@ -318,11 +325,12 @@ class RelativeFlatnessLayerwise(_LayerMeasure):
     ('exact', 'softmax head')
     """
 
+    title = "layerwise relative flatness"
+    reference = "Petzka et al. 2021; Adilova et al. 2023"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"layer_rescaling", "batchnorm_scaling", "permutation"})
 
     def _factor(self, matrix: Tensor) -> Tensor:
-        norm = torch.linalg.matrix_norm(matrix)
-        return norm * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        return factor_of(matrix, layerwise=True)
 
 
 def relative_flatness_by_layer(probe: Probe, *, layerwise: bool = False, **settings: Plain) -> dict[str, Estimate]:
@@ -351,7 +359,3 @@ def _chosen(probe: Probe, layer: str | None) -> tuple[str, Layer]:
             f"Choices: {', '.join(layer_sites(probe)) or 'none in this model'}"
         )
     return name, module
-
-
-def _geometry(layer: Layer, scale: Tensor | None) -> Geometry:
-    return LinearGeometry(layer, scale) if isinstance(layer, nn.Linear) else ConvGeometry(layer, scale)

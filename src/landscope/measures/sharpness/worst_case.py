@@ -12,6 +12,7 @@ from torch import Tensor
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.sharpness.ascent import Ball, Method
 from landscope.measures.sharpness.search import Search, affordable, ascent_estimate, check_effort, worst_case
 from landscope.probe.perturbed import Include, Shifts, check_positive, included
@@ -38,7 +39,11 @@ RESCALINGS = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_scalin
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbationMeasure(Measure):
-    """A measure that perturbs the parameters named by `include` (see `perturbation.included`)."""
+    """A measure that perturbs the parameters named by `include` (see `landscope.probe.perturbed.included`)."""
+
+    family = Family.PERTURBATION
+    unit = "loss"
+    better = None
 
     include: Include = "all"
 
@@ -106,6 +111,9 @@ class AdaptiveSharpness(PerturbationMeasure):
     True
     """
 
+    title = "adaptive sharpness"
+    cost = "20 gradients"
+    reference = "Kwon et al. 2021; Andriushchenko et al. 2023"
     invariant_to: ClassVar[frozenset[str]] = RESCALINGS | {"permutation"}
 
     rho: float = 1e-3
@@ -191,6 +199,10 @@ class KeskarSharpness(PerturbationMeasure):
     22.0
     """
 
+    title = "Keskar sharpness"
+    unit = "%"
+    cost = "10 gradients and three forward passes"
+    reference = "Keskar et al. 2017"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
 
     epsilon: float = 1e-3
@@ -253,6 +265,9 @@ class SAMSharpness(PerturbationMeasure):
     True
     """
 
+    title = "SAM sharpness"
+    cost = "one gradient and three forward passes"
+    reference = "Foret et al. 2021"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift", "permutation"})
 
     rho: float = 0.05

@@ -98,9 +98,8 @@ class Executor(Protocol):
 
 def _entered(store: Store, job: Job) -> str:
     """The key of a job's run, which the store holds from now on; one with a record is not read for its spec."""
-    key = store.key(job.spec)
-    there = all(store.run_path(key, name).exists() for name in ("spec.json", "record.json"))
-    return key if there else store.add(job.spec).key
+    there = all(store.run_path(job.key, name).exists() for name in ("spec.json", "record.json"))
+    return job.key if there else store.add(job.spec).key
 
 
 def to_do(
