@@ -59,6 +59,7 @@ RADII = (1e-4, 1e-3, 1e-2)
 
 _CONVERGED = {"relative_change": 0.05}
 _ASCENT = "landscope:MovedCentreSharpness"
+STALE = "train.stale_statistics"
 
 
 def _radii() -> dict[str, Mapping[str, object] | None]:
@@ -265,7 +266,7 @@ def _claims(tables: Mapping[str, pd.DataFrame]) -> Sequence[Claim]:
                     found.append(
                         _negative(key, f"{family.title}, trained {training}", family.tau, table, column, meaning)
                     )
-        if key == "lenet5":
+        if STALE in tables[key]:
             found.append(_stale(tables[key]))
     return found
 
@@ -274,7 +275,7 @@ def _stale(table: pd.DataFrame) -> Claim:
     """Ours: what the LeNet notebook calls sharpness is the age of BatchNorm's statistics."""
     text = "Ours: more than half of what the LeNet notebook measured is the replacement of stale BatchNorm statistics"
     coded = table[table["condition"] == AS_CODED]
-    value, stale = coded[f"train.published.{FAMILIES['lenet5'].measure}"], coded["train.stale_statistics"]
+    value, stale = coded[f"train.published.{FAMILIES['lenet5'].measure}"], coded[STALE]
     share = (stale / value).dropna()
     records = tuple(coded["run"])
     if len(share) < 3:
