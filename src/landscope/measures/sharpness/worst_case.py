@@ -13,8 +13,8 @@ from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.sharpness.ascent import Ball, Method
-from landscope.measures.sharpness.search import Search, affordable, ascent_estimate, check_effort, worst_case
+from landscope.measures.norm_ball import NormBall
+from landscope.measures.sharpness.ascent import Method, Search, affordable, ascent_estimate, check_effort, worst_case
 from landscope.probe.perturbed import Include, Shifts, check_positive, included
 from landscope.probe.probe import Probe
 from landscope.probe.totals import FORWARD
@@ -166,7 +166,7 @@ class AdaptiveSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, self.method, self.step_size, self.seed)
-        ball = Ball(self.rho, 2 if self.p == 2 else math.inf)
+        ball = NormBall(self.rho, 2 if self.p == 2 else math.inf)
         scale = adaptive_scale(moved, self.eta)
         found = worst_case(moved, scale, ball, search, self.batch_size, self.batches)
         nothing_moves = not bool(scale.any())
@@ -228,7 +228,7 @@ class KeskarSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, adaptive_scale(moved, 1.0), Ball(self.epsilon, math.inf), search)
+        found = worst_case(moved, adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf), search)
         (loss,) = found.losses
         factor = 100 / (1 + loss)
         estimate = ascent_estimate(found, found.mean, self.epsilon, search, moved.n_params)
@@ -294,6 +294,6 @@ class SAMSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, torch.ones_like(moved.vector()), Ball(self.rho, 2), search, self.batch_size)
+        found = worst_case(moved, torch.ones_like(moved.vector()), NormBall(self.rho, 2), search, self.batch_size)
         one_step = self.steps == self.restarts == 1 and not found.stationary
         return ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)
