@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature import dense
 from landscope.measures.base import Measure
-from landscope.measures.invariance import check
+from landscope.measures.invariance import movements
 from landscope.measures.norm_ball import NormBall
 from landscope.measures.sharpness import ascent
 from landscope.measures.sharpness.ascent import Search, ascend, worst_case
@@ -369,8 +369,8 @@ def test_claims_of_invariance_follow_the_settings() -> None:
         (PacBayesSigma(adaptive=True, samples=4), rescalings),
         (KeskarSharpness(restarts=2), set()),
     ):
-        assert measure.invariant_to == claims
-        for name, movement in check(measure, probe_of("mlp")).items():
+        assert measure.invariances == claims
+        for name, movement in movements(measure, probe_of("mlp")).items():
             if name in claims and movement is not None:
                 assert movement.change < 1e-6, (measure, name)
 

@@ -53,9 +53,10 @@ class PerturbationMeasure(Measure):
         elif self.include not in ("all", "weights"):
             object.__setattr__(self, "include", (self.include,))
 
-    def _is_invariant_to(self, names: frozenset[str]) -> None:
-        """State what these settings are invariant to, where that differs from the defaults."""
-        object.__setattr__(self, "invariant_to", names)
+    @property
+    def invariances(self) -> frozenset[str]:
+        """What the value is invariant to with these settings; `invariant_to` is for the defaults."""
+        return self.invariant_to
 
 
 def adaptive_scale(probe: Probe, eta: float) -> Tensor:
@@ -141,8 +142,12 @@ class AdaptiveSharpness(PerturbationMeasure):
             if self.method != "pga":
                 raise ValueError("step_size is for method='pga'; Auto-PGD chooses its own steps")
         check_effort(self.steps, self.restarts, self.batch_size, self.batches)
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts see permutations; η and plain gradient steps see scales."""
         rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
-        self._is_invariant_to(rescalings if self.restarts > 1 else rescalings | {"permutation"})
+        return rescalings if self.restarts > 1 else rescalings | {"permutation"}
 
     def _share(self, probe: Probe) -> float:
         """The part of the data that one round over the batches uses."""
@@ -213,8 +218,11 @@ class KeskarSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(epsilon=self.epsilon)
         check_effort(self.steps, self.restarts)
-        if self.restarts > 1:
-            self._is_invariant_to(frozenset())
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts see permutations."""
+        return frozenset() if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and three forward passes."""
@@ -279,8 +287,11 @@ class SAMSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(rho=self.rho)
         check_effort(self.steps, self.restarts, self.batch_size)
-        if self.restarts > 1:
-            self._is_invariant_to(frozenset({"logit_shift"}))
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts see permutations."""
+        return frozenset({"logit_shift"}) if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and a few forward passes."""

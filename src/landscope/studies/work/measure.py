@@ -333,7 +333,7 @@ def _invariances(probe: Probe, split: SplitSpec) -> Plain:
     table: dict[str, Plain] = {}
     for name, one in split.chosen(probe.seed).items():
         try:
-            moved = invariance.check(one, probe)
+            moved = invariance.movements(one, probe)
         except LandscopeError:
             continue
         table[name] = {
