@@ -20,7 +20,7 @@ SPEC: dict[str, object] = {
     "name": "together",
     "training": {
         "data": "circles",
-        "model": {"name": "mlp", "widths": [6], "dropout": 0.1},
+        "model": {"name": "mlp", "widths": [6]},
         "epochs": 4,
         "batch_size": 20,
         "precision": "float64",

@@ -29,7 +29,7 @@ from landscope.measures.base import Measure
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.probe import Probe
 
-__all__ = ["TRANSFORMATIONS", "Movement", "check", "transformed"]
+__all__ = ["TRANSFORMATIONS", "Movement", "movements", "transformed"]
 
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Edit = Callable[[nn.Module], None]
@@ -61,23 +61,23 @@ class Movement:
         return math.hypot(self.before.stderr or 0.0, self.after.stderr or 0.0) / scale
 
 
-def check(measure: Measure, probe: Probe, seed: int = 0) -> dict[str, Movement | None]:
+def movements(measure: Measure, probe: Probe, seed: int = 0) -> dict[str, Movement | None]:
     """How far the measure moves under each transformation; `None` where the model has no place for one.
 
     >>> from landscope.measures.sharpness.gradients import L2Norm
     >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> moved = check(L2Norm(), Probe(net, (torch.randn(8, 2), torch.arange(8) % 2)))
+    >>> moved = movements(L2Norm(), Probe(net, (torch.randn(8, 2), torch.arange(8) % 2)))
     >>> moved["permutation"].change < 1e-6, moved["layer_rescaling"].change > 1e-3, moved["batchnorm_scaling"]
     (True, True, None)
     """
     before = measure(probe)
-    movements: dict[str, Movement | None] = {}
+    found: dict[str, Movement | None] = {}
     for name in TRANSFORMATIONS:
         try:
-            movements[name] = Movement(before, measure(transformed(probe, name, seed)))
+            found[name] = Movement(before, measure(transformed(probe, name, seed)))
         except NotApplicableError:
-            movements[name] = None
-    return movements
+            found[name] = None
+    return found
 
 
 def transformed(probe: Probe, name: str, seed: int = 0) -> Probe:

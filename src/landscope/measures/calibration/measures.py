@@ -7,7 +7,7 @@ A single yes/no output z counts as the two logits 0 and z.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
+from landscope.core.json import Plain
 from landscope.measures.base import Measure, register
 from landscope.measures.calibration.errors import accuracy, ace, brier, classwise_ece, ece, error, mce, nll
 from landscope.measures.calibration.scores import check_bins
@@ -96,12 +97,15 @@ class FromLogits(Measure):
     cost = "one forward pass, shared by all measures of predictions"
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
-    @abstractmethod
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        """The estimate for logits and labels."""
+    function: ClassVar[Callable[..., Estimate]]
+    """The function of logits and labels whose value is measured."""
+
+    def _options(self) -> dict[str, Plain]:
+        """What the function is called with beside logits and labels: the settings, but for a seed where nothing is random."""
+        return {name: value for name, value in self.settings.items() if name != "seed"}
 
     def _measure(self, probe: Probe) -> Estimate:
-        return replace(self._of(*labelled_logits(probe)), stderr=0.0)
+        return replace(type(self).function(*labelled_logits(probe), **self._options()), stderr=0.0)
 
     def passes(self, probe: Probe) -> float:
         """One forward pass."""
@@ -122,18 +126,19 @@ class Binned(FromLogits):
         if self.resamples < 0 or self.resamples == 1:
             raise ValueError(f"resamples must be 0 (no error bar) or at least 2, got {self.resamples}")
 
+    def _options(self) -> dict[str, Plain]:
+        return self.settings
+
 
 @register("accuracy")
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(FromLogits):
     """The share of samples whose most likely class is their label."""
 
+    function = staticmethod(accuracy)
     title = "accuracy"
     family = Family.FIT
     better = "higher"
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return accuracy(logits, labels)
 
 
 @register("error")
@@ -141,11 +146,9 @@ class Accuracy(FromLogits):
 class Error(FromLogits):
     """The share of samples whose most likely class is not their label."""
 
+    function = staticmethod(error)
     title = "error"
     family = Family.FIT
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return error(logits, labels)
 
 
 @register("nll")
@@ -153,12 +156,10 @@ class Error(FromLogits):
 class NLL(FromLogits):
     """−log p of the label, averaged; the same as `loss` where that is plain cross-entropy."""
 
+    function = staticmethod(nll)
     title = "NLL"
     family = Family.FIT
     unit = "nats"
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return nll(logits, labels)
 
 
 @register("brier")
@@ -166,6 +167,7 @@ class NLL(FromLogits):
 class Brier(FromLogits):
     """Σ_c (p_c − [c = y])², averaged; its reliability, resolution and uncertainty in the details."""
 
+    function = staticmethod(brier)
     title = "Brier score"
     family = Family.CALIBRATION
     reference = "Brier 1950; Murphy 1973"
@@ -174,9 +176,6 @@ class Brier(FromLogits):
 
     def __post_init__(self) -> None:
         check_bins(self.n_bins)
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return brier(logits, labels, self.n_bins)
 
 
 @register("ece")
@@ -189,11 +188,9 @@ class ECE(Binned):
     'exact'
     """
 
+    function = staticmethod(ece)
     title = "ECE"
     reference = "Naeini et al. 2015; Guo et al. 2017"
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
 
 
 @register("mce")
@@ -201,11 +198,9 @@ class ECE(Binned):
 class MCE(Binned):
     """The largest |accuracy − confidence| among bins of equal width; a rough guide."""
 
+    function = staticmethod(mce)
     title = "MCE"
     reference = "Naeini et al. 2015"
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return mce(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
 
 
 @register("ace")
@@ -213,14 +208,11 @@ class MCE(Binned):
 class ACE(Binned):
     """|accuracy − confidence| over bins of equal numbers of samples (Nixon et al. 2019 with `classwise`)."""
 
+    function = staticmethod(ace)
     title = "ACE"
     reference = "Nguyen and O'Connor 2015; Nixon et al. 2019"
 
     classwise: bool = False
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        options = {"resamples": self.resamples, "seed": self.seed}
-        return ace(logits, labels, self.n_bins, classwise=self.classwise, **options)
 
 
 @register("classwise_ece")
@@ -228,11 +220,9 @@ class ACE(Binned):
 class ClasswiseECE(Binned):
     """The calibration error of every class's own probability, averaged over classes."""
 
+    function = staticmethod(classwise_ece)
     title = "classwise ECE"
     reference = "Kull et al. 2019; Nixon et al. 2019"
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return classwise_ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
 
 
 @register("loss")

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscope.core.estimate import Estimate
-from landscope.measures.robustness.attacks import Classifier, checked_inputs, parts
-from landscope.probe.conditions import Precision
+from landscope.measures.robustness.attacks import Classifier, checked_inputs
 from landscope.probe.probe import Probe
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Corrupt", "CorruptionAccuracy", "corruption_accuracy"]
 
 Progress = Callable[[int, int, str], None]
-"""Told (how many are done, of how many, what is next)."""
+"""Called with (how many are done, of how many, what is next)."""
 
 
 class Corrupt(Protocol):
@@ -83,7 +82,7 @@ class CorruptionAccuracy:
 
 
 def corruption_accuracy(
-    model: nn.Module | Probe,
+    model: nn.Module | Probe | Classifier,
     images: Tensor,
     labels: Tensor,
     corrupt: Corrupt,
@@ -92,23 +91,18 @@ def corruption_accuracy(
     *,
     prepare: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
-    batch_size: int | None = None,
-    device: torch.device | str | None = None,
-    precision: Precision = "highest",
     progress: Progress | None = None,
 ) -> CorruptionAccuracy:
     """The accuracy of a model on corrupted images; one forward pass for each corruption and severity, and a clean one.
 
     Args:
-        model: a module, of which a frozen copy is asked, or a probe, whose frozen model is.
+        model: a module, of which a frozen copy is asked, or a probe, whose frozen model is; `Classifier.of(model, device,
+            precision, batch_size)` says where and how to compute.
         images, labels: pixels in [0, 1] or bytes, before normalisation, and classes.
         corrupt: see `Corrupt`.
         names, severities: which corruptions.
         prepare: from corrupted images to what the model takes (normalisation); bytes become [0, 1] without it.
         seed: of the noise.
-        batch_size: bounds memory; the result does not depend on it. Default: 500, on a GPU 2,000.
-        device: where to compute; default: where the model is.
-        precision: `"tf32"` is faster on a GPU and hardly ever changes a prediction.
         progress: called before each corruption.
 
     >>> def darker(images, name, severity, seed, *, first_index): return images / (1 + severity)
@@ -121,17 +115,17 @@ def corruption_accuracy(
     chosen, levels = tuple(names), tuple(severities)
     if not chosen or not levels:
         raise ValueError("names and severities must not be empty")
-    classifier = Classifier.of(model, device)
+    classifier = Classifier.of(model)
     images, labels = classifier.held(images), labels.to(classifier.device)
-    size = (2_000 if classifier.device.type == "cuda" else 500) if batch_size is None else batch_size
+    usual = 2_000 if classifier.device.type == "cuda" else 500
     wanted = [("clean", 0), *((name, severity) for name in chosen for severity in levels)]
     counts, of_image = [], torch.zeros(len(images), dtype=torch.float64, device=classifier.device)
-    with classifier.evaluating(precision), torch.no_grad():
+    with classifier.evaluating(), torch.no_grad():
         for done, (name, severity) in enumerate(wanted):
             if progress is not None:
                 progress(done, len(wanted), f"{name} {severity}" if severity else name)
             right = torch.zeros(len(images), dtype=torch.float64, device=classifier.device)
-            for part in parts(len(images), size):
+            for part in classifier.parts(len(images), usual):
                 x = images[part].to(classifier.device)
                 if severity:
                     x = corrupt(x, name, severity, seed, first_index=part.start)

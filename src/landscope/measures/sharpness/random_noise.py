@@ -84,8 +84,13 @@ class AverageSharpness(PerturbationMeasure):
             )
         if self.eta < 0 or (self.eta and not self.adaptive):
             raise ValueError(f"eta must not be negative and needs adaptive=True, got eta={self.eta}")
-        if self.adaptive:
-            self._is_invariant_to(frozenset() if self.eta else RESCALINGS)
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Noise in proportion to the weights does not see their scale, but a shift of the logits."""
+        if not self.adaptive:
+            return self.invariant_to
+        return frozenset() if self.eta else RESCALINGS
 
     def passes(self, probe: Probe) -> float:
         """One forward pass per sample, and one at θ."""
@@ -326,8 +331,11 @@ class PacBayesSigma(PerturbationMeasure):
             raise ValueError(
                 f"samples come in pairs and an error bar needs two: an even number ≥ 4, got {self.samples}"
             )
-        if self.adaptive:
-            self._is_invariant_to(RESCALINGS)
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Noise in proportion to the weights does not see their scale, but a shift of the logits."""
+        return RESCALINGS if self.adaptive else self.invariant_to
 
     def _evaluations(self) -> int:
         """Values of σ that a search takes: some for the bracket, then one for each halving of log 2, one at the end."""

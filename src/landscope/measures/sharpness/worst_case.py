@@ -13,8 +13,8 @@ from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.sharpness.ascent import Ball, Method
-from landscope.measures.sharpness.search import Search, affordable, ascent_estimate, check_effort, worst_case
+from landscope.measures.norm_ball import NormBall
+from landscope.measures.sharpness.ascent import Method, Search, affordable, ascent_estimate, check_effort, worst_case
 from landscope.probe.perturbed import Include, Shifts, check_positive, included
 from landscope.probe.probe import Probe
 from landscope.probe.totals import FORWARD
@@ -53,9 +53,10 @@ class PerturbationMeasure(Measure):
         elif self.include not in ("all", "weights"):
             object.__setattr__(self, "include", (self.include,))
 
-    def _is_invariant_to(self, names: frozenset[str]) -> None:
-        """State what these settings are invariant to, where that differs from the defaults."""
-        object.__setattr__(self, "invariant_to", names)
+    @property
+    def invariances(self) -> frozenset[str]:
+        """What the value is invariant to with these settings; `invariant_to` is for the defaults."""
+        return self.invariant_to
 
 
 def adaptive_scale(probe: Probe, eta: float) -> Tensor:
@@ -141,8 +142,12 @@ class AdaptiveSharpness(PerturbationMeasure):
             if self.method != "pga":
                 raise ValueError("step_size is for method='pga'; Auto-PGD chooses its own steps")
         check_effort(self.steps, self.restarts, self.batch_size, self.batches)
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts see permutations; η and plain gradient steps see scales."""
         rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
-        self._is_invariant_to(rescalings if self.restarts > 1 else rescalings | {"permutation"})
+        return rescalings if self.restarts > 1 else rescalings | {"permutation"}
 
     def _share(self, probe: Probe) -> float:
         """The part of the data that one round over the batches uses."""
@@ -166,7 +171,7 @@ class AdaptiveSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, self.method, self.step_size, self.seed)
-        ball = Ball(self.rho, 2 if self.p == 2 else math.inf)
+        ball = NormBall(self.rho, 2 if self.p == 2 else math.inf)
         scale = adaptive_scale(moved, self.eta)
         found = worst_case(moved, scale, ball, search, self.batch_size, self.batches)
         nothing_moves = not bool(scale.any())
@@ -213,8 +218,11 @@ class KeskarSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(epsilon=self.epsilon)
         check_effort(self.steps, self.restarts)
-        if self.restarts > 1:
-            self._is_invariant_to(frozenset())
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts see permutations."""
+        return frozenset() if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and three forward passes."""
@@ -228,7 +236,7 @@ class KeskarSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, adaptive_scale(moved, 1.0), Ball(self.epsilon, math.inf), search)
+        found = worst_case(moved, adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf), search)
         (loss,) = found.losses
         factor = 100 / (1 + loss)
         estimate = ascent_estimate(found, found.mean, self.epsilon, search, moved.n_params)
@@ -279,8 +287,11 @@ class SAMSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(rho=self.rho)
         check_effort(self.steps, self.restarts, self.batch_size)
-        if self.restarts > 1:
-            self._is_invariant_to(frozenset({"logit_shift"}))
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts see permutations."""
+        return frozenset({"logit_shift"}) if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and a few forward passes."""
@@ -294,6 +305,6 @@ class SAMSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, torch.ones_like(moved.vector()), Ball(self.rho, 2), search, self.batch_size)
+        found = worst_case(moved, torch.ones_like(moved.vector()), NormBall(self.rho, 2), search, self.batch_size)
         one_step = self.steps == self.restarts == 1 and not found.stationary
         return ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)
