@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -30,11 +31,9 @@ from landscope.training.spec import DataSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["WORK", "Progress", "Study"]
+__all__ = ["Progress", "Study", "has_mark", "report_mark"]
 
 
-WORK = "landscope.studies.work.run:work"
-"""What a worker calls for every run."""
 STUDY_FILE = "study.json"
 _KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
 TIMED_RUNS = 32
@@ -134,7 +133,7 @@ class Study:
         return [Job(key, run.plain, resources) for key, run in runs]
 
     def pools(self, resources: Resources) -> list[Job]:
-        """Trainings that an executor may do together before the runs; see `pooling`."""
+        """Trainings that an executor may do together before the runs; see `work/pools`."""
         specs = pools_of(self)
         if specs:
             for run in self.runs.values():  # members are handed their training, so they must be there
@@ -248,3 +247,31 @@ def _named(written: object, what: str, key: str = "") -> Iterator[str]:
     elif isinstance(written, list | tuple):
         for value in written:
             yield from _named(value, what, key)
+
+
+# A mark in the head of a report: a digest of everything it is made from. A study of thousands of runs in which nothing is left
+# to do need not read and draw them all again. It lives here, not with the pages, because those take long to import.
+
+
+HEAD = 4096
+"""Bytes of a page among which its mark stands."""
+SHOWN = (RunState.DONE, RunState.FAILED)
+"""The states of runs that a report shows."""
+
+
+def report_mark(study: Study, statuses: Mapping[str, RunStatus], *, light: bool = False) -> str:
+    """The digest of the version, the spec, each record by its checksum and each failure."""
+    from landscope import __version__
+
+    runs = {key: status.checksum or status.error for key, status in statuses.items() if status.state in SHOWN}
+    made_of = [__version__, light, to_plain(study.spec), runs]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+
+def has_mark(page: FilePath, mark: str) -> bool:
+    """Whether a file is there and has the mark in its head."""
+    try:
+        with page.open("rb") as file:
+            return mark.encode() in file.read(HEAD)
+    except OSError:
+        return False

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes
 from landscope.core.errors import SpecError, UnknownNameError
-from landscope.core.json import Plain
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.seeding import preserved_rng
 from landscope.data import Split
 from landscope.probe.totals import saved_bytes
+from landscope.specs.overlay import get, with_value
 from landscope.specs.schema import build, to_plain
 from landscope.training.evaluate import autocast, evaluate
 from landscope.training.pool.passes import Passes, stacked
@@ -72,16 +72,12 @@ def member_specs(
 def _member(spec: TrainingSpec, seed: int, numbers: Mapping[str, object]) -> TrainingSpec:
     if not numbers and type(seed) is int and seed >= 0:
         return replace(spec, seed=seed)  # nothing to be checked
-    plain = cast(dict[str, Plain], to_plain(spec))
-    plain["seed"] = seed
+    plain = {**cast(dict[str, object], to_plain(spec)), "seed": seed}
     for key, value in numbers.items():
-        *path, last = key.split(".")
-        place: dict[str, Plain] = plain
-        for part in path:
-            if place[part] is None:
-                raise SpecError(f"overrides[{key!r}]: the spec has no {part}; say `{part}` in it first")
-            place = cast(dict[str, Plain], place[part])
-        place[last] = to_plain(value)
+        part = key.rpartition(".")[0]
+        if part and get(plain, part) is None:
+            raise SpecError(f"overrides[{key!r}]: the spec has no {part}; say `{part}` in it first")
+        plain = with_value(plain, key, to_plain(value))
     return build(TrainingSpec, plain)
 
 
