@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 
 from landscope.core.errors import DataError, OperandError
 from landscope.core.estimate import Status
-from landscope.measures.calibration import calibrated, ece, fit_temperature, nll_value
+from landscope.measures.calibration import calibrated, ece, fit_temperature, nll
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0, 4.0, 10.0])
@@ -35,11 +35,11 @@ def test_the_optimum_is_the_one_that_another_search_finds(factor: float) -> None
     z, y = truth.drawn(300, 4, seed=2)
     fit = fit_temperature(factor * z, y)
     other = minimize_scalar(
-        lambda u: nll_value(z / math.exp(u), y), bounds=(-5, 5), method="bounded", options={"xatol": 1e-9}
+        lambda u: nll(z / math.exp(u), y).value, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9}
     )
     assert fit.temperature == pytest.approx(factor * math.exp(other.x), rel=1e-6)
     assert fit.nll_after == pytest.approx(other.fun, abs=1e-12)
-    assert fit.nll_before == pytest.approx(nll_value(factor * z, y), rel=1e-10)
+    assert fit.nll_before == pytest.approx(nll(factor * z, y).value, rel=1e-10)
     assert fit.gradient < 1e-9
     assert fit.iterations <= 15
 
@@ -69,7 +69,7 @@ def test_every_fit_ends_with_a_status(n: int, classes: int, seed: int, spread: f
     assert fit.status is not Status.BUDGET_SPENT
     if fit.converged:
         for nearby in (0.99, 1.01):
-            assert nll_value(z / (fit.temperature * nearby), y) >= fit.nll_after - 1e-13
+            assert nll(z / (fit.temperature * nearby), y).value >= fit.nll_after - 1e-13
 
 
 def test_one_outlier_in_scale_does_not_stop_the_search() -> None:
@@ -87,7 +87,7 @@ def test_separable_labels_have_no_optimum() -> None:
     assert (fit.temperature, fit.status, fit.nll_after) == (0.0, Status.FAILED, 0.0)
     assert "goes to 0" in fit.reason
     assert not fit.estimate.status.has_value
-    with pytest.raises(DataError, match="no temperature"):
+    with pytest.raises(DataError, match="no finite temperature"):
         fit.scale(z)
 
 

@@ -63,7 +63,7 @@ def test_batches_and_their_order_change_nothing(key: str) -> None:
 def test_the_temperature_of_the_probe_counts() -> None:
     net, (x, y) = network().eval(), data()
     probe = ls.Probe(net, (x, y))
-    assert MEASURES["nll"]()(probe.at_temperature(3.0)).value == pytest.approx(cal.nll_value(net(x) / 3, y), rel=1e-6)
+    assert MEASURES["nll"]()(probe.at_temperature(3.0)).value == pytest.approx(cal.nll(net(x) / 3, y).value, rel=1e-6)
     assert MEASURES["accuracy"]()(probe.at_temperature(3.0)).value == MEASURES["accuracy"]()(probe).value
 
 
