@@ -380,6 +380,6 @@ def write(
     from landscope.report.write import write_study_figures, write_study_report
 
     records = made.records()
-    page = write_study_report(made, path, records, statuses, light=light)
+    page = write_study_report(made, path, records, statuses, static=light)
     drawn = write_study_figures(made, page.parent / "figures", formats, records) if formats else []
     return page, drawn
