@@ -21,7 +21,9 @@ from torch import Tensor
 
 from landscope.core.seeding import generator
 from landscope.specs.schema import build
-from landscope.training.loop.run import Run
+from landscope.training.loop.program import SingleProgram
+from landscope.training.loop.run import Places, Run
+from landscope.training.loop.state import State
 from landscope.training.progress import _Silent
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
@@ -47,14 +49,13 @@ def ours(
     model, shape, count = NETS[net]
     spec = build(TrainingSpec, {"model": model, "epochs": 10_000, "batch_size": batch, "drop_last": True, **settings})
     task = make_task(spec, data={"train": rows(shape, count)}).to(device)
-    run = Run(task, folder=None, callbacks=(), graphs=graphs)
-    run.begin(resume=False, given={})
-    run.state.model.train()
-    stream = torch.cuda.Stream() if run.captures else None
+    program = SingleProgram(task, graphs=graphs)
+    run = Run(task, program, State.fresh([0], device), Places())
+    stream = torch.cuda.Stream() if program.captures else None
 
     def epoch() -> None:
         with torch.cuda.stream(stream):
-            for _ in range(run.per_epoch):
+            for _ in range(task.steps_per_epoch):
                 run.advance()
             run.end_epoch(_Silent())
 

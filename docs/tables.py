@@ -1,4 +1,4 @@
-"""The tables of the pages in this folder, made from the code that they tell of.
+"""The tables of the pages in this folder, made from the code that they describe.
 
 python docs/tables.py            # print what the pages should hold
 python docs/tables.py --write    # and write it between their markers
@@ -15,10 +15,21 @@ sys.path.insert(0, str(Path(__file__).parent))
 from spec_tables import spec_tables
 
 from landscope import MEASURES
+from landscope.measures.facts import Family
 from landscope.measures.invariance import TRANSFORMATIONS
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+
+
+def facts_table() -> str:
+    """What every measure says of itself, family by family."""
+    rows = ["| key | title | family | unit | better | cost | reference |", "|---|---|---|---|---|---|---|"]
+    for family in Family:
+        for kind in (MEASURES[key] for key in MEASURES if MEASURES[key].family is family):
+            facts = (kind.title, family.value, kind.unit, kind.better or "", kind.cost, kind.reference)
+            rows.append(f"| `{kind.key}` | " + " | ".join(facts) + " |")
+    return "\n".join(rows)
 
 
 def settings_table() -> str:
@@ -44,7 +55,10 @@ def invariance_table() -> str:
 
 def tables() -> dict[str, str]:
     """Page → all that stands between its markers."""
-    measures = f"{settings_table()}\n\n## Invariances\n\n{invariance_table()}"
+    measures = (
+        f"## What each one is\n\n{facts_table()}\n\n## Settings\n\n{settings_table()}\n\n"
+        f"## Invariances\n\n{invariance_table()}"
+    )
     made = {"measures.md": measures, "specs.md": spec_tables()}
     return {page: f"{BEGIN}\n\n{text}\n\n{END}" for page, text in made.items()}
 

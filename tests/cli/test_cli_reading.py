@@ -17,10 +17,9 @@ from landscope.report.write import ReportOptions, write_study_report
 from landscope.specs.schema import build
 from landscope.studies.grid import runs_of
 from landscope.studies.record import long_table, wide_table
-from landscope.studies.report_mark import has_mark, report_mark
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus
-from landscope.studies.study import Study
+from landscope.studies.study import Study, has_mark, report_mark
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -162,7 +161,7 @@ def test_a_bundle_of_records_imports_nothing(trap: Callable[[], None], tmp_path:
 def test_a_report_is_written_again_where_it_would_be_another(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landscope.cli.study.reports_are_light", lambda: True)
+    monkeypatch.setattr("landscope.cli.study.reports_without_script", lambda: True)
     spec, folder = tmp_path / "study.json", tmp_path / "s"
     words = ("study", "run", spec, "--into", folder, "--json")
     spec.write_text(json.dumps(BASE))
@@ -192,7 +191,7 @@ def test_a_report_is_written_again_where_it_would_be_another(
         assert not is_written()
     spec.write_text(json.dumps({**BASE, "question": "Another one?"}))
     assert is_written()
-    monkeypatch.setattr("landscope.cli.study.reports_are_light", lambda: False)
+    monkeypatch.setattr("landscope.cli.study.reports_without_script", lambda: False)
     assert is_written()
     assert not is_written()
     run = next(iter(Study.of(spec, folder).store.keys()))

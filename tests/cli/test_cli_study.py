@@ -176,7 +176,7 @@ def test_averages_that_nobody_measures_are_pointed_out(call: Call, spec: Path, t
     )
     code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--no-report")
     assert code == 0, err
-    assert "iterates are averaged, but measured are final" in err
+    assert "iterates are averaged, but only final weights are measured" in err
 
 
 def test_a_failed_run_keeps_its_traceback_and_can_be_retried(call: Call, spec: Path, tmp_path: Path) -> None:

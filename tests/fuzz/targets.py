@@ -24,9 +24,9 @@ from safetensors.torch import save
 from landscope.core.weights import read_weights
 from landscope.data.files import read
 from landscope.data.formats import parse_idx, parse_npy, parse_npz, parse_python
-from landscope.data.matlab import parse_svhn
 from landscope.data.safe_pickle import loads
 from landscope.data.sets.skull_volumes import parse_nifti
+from landscope.data.sets.svhn import parse_svhn
 from landscope.measures import Report
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.specs.documents import read_spec

@@ -7,7 +7,8 @@ import math
 import pandas as pd
 import pytest
 
-from landscope.report.data.columns import label, repeated
+from landscope.report.data.columns import default_measures, label, measures_behind, repeated
+from landscope.studies.record import Record
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,9 @@ from landscope.report.data.columns import label, repeated
         ("shapes.dsc", "Dice score"),
         ("shapes_shifted.hd95", "Hausdorff distance at 95 % (shifted)"),
         ("hessian_trace", "Hessian trace"),
+        ("train.hessian_spectrum", "Hessian spectrum"),
+        ("consistency.linear_cka", "consistency linear CKA"),
+        ("test.my_package.sharpness:My_measure", "My measure (test)"),
         # ‖W‖² tr H of one layer: "all layers" it is not.
         ("train.relative_flatness_layerwise", "layerwise relative flatness"),
     ],
@@ -53,3 +57,20 @@ def test_two_models_or_constants_are_not_enough_to_tell() -> None:
     assert repeated(pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, 4.0]}), ["a", "b"]) == {}
     assert repeated(pd.DataFrame({"a": [1.0] * 5, "b": [2.0] * 5}), ["a", "b"]) == {}
     assert repeated(pd.DataFrame({"a": [0.0] * 5, "b": [0.0] * 5}), ["a", "b"]) == {}
+
+
+def test_a_name_of_the_study_s_own_is_traced_to_its_measure() -> None:
+    measures = {"ece_10_bins": {"measure": "ece", "n_bins": 10}, "error": None, "near": {"measure": "random_sharpness"}}
+    spec = {"measuring": {"splits": {"test": {"measures": measures}, "train": {"measures": "all"}}}}
+    record = Record(run="a", condition="b", axes={}, seed=0, spec=spec, subjects=())
+    behind = measures_behind([record])
+    assert behind == {"test.ece_10_bins": "ece", "test.near": "random_sharpness"}
+    frame = pd.DataFrame({"test.ece_10_bins": [0.1], "test.near": [1.0], "test.error": [0.2], "train.mine": [2.0]})
+    assert default_measures(frame, ["test.error"], behind) == ["test.near", "train.mine"]
+
+
+def test_a_spectrum_stands_for_its_top_eigenvalue_where_that_is_missing() -> None:
+    spectra = pd.DataFrame({"train.hessian_spectrum": [1.0], "train.ggn_spectrum": [1.0]})
+    assert default_measures(spectra, []) == list(spectra)
+    both = spectra.assign(**{"train.ggn_top_eigenvalue": [1.0]})
+    assert default_measures(both, []) == ["train.hessian_spectrum", "train.ggn_top_eigenvalue"]

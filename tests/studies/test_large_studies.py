@@ -11,10 +11,11 @@ from store_processes import forked_and_killed
 from typer.testing import CliRunner
 
 import landscope.studies.study as study_module
-from landscope.cli import app
+from landscope.cli import app, study_runs
 from landscope.models import catalogue as options
 from landscope.specs import schema
 from landscope.specs.canonical import canonical_json
+from landscope.studies import preflight
 from landscope.studies.executors.base import Job, Summary, ignore, to_do
 from landscope.studies.store import RunState, Store, locks
 from landscope.studies.store.run_folder import RunFolder
@@ -86,17 +87,36 @@ def test_status_reads_each_record_once(study: Study, reads: Counter[str], tmp_pa
     assert set(reads.values()) == {1}
 
 
-def test_resuming_reads_each_record_three_times(study: Study, reads: Counter[str], tmp_path: Path) -> None:
-    """Before the work, where it is decided what to do, and after the work."""
+def test_resuming_and_a_dry_run_read_each_record_once(study: Study, reads: Counter[str], tmp_path: Path) -> None:
     spec = tmp_path / "many.json"
     spec.write_text(json.dumps(WRITTEN))
-    words = ("study", "run", spec, "--into", tmp_path / "s", "--no-report")
-    assert f"{RUNS} done" in called(*words)
+    words = ("study", "run", spec, "--into", tmp_path / "s")
+    assert f"{RUNS} done" in called(*words, "--no-report")
     assert len(reads) == RUNS
-    assert reads.total() == 3 * RUNS + 2
+    assert reads.total() == RUNS + 1  # one shows how long it took
     reads.clear()
-    assert len(json.loads(called(*words, "--json"))["skipped"]) == RUNS
-    assert reads.total() == 2 * RUNS + 1  # nothing is shown that would have to be read again
+    assert len(json.loads(called(*words, "--no-report", "--json"))["skipped"]) == RUNS
+    assert reads.total() == RUNS  # nothing is shown that would have to be read again
+    reads.clear()
+    assert f"{RUNS} runs, one at a time about" in called(*words, "--dry-run")
+    assert reads.total() == RUNS + 1
+
+
+def test_a_long_list_of_runs_is_cut(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_runs, "MOST_ROWS", 5)
+    spec = tmp_path / "many.json"
+    spec.write_text(json.dumps(WRITTEN))
+    words = ("study", "run", spec, "--into", tmp_path / "s", "--dry-run")
+    assert f"and {RUNS - 5} more (--json shows all)" in called(*words)
+    assert len(json.loads(called(*words, "--json"))["runs"]) == RUNS
+
+
+def test_a_huge_network_is_not_built_to_be_timed(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "MOST_WEIGHTS", 10)
+    monkeypatch.setattr(preflight, "make_task", pytest.fail)
+    told = preflight.forecast(study)
+    assert set(told.training.values()) == {None}
+    assert told.total == 0
 
 
 def test_a_record_that_changed_is_found_by_all_of_them(study: Study, tmp_path: Path) -> None:

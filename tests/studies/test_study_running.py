@@ -17,10 +17,10 @@ from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.models import build
 from landscope.studies.record import Record, Subject
 from landscope.studies.study import Study
+from landscope.studies.work import attempt
 from landscope.studies.work import run as running
-from landscope.studies.work import stopping
 from landscope.studies.work.measure import Point, measure_subject
-from landscope.studies.work.run import work
+from landscope.studies.work.run import run_in_folder
 
 SPEC: dict[str, object] = {
     "name": "circles",
@@ -179,16 +179,16 @@ def test_a_run_goes_on_where_it_was_stopped(
         asked += 1
         return asked > after
 
-    monkeypatch.setattr(stopping, "requested", from_then_on)
-    monkeypatch.setattr(stopping, "request", lambda: None)
+    monkeypatch.setattr(attempt, "stop_requested", from_then_on)
+    monkeypatch.setattr(attempt, "request_stop", lambda: None)
     with pytest.raises(RunStoppedError), folder.claim():
-        work(folder.spec(), str(folder.folder))
+        run_in_folder(folder.spec(), str(folder.folder))
     assert not folder.done()
     assert folder.path("training/final.safetensors").exists() == (after == 15)
     assert len(list(folder.path("state/measured").glob("*.json"))) == (after == 15)
-    monkeypatch.setattr(stopping, "requested", lambda: False)
+    monkeypatch.setattr(attempt, "stop_requested", lambda: False)
     with folder.claim():
-        work(folder.spec(), str(folder.folder))
+        run_in_folder(folder.spec(), str(folder.folder))
     one = Record.from_dict(folder.record())
     other = Record.from_dict(study.store.run(key).record())
     assert [_values(subject) for subject in one.subjects] == [_values(subject) for subject in other.subjects]

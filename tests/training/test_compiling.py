@@ -13,7 +13,7 @@ from landscope.core.errors import DifferentiationError, SpecError
 from landscope.specs.schema import build
 from landscope.training.fast_steps import Compiled, parts_to_compile
 from landscope.training.loop.feed import Feed
-from landscope.training.loop.run import Run
+from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.step import Step
 from landscope.training.objectives import FAM
 from landscope.training.spec import TrainingSpec
@@ -38,17 +38,15 @@ def _run(method: str, steps: int, backend: Counting | None) -> nn.Module:
     torch._dynamo.reset()  # type: ignore[attr-defined]
     spec = build(TrainingSpec, merged(BASE, DOUBLE, METHODS[method]))
     task = make_task(spec)
-    run = Run(task, folder=None, callbacks=(), graphs=False)
-    step = Step(task, run.state.optimizer, fam=run.fam)
+    program = SingleProgram(task, graphs=False)
+    step = Step(task, program.optimizer, fam=program.fam)
     if backend is not None:
-        layer = task.model.get_submodule(run.fam.layer) if run.fam else None
+        layer = task.model.get_submodule(program.fam.layer) if program.fam else None
         step = Compiled(step, 32, parts_to_compile(task.model, layer), backend)  # type: ignore[assignment]
     feed = Feed(task)
-    task.model.train()
     for at in range(steps):
         step(*feed(at))
-    if run.fam is not None:
-        run.fam.remove()
+    program.close()
     return task.model
 
 
@@ -156,5 +154,4 @@ def test_what_is_compiled_behind_the_layer_is_refused() -> None:
 
 def test_compile_is_for_gpus() -> None:
     spec = build(TrainingSpec, merged(BASE, EXACT, {"compile": True}))
-    run = Run(make_task(spec), folder=None, callbacks=(), graphs=None)
-    assert isinstance(run._step, Step)
+    assert isinstance(SingleProgram(make_task(spec))._step, Step)

@@ -1,4 +1,4 @@
-"""What FAM reads off the graph behind a layer: piecewise linear or not, rows mixed or not."""
+"""What FAM reads off the graph behind a layer: piecewise linear or not, normalised over the batch or not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from landscope.training.objectives.behind import behind, rows_mix
 from landscope.training.objectives.recording import between, is_straight, normalises_batches
 
 STRAIGHT = {
@@ -87,13 +86,3 @@ def test_paths_around_a_tensor_are_found() -> None:
     z = y * 2
     assert not between(z.sum(), x, without=y)
     assert between((z + x).sum(), x, without=y)
-
-
-@pytest.mark.parametrize("n", [2, 3, 8, 13])
-def test_any_pair_of_rows_that_mixes_is_found(n: int) -> None:
-    for i in range(n):
-        for j in range(i):
-            a = torch.randn(n, 2, dtype=torch.float64, requires_grad=True)
-            alone = a.pow(4).sum()
-            assert rows_mix(behind(alone, a)) is False
-            assert rows_mix(behind(alone + (a[i] * a[j]).sum(), a)) is True

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from fam_cases import BY_NAME, CLASSES, F64, gradients, relative
 from torch import Tensor, nn
 
+from landscope.curvature.layer.behind import Call, behind
+from landscope.curvature.layer.forms import exact_flatness, factor_of, sampled_flatness, sign_shapes
 from landscope.training.objectives import FAM
-from landscope.training.objectives.behind import behind
-from landscope.training.objectives.flatness import exact_flatness, factor_of, sampled_flatness, sign_shapes
-from landscope.training.objectives.recording import Call, Recorder
+from landscope.training.objectives.recording import Recorder
 
 
 def every_sign(*shapes: tuple[int, ...]) -> list[Tensor]:

@@ -114,6 +114,24 @@ def test_folders_of_older_versions_are_taken_up_where_they_agree(finished: bool,
     assert same(train(SPEC, model=mine, data=rows(), folder=tmp_path), train(SPEC, model=mine, data=rows()))
 
 
+def test_a_checkpoint_of_version_0_1_is_resumed(tmp_path: Path) -> None:
+    """There one model was not a run of n = 1 members: no member dimension, and averages by the number of the parameter."""
+    spec = merged(BASE, {"averaging": {"kind": "ema", "start": 0.0}, "early_stopping": {}, "sam": 0.05})
+    names = [name for name, _ in train(spec).model.named_parameters()]
+    train(spec, folder=tmp_path, should_stop=stopped_after(6))
+    tensors, plain = read_tensors(tmp_path / STATE)
+    old = {}
+    for key, value in tensors.items():
+        group, _, name = key.partition("/")
+        old_key = {"best": f"best.{name}", "average": f"average.{names.index(name)}" if name in names else ""}
+        old[old_key.get(group, key)] = value[0] if group in ("best", "average", "totals") else value
+    assert {key.partition(".")[0] for key in old} == {"model", "best", "average", "optimizer", "totals"}
+    plain["history"] = plain["history"][0]
+    del plain["numbers"]
+    write_tensors(tmp_path / STATE, old, plain)
+    assert same(train(spec, folder=tmp_path), train(spec))
+
+
 def test_beginning_anew_leaves_nothing_of_the_run_before(tmp_path: Path) -> None:
     more = {"averaging": "swa", "early_stopping": {}, "snapshots": [1, 2]}
     train(merged(BASE, more), folder=tmp_path)

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.seeding import generator, normal
+from landscope.training.loop.run import Run
 from landscope.training.loop.train import train
 from landscope.training.pool import members as pool_ways
-from landscope.training.pool.chunk import Chunk
-from landscope.training.pool.program import Program
+from landscope.training.pool.passes import Passes
 from landscope.training.pool.result import Pool
 from landscope.training.pool.train_pool import train_pool
 
 Spec = dict[str, object]
-MLP: Spec = {"name": "mlp", "widths": [8], "batch_norm": True, "dropout": 0.3}
-SPEC: Spec = {"model": MLP, "epochs": 2, "batch_size": 8, "averaging": "ema", "early_stopping": {}}
+MLP: Spec = {"name": "mlp", "widths": [8], "batch_norm": True}
+NOISY: Spec = {**MLP, "dropout": 0.3}
+SPEC: Spec = {"model": NOISY, "epochs": 2, "batch_size": 8, "averaging": "ema", "early_stopping": {}}
 
 
 def data() -> dict[str, tuple[Tensor, Tensor]]:
@@ -137,19 +138,19 @@ class KilledError(BaseException):
     pass
 
 
-def killed_after(steps: int, run: Callable[[], object]) -> None:
+def killed_after(steps: int, work: Callable[[], object]) -> None:
     """Run until so many steps are done, then fall over in the next one, as a killed process does."""
-    original, left = Chunk.advance, [steps]
+    original, left = Run.advance, [steps]
 
-    def advance(chunk: Chunk) -> None:
+    def advance(run: Run) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise KilledError
-        original(chunk)
+        original(run)
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(Chunk, "advance", advance)
-        run()
+        patch.setattr(Run, "advance", advance)
+        work()
 
 
 @pytest.mark.parametrize("steps", [2, 4, 8])
@@ -199,7 +200,7 @@ def test_a_member_that_fails_leaves_at_the_next_row() -> None:
 
 def test_a_finished_pool_is_read_not_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = pool_of(folder=tmp_path)
-    monkeypatch.setattr(Chunk, "advance", lambda chunk: pytest.fail("nothing is left to do"))
+    monkeypatch.setattr(Run, "advance", lambda run: pytest.fail("nothing is left to do"))
     again = pool_of(folder=tmp_path)
     assert_identical(first, again)
     assert [m.folder for m in again.members] == [tmp_path / f"member-{at:03d}" for at in range(3)]
@@ -215,12 +216,14 @@ def test_a_time_limit_returns_what_there_is(way: str, tmp_path: Path) -> None:
     assert_identical(pool_of(way=way), pool_of(way=way, folder=tmp_path))
 
 
-def test_members_that_left_before_a_stop_are_not_lost(tmp_path: Path) -> None:
-    spec = {"model": MLP, "epochs": 30, "batch_size": 8, "convergence": {"relative_change": 0.05}}
+@pytest.mark.parametrize("later", [0, 1])
+def test_members_that_left_before_a_stop_are_not_lost(later: int, tmp_path: Path) -> None:
+    """Nor do the others draw other noise, with the last checkpoint from before or after the first member left."""
+    spec = {"model": NOISY, "epochs": 30, "batch_size": 8, "convergence": {"relative_change": 0.05}}
     whole = pool_of(spec, 4)
     ends = sorted(int(row[-1]["step"]) for row in whole.history)
     assert ends[0] < ends[-1] - 1
-    killed_after(ends[0] + 1, lambda: pool_of(spec, 4, folder=tmp_path, checkpoint_every=0))
+    killed_after(ends[0] + later, lambda: pool_of(spec, 4, folder=tmp_path, checkpoint_every=0))
     assert len(list(tmp_path.glob("member-*/history.json"))) >= 1
     assert_identical(whole, pool_of(spec, 4, folder=tmp_path))
 
@@ -233,18 +236,19 @@ def test_a_folder_of_another_pool_is_refused(tmp_path: Path) -> None:
 
 
 def test_chunks_that_do_not_fit_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = pool_of(seeds=5)
+    spec = {**SPEC, "model": MLP}
+    whole = pool_of(spec, seeds=5)
     sizes: list[int] = []
-    original = Program.objectives
+    original = Passes.objectives
 
-    def short_of_memory(self: Program, stack: object, x: Tensor, *rest: object) -> object:
+    def short_of_memory(self: Passes, stack: object, x: Tensor, *rest: object) -> object:
         if len(x) > 2:
             raise torch.OutOfMemoryError("out of memory")
         sizes.append(len(x))
         return original(self, stack, x, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Program, "objectives", short_of_memory)
-    halved = pool_of(seeds=5)
+    monkeypatch.setattr(Passes, "objectives", short_of_memory)
+    halved = pool_of(spec, seeds=5)
     assert set(sizes[1:]) == {1, 2}
     assert [row[-1]["train_loss"] for row in halved.history] == pytest.approx(
         [row[-1]["train_loss"] for row in whole.history], rel=1e-4

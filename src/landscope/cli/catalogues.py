@@ -219,7 +219,7 @@ def measures(
 ) -> None:
     """List the measures, or one with its settings.
 
-    With a name: formula, source, settings with defaults, and what leaves it unchanged.
+    With a name: formula, source, unit, cost, settings with defaults, and what leaves it unchanged.
     """
     from landscope.measures import MEASURES
     from landscope.measures.invariance import TRANSFORMATIONS
@@ -231,21 +231,35 @@ def measures(
         _one_measure(kinds[0])
     else:
         transformations = list(TRANSFORMATIONS)
-        shown = table("measure", *(word.replace("_", "\n") for word in transformations), "what it is")
+        shown = table("measure", "family", *(word.replace("_", "\n") for word in transformations), "what it is")
         for kind in kinds:
             marks = ["●" if word in kind.invariant_to else "" for word in transformations]
-            shown.add_row(kind.key, *marks, _summary(kind))
+            shown.add_row(kind.key, kind.family.value, *marks, _summary(kind))
         console().print(shown)
         typer.echo("●: unchanged when the parameters are transformed so that the function stays the same")
 
 
 def _one_measure(kind: type[Measure]) -> None:
-    typer.echo(f"{kind.key}\n\n{_description(kind)}\n")
+    typer.echo(f"{kind.key}: {kind.title}\n\n{_description(kind)}\n")
+    for fact, stated in _facts(kind).items():
+        typer.echo(f"{fact}: {stated or '–'}")
     typer.echo(f"unchanged under: {', '.join(sorted(kind.invariant_to)) or 'no transformation'}")
     shown = table("setting", "default", "type")
     for field in fields(kind):
         shown.add_row(field.name, repr(field.default), str(field.type))
     console().print(shown)
+
+
+def _facts(kind: type[Measure]) -> dict[str, str | None]:
+    """What the measure says of itself."""
+    return {
+        "title": kind.title,
+        "family": kind.family.value,
+        "unit": kind.unit,
+        "better": kind.better,
+        "cost": kind.cost,
+        "reference": kind.reference,
+    }
 
 
 def _summary(kind: type[Measure]) -> str:
@@ -262,6 +276,7 @@ def _description(kind: type[Measure]) -> str:
 def _plain_measure(kind: type[Measure]) -> dict[str, object]:
     return {
         "name": kind.key,
+        **_facts(kind),
         "summary": _summary(kind),
         "description": _description(kind),
         "invariant_to": sorted(kind.invariant_to),

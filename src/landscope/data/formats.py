@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
+import scipy
 
 from landscope.core.errors import DamagedFileError
 from landscope.data.files import LARGEST

@@ -20,7 +20,7 @@ from typing import NoReturn, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
+import scipy
 
 from landscope.core.errors import DamagedFileError, UnsafeFileError
 from landscope.data.pickle_scan import scan

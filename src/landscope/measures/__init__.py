@@ -1,6 +1,6 @@
 """What can be measured at a probe: the registry, and the call that measures everything."""
 
-from landscope.measures import calibration, consistency, robustness, sharpness
+from landscope.measures import calibration, consistency, robustness, shapes, sharpness
 from landscope.measures.as_published import AS_PUBLISHED
 from landscope.measures.base import MEASURES, Measure
 from landscope.measures.by_layer import by_layer
@@ -18,5 +18,6 @@ __all__ = [
     "enough_data",
     "measure",
     "robustness",
+    "shapes",
     "sharpness",
 ]

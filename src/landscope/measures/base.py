@@ -12,6 +12,7 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.core.memory import is_out_of_memory
 from landscope.core.registry import Registry
+from landscope.measures.facts import Better, Family, check_facts
 from landscope.probe.guards import still
 from landscope.probe.probe import Probe
 
@@ -29,9 +30,10 @@ M = TypeVar("M", bound="type[Measure]")
 
 
 def register(key: str) -> Callable[[M], M]:
-    """Class decorator: file a measure under its key."""
+    """Class decorator: file a measure under its key; one that does not say what it is (`FACTS`) is refused."""
 
     def file(cls: M) -> M:
+        check_facts(cls)
         cls.key = key
         MEASURES.register(key)(cls)
         return cls
@@ -53,12 +55,29 @@ class Measure(ABC):
     """Base of all measures.
 
     A subclass is a frozen dataclass whose fields are its settings, registered under one exact key. It implements
-    `_measure`; calling it adds cost and settings, and turns what cannot be had into a status with a reason.
+    `_measure`; calling it adds cost and settings, and turns an estimate that is not available into a status with a reason.
+    What the measure is stands on its class: tables, the report, the pages and the command line read it there. A measure of
+    your own may leave it out as long as it is not registered.
     """
 
     key: ClassVar[str] = ""
+    title: ClassVar[str]
+    """What a table of a report calls it."""
+    family: ClassVar[Family]
+    unit: ClassVar[str]
+    """Of the value, with the default settings: "loss", "%"; empty where there is none."""
+    better: ClassVar[Better]
+    """Which values are better; `None` where neither is, or where that is the question."""
+    cost: ClassVar[str]
+    """What it takes, in words, with the default settings."""
+    reference: ClassVar[str] = ""
+    """The paper that defines it, where there is one."""
     invariant_to: ClassVar[frozenset[str]] = frozenset()
     """Function-preserving transformations that leave the value unchanged (names of `landscope.invariance`)."""
+    same_value_as: ClassVar[str] = ""
+    """The key of a measure whose value this one has, too: where both were measured, a report compares the other one."""
+    turn: ClassVar[tuple[int, int] | None] = None
+    """Place in the order under a budget, lowest first; `None`: (0, 0) where a few passes are enough to begin, else (2, 0)."""
 
     seed: int = 0
 

@@ -294,13 +294,7 @@ def _rank(measure: Measure, probe: Probe) -> tuple[int, int]:
     What takes a few passes; the Hessian; what takes many; the Gauss–Newton and the Fisher matrix; the volume. Within a
     matrix the top eigenvalue comes first, then the spectrum, which the other numbers can be read from.
     """
-    matrix, _, what = measure.key.partition("_")
-    matrices = {"hessian": 1, "ggn": 3, "fisher": 4}
-    if measure.key == "log_volume":
-        return 5, 0
-    if matrix in matrices and not what.startswith("rao"):
-        return matrices[matrix], {"top_eigenvalue": 0, "spectrum": 1}.get(what, 2)
-    return (0 if _least(measure, probe) < FEW_PASSES else 2), 0
+    return measure.turn or ((0 if _least(measure, probe) < FEW_PASSES else 2), 0)
 
 
 def _predicted(measure: Measure, probe: Probe) -> float:

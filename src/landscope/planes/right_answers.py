@@ -46,7 +46,7 @@ def right_answers(probe: Probe, outputs: object, batch: Batch) -> Tensor:
 def why_no_accuracy(probe: Probe) -> str:
     """Why there is no accuracy at a probe; empty where there is one."""
     few = next(next(probe.batches()).pieces(2))
-    batch = Batch(probe.ready(few.raw), few.size, few.divisible)
+    batch = few.prepared(probe.ready)
     with probe.measuring(), torch.no_grad():
         try:
             right_answers(probe, probe.outputs(probe.params, batch), batch)

@@ -80,6 +80,10 @@ class Batch:
     size: int
     divisible: bool
 
+    def prepared(self, prepare: Callable[[object], object]) -> Batch:
+        """The same samples with their contents prepared: moved to a device, say, or cloned."""
+        return Batch(prepare(self.raw), self.size, self.divisible)
+
     def pieces(self, size: int) -> Iterator[Batch]:
         """The batch in pieces of at most `size` samples; an indivisible batch is one piece."""
         if not self.divisible or size >= self.size:

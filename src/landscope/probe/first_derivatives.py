@@ -79,7 +79,7 @@ def reaches_the_loss(probe: Probe) -> bool:
         ours = set(map(id, leaves.values()))
         for batch in probe.batches():
             for piece in batch.pieces(ROWS):
-                loss = probe.loss_sum(leaves, Batch(probe.ready(piece.raw), piece.size, piece.divisible))
+                loss = probe.loss_sum(leaves, piece.prepared(probe.ready))
                 if any(id(getattr(node, "variable", None)) in ours for node in graph_behind(loss)):
                     return True
     return False

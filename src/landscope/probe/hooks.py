@@ -148,7 +148,7 @@ class _Trials:
         same = True
         try:
             for batch in batches:
-                ready = Batch(self.probe.ready(batch.raw), batch.size, batch.divisible)
+                ready = batch.prepared(self.probe.ready)
                 with self._without(places):
                     without = self._numbers(moved, ready)
                 with self._noting(places):

@@ -110,7 +110,7 @@ def held(
     found = found if whole is None else [whole]
     needed = sum(t.numel() * t.element_size() for batch in found for t in tensors_in(batch.raw))
     if needed < available_bytes(device) // 4:
-        found = [Batch(ready(batch.raw), batch.size, batch.divisible) for batch in found]
+        found = [batch.prepared(ready) for batch in found]
     return tuple(found)
 
 

@@ -46,10 +46,9 @@ from landscope.report.sections.through_training import through_section
 from landscope.report.sections.within_between import within_between_section
 from landscope.specs.schema import to_plain
 from landscope.studies.record import Failure, Record, wide_table
-from landscope.studies.report_mark import report_mark
 from landscope.studies.spec import AnalysisSpec, StudySpec
 from landscope.studies.store import RunStatus
-from landscope.studies.study import Study
+from landscope.studies.study import Study, report_mark
 
 __all__ = [
     "ReportOptions",

@@ -99,10 +99,7 @@ def conform(value: object, hint: object, path: Path = ()) -> object:
         if all(bounds.holds(cast(float, inner)) for bounds in args[1:]):
             return inner
     elif origin is Literal:
-        if any(type(value) is type(choice) and value == choice for choice in args):
-            return value
-        if isinstance(value, str) and all(isinstance(choice, str) for choice in args):
-            raise MismatchError((path, str(UnknownNameError.among("value", value, args))))
+        return _literal(value, args, hint, path)
     elif origin in (Union, types.UnionType):
         return _either(value, args, hint, path)
     elif origin is tuple:
@@ -110,9 +107,8 @@ def conform(value: object, hint: object, path: Path = ()) -> object:
             return tuple(_each(value, args[0], path) if args[-1] is ... else _fixed(value, args, hint, path))
     elif origin in (dict, Mapping):
         if isinstance(value, Mapping):
-            keys = list(value)
-            found = _each([value[key] for key in keys], args[1], path, [str(key) for key in keys])
-            return dict(zip(map(str, keys), found, strict=True))
+            keys = list(map(str, value))
+            return dict(zip(keys, _each(list(value.values()), args[1], path, keys), strict=True))
     elif hint is object:
         return value
     elif hint is float:
@@ -120,6 +116,15 @@ def conform(value: object, hint: object, path: Path = ()) -> object:
             return float(cast(float, value))
     elif isinstance(hint, type) and type(value) is hint:
         return value
+    raise MismatchError((path, f"must be {describe(hint)}, but is {value!r}"))
+
+
+def _literal(value: object, choices: tuple[object, ...], hint: object, path: Path) -> object:
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return value
+    words = [choice for choice in choices if isinstance(choice, str)]
+    if isinstance(value, str) and len(words) == len(choices):
+        raise MismatchError((path, str(UnknownNameError.among("value", value, words))))
     raise MismatchError((path, f"must be {describe(hint)}, but is {value!r}"))
 
 

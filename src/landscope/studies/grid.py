@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import math
@@ -17,11 +16,12 @@ from landscope.models import MODELS
 from landscope.models.catalogue import check
 from landscope.specs.limits import MOST_RUNS
 from landscope.specs.names import import_function, is_import, public_names
+from landscope.specs.overlay import with_value
 from landscope.specs.schema import MismatchError, Path, conform, located, to_plain
 from landscope.studies.spec import SPLITS, AnalysisSpec, StudySpec
 from landscope.training.spec import ModelSpec, TrainingSpec
 
-__all__ = ["Level", "RunSpec", "chosen", "levels", "runs_of"]
+__all__ = ["Level", "RunSpec", "levels", "runs_of", "select_runs"]
 
 
 @dataclass(frozen=True)
@@ -182,22 +182,22 @@ def _unmeasured(study: StudySpec, imports: bool) -> Iterator[tuple[Path, str]]:
 def _training_run(
     study: StudySpec, chosen: Mapping[str, Level], seed: int, common: Mapping[str, Plain], imports: bool
 ) -> RunSpec:
-    written = copy.deepcopy(dict(study.training or {}))
+    written: Mapping[str, object] = study.training or {}
     changed: dict[str, Level] = {}
     for level in chosen.values():
         for key in level.changes:
             if key in changed and changed[key] is not level:
                 raise MismatchError((level.path, f"{key} is changed by two axes"))
             changed[key] = level
-    for key, level in sorted(
-        changed.items(), key=lambda item: item[0].count(".")
-    ):  # a mapping before what is set inside it
-        _set(written, key, copy.deepcopy(level.changes[key]), level.path)
+    for key in sorted(changed, key=lambda key: key.count(".")):  # a mapping before what is set inside it
+        try:
+            written = with_value(written, key, changed[key].changes[key])
+        except SpecError as error:
+            raise MismatchError((changed[key].path, str(error))) from None
     if "seed" in written:
         raise MismatchError((("training", "seed"), "the seeds of a study stand under `seeds`"))
-    written["seed"] = seed
     try:
-        training = conform(written, TrainingSpec, ("training",))
+        training = conform({**written, "seed": seed}, TrainingSpec, ("training",))
     except MismatchError as error:
         raise MismatchError(*(_blame(path, text, changed) for path, text in error.problems)) from None
     except LandscopeError as error:
@@ -223,20 +223,6 @@ def _check_model(model: ModelSpec, imports: bool) -> None:
         check(model.name, MODELS[model.name].options, model.options)  # type: ignore[arg-type]
     elif imports:
         import_function(model.name)
-
-
-def _set(written: dict[str, object], key: str, value: object, path: Path) -> None:
-    """Set a dotted key; a name in short (`model: mlp`) is opened up first."""
-    *folders, last = key.split(".")
-    inside = written
-    for folder in folders:
-        below = inside.get(folder)
-        opened: object = {} if below is None else {"name": below} if isinstance(below, str) else below
-        if not isinstance(opened, dict):
-            raise MismatchError((path, f"{key}: {folder} is {below!r}, which has no keys"))
-        inside[folder] = opened
-        inside = opened
-    inside[last] = value
 
 
 def _blame(path: Path, text: str, changed: Mapping[str, Level]) -> tuple[Path, str]:
@@ -274,14 +260,14 @@ def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain]) -> Iterator[
 # Some of the runs of a study: by seed, by condition, by the level of an axis.
 
 
-def chosen(runs: Mapping[str, RunSpec], only: Sequence[str]) -> set[str]:
+def select_runs(runs: Mapping[str, RunSpec], only: Sequence[str]) -> set[str]:
     """Keys of the runs that have, of every name in `only` ("seed=2", "AXIS=LEVEL", "condition=NAME"), one of its values.
 
     >>> def run(rate, seed):
     ...     return RunSpec(condition=f"rate {rate}", axes={"rate": rate}, seed=seed, plain={})
     >>> runs = {"a": run(0.1, 0), "b": run(0.1, 1), "c": run(0.2, 0), "d": run(0.2, 1)}
-    >>> sorted(chosen(runs, ["rate=1e-1"])), sorted(chosen(runs, ["seed=1", "rate=0.1", "rate=0.2"])), len(chosen(runs, []))
-    (['a', 'b'], ['b', 'd'], 4)
+    >>> sorted(select_runs(runs, ["rate=1e-1"])), sorted(select_runs(runs, ["seed=1", "rate=0.1", "rate=0.2"]))
+    (['a', 'b'], ['b', 'd'])
     """
     levels = {key: _levels(run) for key, run in runs.items()}
     known: dict[str, dict[object, str]] = {}

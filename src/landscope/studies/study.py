@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,16 +27,13 @@ from landscope.studies.store import RunState, RunStatus, Store
 from landscope.studies.store.durable import write_whole
 from landscope.studies.work.pools import pools_of
 from landscope.training.spec import DataSpec
-from landscope.training.task import Task, make_task
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["WORK", "Forecast", "Progress", "Study", "forecast"]
+__all__ = ["Progress", "Study", "has_mark", "report_mark"]
 
 
-WORK = "landscope.studies.work.run:work"
-"""What a worker calls for every run."""
 STUDY_FILE = "study.json"
 _KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
 TIMED_RUNS = 32
@@ -136,7 +133,7 @@ class Study:
         return [Job(key, run.plain, resources) for key, run in runs]
 
     def pools(self, resources: Resources) -> list[Job]:
-        """Trainings that an executor may do together before the runs; see `pooling`."""
+        """Trainings that an executor may do together before the runs; see `work/pools`."""
         specs = pools_of(self)
         if specs:
             for run in self.runs.values():  # members are handed their training, so they must be there
@@ -252,74 +249,29 @@ def _named(written: object, what: str, key: str = "") -> Iterator[str]:
             yield from _named(value, what, key)
 
 
-# About how long a study will take: one gradient is timed for each kind of training, and multiplied out.
-#
-# Nothing that the spec names as `package.module:function` is called: how long such trainings take is not known.
+# A mark in the head of a report: a digest of everything it is made from. A study of thousands of runs in which nothing is left
+# to do need not read and draw them all again. It lives here, not with the pages, because those take long to import.
 
 
-TRIALS = 3
+HEAD = 4096
+"""Bytes of a page among which its mark stands."""
+SHOWN = (RunState.DONE, RunState.FAILED)
+"""The states of runs that a report shows."""
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """Seconds of each run by key, one run at a time on this machine; measuring is counted where it has a budget."""
+def report_mark(study: Study, statuses: Mapping[str, RunStatus], *, light: bool = False) -> str:
+    """The digest of the version, the spec, each record by its checksum and each failure."""
+    from landscope import __version__
 
-    training: dict[str, float | None]
-    """`None` where rows or network are functions that the spec names, which are not called here."""
-    measuring: float | None
-    """Per run; `None` where the spec sets no `seconds` and no run is done yet."""
-
-    @property
-    def total(self) -> float:
-        """Seconds of all runs, as far as they can be told."""
-        return sum(self.known) + len(self.training) * (self.measuring or 0.0)
-
-    @property
-    def known(self) -> list[float]:
-        """Seconds of the trainings that could be timed."""
-        return [seconds for seconds in self.training.values() if seconds is not None]
+    runs = {key: status.checksum or status.error for key, status in statuses.items() if status.state in SHOWN}
+    made_of = [__version__, light, to_plain(study.spec), runs]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
 
-def forecast(study: Study) -> Forecast:
-    """Time one gradient for every network and batch size of the study; runs that are done tell the rest."""
-    timed: dict[tuple[object, ...], float] = {}
-    training = {key: _training_seconds(run, timed) for key, run in study.runs.items()}
-    known = sorted(seconds for seconds in training.values() if seconds is not None)
-    progress = study.progress()
-    spec = study.spec.measuring
-    measuring = None
-    if progress.seconds_per_run is not None and known:
-        usual = known[len(known) // 2]
-        measuring = max(0.0, progress.seconds_per_run - usual)
-    elif spec.seconds is not None:
-        subjects = len(spec.checkpoints) * spec.temperatures
-        measuring = spec.seconds * len(spec.splits) * subjects
-    return Forecast(training, measuring)
-
-
-def _training_seconds(run: RunSpec, timed: dict[tuple[object, ...], float]) -> float | None:
-    spec = run.training
-    if spec is None:
-        return 0.0
-    if is_import(spec.data.name) or is_import(spec.model.name):
-        return None
-    kind = (spec.model.name, repr(sorted(spec.model.options.items())), repr(spec.data), spec.batch_size)
-    if kind not in timed:
-        task = make_task(spec)
-        timed[kind] = _gradient_seconds(task) * task.steps_per_epoch
-    effort = 2.0 if spec.sam is not None and spec.sam.rho > 0 else 1.0
-    return timed[kind] * spec.epochs * effort
-
-
-def _gradient_seconds(task: Task) -> float:
-    """The median of a few gradients of one batch."""
-    size = len(task.train.y) if task.spec.batch_size == "full" else task.spec.batch_size
-    x, y = task.train.x[:size], task.train.y[:size]
-    seconds = []
-    for _ in range(TRIALS):
-        start = time.perf_counter()
-        task.model.zero_grad()
-        task.objective.sum(task.forward(task.model, x), y, len(y)).backward()
-        seconds.append(time.perf_counter() - start)
-    task.model.zero_grad()
-    return sorted(seconds)[TRIALS // 2]
+def has_mark(page: FilePath, mark: str) -> bool:
+    """Whether a file is there and has the mark in its head."""
+    try:
+        with page.open("rb") as file:
+            return mark.encode() in file.read(HEAD)
+    except OSError:
+        return False

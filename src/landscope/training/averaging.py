@@ -11,64 +11,26 @@ the un-augmented training data, each batch weighing as many rows as it has.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscope.training.task import Forward
+from landscope.training.task import Forward, Task
 
-__all__ = ["Average", "averaged_model", "recompute_statistics"]
-
-
-class Average:
-    """A running average of a model's parameters: equal weights, or exponential with `decay`.
-
-    >>> net = nn.Linear(1, 1, bias=False)
-    >>> average = Average(net)
-    >>> for value in (1.0, 2.0, 6.0):
-    ...     _ = nn.init.constant_(net.weight, value)
-    ...     average.take()
-    >>> average.weights[0], average.count
-    (tensor([[3.]]), 3)
-    """
-
-    def __init__(self, model: nn.Module, decay: float | None = None) -> None:
-        self._parameters: list[Tensor] = list(model.parameters())
-        self._decay = decay
-        self.weights: list[Tensor] = []
-        self.count = 0
-
-    @torch.no_grad()
-    def take(self) -> None:
-        """Take the present weights into the average."""
-        self.count += 1
-        if self.count == 1:
-            self.weights = [parameter.detach().clone() for parameter in self._parameters]
-            return
-        share = 1 / self.count if self._decay is None else 1 - self._decay
-        torch._foreach_lerp_(self.weights, self._parameters, share)
-
-    def load(self, weights: Sequence[Tensor], count: int) -> None:
-        """Go on from an average of `count` iterates."""
-        self.count = count
-        self.weights = (
-            [torch.empty_like(here).copy_(value) for here, value in zip(self._parameters, weights, strict=True)]
-            if count
-            else []
-        )
+__all__ = ["averaged_model", "recompute_statistics"]
 
 
-def averaged_model(
-    model: nn.Module, weights: Sequence[Tensor], forward: Forward, x: Tensor, batch_size: int
-) -> nn.Module:
+def averaged_model(task: Task, model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the model with averaged weights and BatchNorm statistics that belong to them."""
     twin = copy.deepcopy(model)
     with torch.no_grad():
-        for parameter, value in zip(twin.parameters(), weights, strict=True):
-            parameter.copy_(value)
-    recompute_statistics(twin, forward, x, batch_size)
+        for name, parameter in twin.named_parameters():
+            if name in weights:
+                parameter.copy_(weights[name])
+    x, size = task.train.x, task.spec.batch_size
+    recompute_statistics(twin, task.forward, x, len(x) if size == "full" else size)
     return twin
 
 

@@ -1,4 +1,4 @@
-"""Σ_st ⟨u_is, u_it⟩ ⟨F Fᵀ, H_i^{st}⟩ for every sample i, exactly or by random directions: the core of relative flatness.
+"""Σ_st ⟨u_is, u_it⟩ ⟨F Fᵀ, H_i^{st}⟩, exactly or by random directions: relative flatness, as a measure and as a penalty.
 
 u_is are what the layer's weight multiplies at position s of sample i, H_i^{st} = ∂²ℓ_i/∂a_is ∂a_it, and F Fᵀ = W Wᵀ for the
 neuronwise measure, ‖W‖² I for the layerwise one. Both factors are sums of squares, so the double sum is one of directions:
@@ -9,12 +9,16 @@ neuronwise measure, ‖W‖² I for the layerwise one. Both factors are sums of 
               the noise of the mean falls with samples × probes.
 
 A direction costs two gradients of the network behind the layer; the front is evaluated once per pass over the data.
+
+The measure (`exact_forms`, `random_forms`) takes the sum for every sample of a probe, in float64. The penalty (`exact_flatness`,
+`sampled_flatness`) takes it over one batch of the user's own training, differentiable in every parameter (Petzka et al. 2021,
+Adilova et al. 2023): L is whatever loss is given, its weights and its mean are its own, and samples may act on each other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,20 +26,30 @@ from torch import Tensor
 
 from landscope.core.errors import BudgetSpentError
 from landscope.core.seeding import content_signs
-from landscope.curvature.layer.behind import Behind, behind_layer, share_behind
-from landscope.curvature.layer.geometry import ConvGeometry, LinearGeometry
+from landscope.curvature.layer.behind import CHUNK, Behind, Call, behind_layer, share_behind
+from landscope.curvature.layer.geometry import Geometry, LinearGeometry
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.samples import SampleKeys
 from landscope.probe.shared import sums
 from landscope.probe.totals import FORWARD
 
-__all__ = ["Geometry", "RandomForms", "directions", "exact_forms", "passes_of", "random_forms", "square_factor"]
+__all__ = [
+    "RandomForms",
+    "directions",
+    "exact_flatness",
+    "exact_forms",
+    "factor_of",
+    "has_separate_samples",
+    "passes_of",
+    "random_forms",
+    "sampled_flatness",
+    "sign_shapes",
+    "square_factor",
+]
 
-Geometry = LinearGeometry | ConvGeometry
-
-CHUNK = 16
-"""Directions that are differentiated at once."""
+COLUMNS = 16
+"""q, of the signs A and B."""
 FIRST_PROBES = 8
 """Probes of each sample in the first round, from which the number that is needed is predicted."""
 
@@ -46,10 +60,30 @@ def square_factor(matrix: Tensor) -> Tensor:
     return matrix if m <= d else torch.linalg.qr(matrix.T, mode="r").R.T
 
 
-def directions(geometry: Geometry, factor: Tensor, positions: int) -> int:
-    """How many directions the exact sum takes."""
-    entries = geometry.layer.weight[0].numel()
-    return factor.shape[1] * (min(positions, entries) if geometry.groups == 1 else entries)
+def factor_of(weight: Tensor, layerwise: bool) -> Tensor:
+    """F (d, r): the weight as a matrix, or its norm times the identity.
+
+    >>> factor_of(torch.ones(2, 3, 1, 3), layerwise=False).shape, float(factor_of(torch.ones(2, 2), layerwise=True)[0, 0])
+    (torch.Size([2, 9]), 2.0)
+    """
+    matrix = weight.flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
+    if not layerwise:
+        return matrix
+    return torch.linalg.matrix_norm(matrix) * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+
+
+def has_separate_samples(geometry: Geometry, positions: int, mixed: bool) -> bool:
+    """Whether Gram matrices of the positions of single samples are enough, and smaller than those of the weight's entries."""
+    return not mixed and geometry.groups == 1 and positions <= geometry.layer.weight[0].numel()
+
+
+def directions(geometry: Geometry, factor: Tensor, positions: int, mixed: bool = False) -> int:
+    """How many directions the exact sum takes; `mixed` says that samples act on each other behind the layer."""
+    separate = has_separate_samples(geometry, positions, mixed)
+    return min(factor.shape) * (positions if separate else geometry.layer.weight[0].numel())
+
+
+# The measure: every sample of a probe by itself.
 
 
 def passes_of(probe: Probe, layer: str, count: int) -> float:
@@ -65,11 +99,12 @@ def exact_forms(
     count = directions(geometry, factor, positions)
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
-        at = behind_layer(probe, geometry.layer, batch)
+        found = behind_layer(probe, geometry.layer, batch)
         kappa = torch.zeros(batch.size, dtype=torch.float64, device=probe.device)
-        if at is None:
+        if found is None:
             return (*sums(kappa), kappa.new_ones(()))
-        for tangents in _all_directions(at, geometry, columns):
+        call, at = found
+        for tangents in _all_directions(call, geometry, columns):
             kappa += at.forms(tangents).sum(0)
         return (*sums(kappa), kappa.new_zeros(()))
 
@@ -78,16 +113,16 @@ def exact_forms(
     return None if misfits > 0 else (total, squares)
 
 
-def _all_directions(at: Behind, geometry: Geometry, columns: Tensor) -> Iterator[Tensor]:
+def _all_directions(call: Call, geometry: Geometry, columns: Tensor) -> Iterator[Tensor]:
     """The tangents f_k ⊗ c_l of a piece of data, in chunks (at most `CHUNK`, n, *a.shape)."""
-    patches = geometry.patches(at.inputs)
+    patches = geometry.patches(call.inputs)
     if geometry.groups == 1 and patches.shape[3] < patches.shape[2]:
         patches = torch.linalg.qr(patches, mode="r").R
     n = patches.shape[0]
     pairs = torch.cartesian_prod(torch.arange(len(columns)), torch.arange(patches.shape[2])).to(patches.device)
     for k, place in (chunk.T for chunk in pairs.reshape(-1, 2).split(CHUNK)):
         neurons = columns[k][:, None].expand(-1, n, -1)
-        yield geometry.outward(neurons, patches[:, :, place].movedim(2, 0), tuple(at.outputs.shape))
+        yield geometry.outward(neurons, patches[:, :, place].movedim(2, 0), tuple(call.outputs.shape))
 
 
 @dataclass(frozen=True)
@@ -143,17 +178,18 @@ def _round(
     numbered = SampleKeys(probe)
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
-        at = behind_layer(probe, geometry.layer, batch)
-        if at is None:
+        found = behind_layer(probe, geometry.layer, batch)
+        if found is None:
             return tuple(torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64, device=probe.device))
+        call, at = found
         keys = numbered.of(batch)
-        values = [
-            at.forms(torch.stack([_random_direction(at, geometry, columns, keys, seed, k) for k in range(a, b)]))
+        chunks = [
+            at.forms(torch.stack([_random_direction(call, geometry, columns, keys, seed, k) for k in range(a, b)]))
             for a, b in _ranges(first, first + count)
         ]
-        found = torch.cat(values)
+        values = torch.cat(chunks)
         numbered.count(batch)
-        return (*sums(found.mean(0)), found.var(0).sum() / count, found.new_zeros(()))
+        return (*sums(values.mean(0)), values.var(0).sum() / count, values.new_zeros(()))
 
     load = _load(probe, layer, count)
     total, squares, within, misfits = probe.total(piece, load=load, passes=passes_of(probe, layer, count))
@@ -169,17 +205,74 @@ def _ranges(start: int, stop: int) -> Iterator[tuple[int, int]]:
     return ((a, min(a + CHUNK, stop)) for a in range(start, stop, CHUNK))
 
 
-def _random_direction(at: Behind, geometry: Geometry, columns: Tensor, keys: Tensor, seed: int, number: int) -> Tensor:
+def _random_direction(call: Call, geometry: Geometry, columns: Tensor, keys: Tensor, seed: int, number: int) -> Tensor:
     """F r_i ⊗ u_i s_i for every sample; with one position, ‖u_i‖ takes the place of u_i s_i and adds no noise."""
     r = content_signs(keys, seed, 2 * number, len(columns), columns.dtype)
-    if isinstance(geometry, LinearGeometry) and at.outputs.dim() == 2:
-        places = torch.linalg.vector_norm(geometry.patches(at.inputs), dim=2)
+    if isinstance(geometry, LinearGeometry) and call.outputs.dim() == 2:
+        places = torch.linalg.vector_norm(geometry.patches(call.inputs), dim=2)
     else:
         s = content_signs(keys, seed, 2 * number + 1, geometry.layer.weight[0].numel(), columns.dtype)
-        places = geometry.filtered(at.inputs, s)
-    return geometry.outward(r @ columns, places, tuple(at.outputs.shape))
+        places = geometry.filtered(call.inputs, s)
+    return geometry.outward(r @ columns, places, tuple(call.outputs.shape))
 
 
 def _load(probe: Probe, layer: str, count: int) -> float:
     """Memory in gradients of the whole network: the graph behind the layer, twice, and a chunk of tangents through it."""
     return round(0.25 + share_behind(probe, layer) * (4 + 2 * min(count, CHUNK)), 2)
+
+
+# The penalty: one batch, differentiable.
+#
+#     exact     min(d, m) · m directions, always right; where samples do not mix behind the layer the Gram matrices G_i of the
+#               positions of each sample are enough: min(d, m) · positions directions, κ = Σ_i ‖φ_i‖² ⟨W Wᵀ, ∂²L/∂a_i²⟩ with one;
+#     sampled   E ⟨δ, ∂²L/∂a² δ⟩, unbiased for each draw of signs: δ_i = ‖φ_i‖ F r_i with signs of its own for each sample, where
+#               samples do not mix and have one position; else δ = the layer with the weight F A Bᵀ/√q, A and B of q columns.
+#               (A whole matrix of signs takes m² of them; 16 columns leave the spread of the estimate about the same.)
+
+
+def exact_flatness(at: Behind, call: Call, factor: Tensor, mixed: bool) -> Tensor:
+    """κ, from every direction; `mixed` says that samples act on each other behind the layer."""
+    d, r = factor.shape
+    neurons = factor.T if r < d else torch.eye(d, dtype=factor.dtype, device=factor.device)
+    weighted = neurons if r < d else factor @ factor.T
+    patches = call.geometry.patches(call.inputs.to(at.dtype))
+    if has_separate_samples(call.geometry, call.positions, mixed):
+        units = torch.eye(call.positions, dtype=patches.dtype, device=patches.device)
+        here = units[:, None, None].expand(-1, call.samples, 1, -1)
+        there = (patches.mT @ patches).movedim(2, 0)
+    else:
+        here = there = patches.movedim(2, 0)
+    tangents, against = (
+        call.geometry.outward(side[:, None, None], places, tuple(at.outputs.shape)).flatten(0, 1)
+        for side, places in ((neurons, here), (weighted, there))
+    )
+    return _form(at, tangents, against, twice=r < d)
+
+
+def sign_shapes(call: Call, factor: Tensor, mixed: bool) -> list[tuple[int, ...]]:
+    """Shapes of the signs of one draw: r_i for all samples (n, r), or A (r, q) and B (m, q)."""
+    if call.positions == 1 and has_separate_samples(call.geometry, call.positions, mixed):
+        return [(call.samples, factor.shape[1])]
+    return [(factor.shape[1], COLUMNS), (call.weight[0].numel(), COLUMNS)]
+
+
+def sampled_flatness(at: Behind, call: Call, factor: Tensor, signs: Sequence[Tensor]) -> Tensor:
+    """The mean over k draws of an unbiased estimate of κ; signs as `sign_shapes` has them, each (k, *shape)."""
+    inputs = call.inputs.to(at.dtype)
+    if len(signs) == 1:
+        tangents = (signs[0] @ factor.T).reshape(-1, *at.outputs.shape)
+        squares = inputs.square().flatten(1).sum(1)
+        return _form(at, tangents, tangents * squares.view(-1, *[1] * (tangents.dim() - 2))) / len(signs[0])
+    left, right = signs
+    weights = factor @ (left @ right.mT) / left.shape[2] ** 0.5
+    tangents = torch.stack([call.geometry.apply(weight, inputs) for weight in weights])
+    return _form(at, tangents, tangents) / len(left)
+
+
+def _form(at: Behind, tangents: Tensor, against: Tensor, twice: bool = True) -> Tensor:
+    """Σ ⟨against, H tangents⟩; `twice` says that both sides carry the weight.
+
+    Where H is held constant the product carries no gradient: that of the left side then stands for the right side's too.
+    """
+    form = (against * at.products(tangents)).sum()
+    return form if at.differentiable or not twice else 2 * form - form.detach()

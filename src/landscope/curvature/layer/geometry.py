@@ -1,8 +1,13 @@
-"""How a linear layer uses its weight: a_is = W φ_is + b at every position s of sample i (one position for plain features).
+"""How a layer uses its weight, in the terms of relative flatness.
 
-With H_i^{st} = ∂²ℓ_i/∂a_is ∂a_it the weight's Hessian is (1/n) Σ_i Σ_st H_i^{st} ⊗ φ_is φ_itᵀ, so that relative flatness is
+A linear layer computes a_is = W φ_is + b at every position s of sample i (one position for plain features). With
+H_i^{st} = ∂²ℓ_i/∂a_is ∂a_it the weight's Hessian is (1/n) Σ_i Σ_st H_i^{st} ⊗ φ_is φ_itᵀ, so that relative flatness is
 
     κ = (1/n) Σ_i Σ_st ⟨φ_is, φ_it⟩ ⟨W Wᵀ, H_i^{st}⟩,   with one position   κ = (1/n) Σ_i ‖φ_i‖² ⟨W Wᵀ, H_i⟩.
+
+A convolution does the same with the patch u_is at every place s, the weight shared by all. Its weight is the matrix
+(out channels, in channels per group × kernel). With groups, channel c sees the patch of its own group, and the definition
+Σ_cc' ⟨w_c, w_c'⟩ tr H_cc' is taken literally: pairs of channels of different groups count, each with its own patch.
 """
 
 from __future__ import annotations
@@ -14,21 +19,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from landscope.core.errors import NotApplicableError
-from landscope.curvature.layer.sites import layer_sites, replaced_output
-from landscope.probe.batches import Batch
-from landscope.probe.probe import Probe
-from landscope.probe.shared import FORWARD_LOAD
-from landscope.probe.totals import FORWARD
+__all__ = ["ConvGeometry", "Geometry", "Layer", "LinearGeometry", "geometry_of", "is_faithful", "nearly_equal"]
 
-__all__ = ["ConvGeometry", "LinearGeometry", "feature_scale"]
+Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+Layer = nn.Linear | Conv
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 @dataclass(frozen=True)
 class LinearGeometry:
     """Inputs and outputs of a linear layer in the terms of the formula; `scale` divides the features, if given.
 
-    >>> import torch
     >>> geometry = LinearGeometry(nn.Linear(3, 2))
     >>> geometry.patches(torch.ones(5, 4, 3)).shape      # 5 samples, 1 group, 3 features, 4 positions
     torch.Size([5, 1, 3, 4])
@@ -55,6 +56,10 @@ class LinearGeometry:
         """The features with the dimension that is scaled last: (…, m)."""
         return x
 
+    def apply(self, weight: Tensor, x: Tensor) -> Tensor:
+        """The layer with another weight (d, m) and without its bias."""
+        return F.linear(x, weight)
+
     def patches(self, x: Tensor) -> Tensor:
         """What the weight multiplies: (n, 1, m, positions)."""
         x = x if self.scale is None else x / self.scale.to(x.dtype)
@@ -68,20 +73,6 @@ class LinearGeometry:
         """Tangents v ⊗ c of the layer's output: v (…, n, d) over neurons times c (…, n, 1, positions)."""
         tangent = places.transpose(-1, -2) * neurons[..., None, :]
         return tangent.reshape(*tangent.shape[:-3], *shape)
-
-
-# How a convolution uses its weight: like a linear layer on the patch u_is at every place s, the weight shared by all.
-#
-#     κ = (1/n) Σ_i Σ_st ⟨u_is, u_it⟩ ⟨W Wᵀ, ∂²ℓ_i/∂a_is ∂a_it⟩
-#
-# with W the weight as a matrix (out channels, in channels per group × kernel). With groups, channel c sees the patch of its own
-# group, and the definition Σ_cc' ⟨w_c, w_c'⟩ tr H_cc' is taken at its word: pairs of channels of different groups count, each
-# with
-# its own patch. Patches are taken by the convolution itself, with unit filters, so stride, padding and dilation are its own.
-
-
-Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
-CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 @dataclass(frozen=True)
@@ -125,8 +116,15 @@ class ConvGeometry:
         """The features with the dimension that is scaled last: (…, channels)."""
         return x.movedim(1, -1)
 
+    def apply(self, weight: Tensor, x: Tensor) -> Tensor:
+        """The layer with another weight (d, m) and without its bias."""
+        return self._convolve(x, weight.view(-1, *self._kernel), self.groups)
+
     def patches(self, x: Tensor) -> Tensor:
-        """What the weight multiplies: (n, groups, m, places)."""
+        """What the weight multiplies: (n, groups, m, places).
+
+        The convolution itself takes them, with unit filters, so stride, padding and dilation are its own.
+        """
         entries = math.prod(self._kernel)
         unit = torch.eye(entries, dtype=x.dtype, device=x.device).view(entries, *self._kernel)
         out = self._convolve(self._scaled(x), unit.repeat(self.groups, *[1] * len(self._kernel)), self.groups)
@@ -156,40 +154,34 @@ class ConvGeometry:
         return convolve(x, weight, None, layer.stride, padding, layer.dilation, groups)
 
 
-# The standard deviation of a layer's input features over the data, for measures on normalised features.
-#
-# σ_j² = mean φ_j² − (mean φ_j)² over all samples and positions, in one forward pass. Nothing is normalised in the model itself:
-# folding σ into neighbouring layers changes the function wherever a shortcut stands between them.
+Geometry = LinearGeometry | ConvGeometry
 
 
-def feature_scale(probe: Probe, name: str, geometry: LinearGeometry | ConvGeometry) -> tuple[Tensor, int]:
-    """σ of every input feature (channel of a convolution) in float64, 1 where it is 0; and how many of them are.
+def geometry_of(layer: Layer, scale: Tensor | None = None) -> Geometry:
+    """The geometry of a linear or convolutional layer."""
+    return LinearGeometry(layer, scale) if isinstance(layer, nn.Linear) else ConvGeometry(layer, scale)
 
-    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    >>> probe = Probe(net, (torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([0, 1])))
-    >>> feature_scale(probe, "0", LinearGeometry(probe.module("0")))
-    (tensor([1., 1.], dtype=torch.float64), 1)
+
+def is_faithful(layer: Layer, inputs: Tensor, outputs: Tensor, atol: float = 1e-5, rtol: float = 1e-4) -> bool:
+    """Whether a layer's output is its weight times its input plus its bias, which a hook or a subclass may change.
+
+    Tolerances as for `nearly_equal`. Half precision is compared in float32.
+
+    >>> layer, x = nn.Linear(2, 3), torch.ones(5, 2)
+    >>> is_faithful(layer, x, layer(x)), is_faithful(layer, x, 2 * layer(x))
+    (True, False)
     """
-    if layer_sites(probe)[name].calls == 0:
-        raise NotApplicableError(
-            f"the weight of {name!r} is used without calling the layer: its features cannot be seen"
-        )
-    parts: list[Tensor] = []
+    dtype = torch.promote_types(outputs.dtype, torch.float32)
+    weight, x, out = (t.detach().to(dtype) for t in (layer.weight, inputs, outputs))
+    try:
+        plain = geometry_of(layer).apply(weight.flatten(1), x)
+    except RuntimeError:  # an input that only a subclass accepts
+        return False
+    if layer.bias is not None:
+        plain = plain + layer.bias.detach().to(dtype).view(-1, *[1] * (weight.dim() - 2))
+    return plain.shape == out.shape and nearly_equal(out, plain, atol, rtol)
 
-    def note(x: Tensor, out: Tensor) -> Tensor:
-        features = geometry.channels(x.detach()).double().flatten(0, -2)
-        count = torch.full_like(features[:1], len(features))
-        parts.append(torch.cat((features.sum(0, keepdim=True), features.square().sum(0, keepdim=True), count)))
-        return out
 
-    def piece(batch: Batch) -> tuple[Tensor, ...]:
-        parts.clear()
-        probe.outputs(probe.params, batch)
-        return (torch.stack(parts).sum(0),)
-
-    with replaced_output(geometry.layer, note):
-        ((total, squares, count),) = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
-    mean, second = total / count, squares / count
-    variance = second - mean.square()
-    varies = variance > 64 * torch.finfo(torch.float64).eps * second
-    return torch.where(varies, variance, torch.ones_like(variance)).sqrt(), int((~varies).sum())
+def nearly_equal(a: Tensor, b: Tensor, atol: float, rtol: float | None = None) -> bool:
+    """Up to `rtol` of each number and `atol` of the largest one; two empty tensors are equal."""
+    return not a.numel() or torch.allclose(a, b, atol if rtol is None else rtol, atol * float(a.abs().max()))

@@ -1,8 +1,8 @@
-"""Where the linear and convolutional layers of a model stand: in which order they run, how often, and on what.
+"""The linear and convolutional layers of a model: in which order they run, how often, and on what.
 
-Formulas that look at a layer's inputs and outputs only hold if the layer does what its type says, once per forward pass,
-for each sample by itself, and if its weight is used nowhere else. Two samples rule out most that does not; the others may still
-take another way (routed experts, clipped outputs), so that whoever uses such a formula looks at every batch (`visits_all`).
+Formulas in a layer's inputs and outputs hold only if the layer does what its type says, once per forward pass, for each sample
+by itself, and if its weight is used nowhere else. Two samples rule out most exceptions; other samples may still take a
+different path (routed experts, clipped outputs), so code that uses such a formula checks every batch (`visits_all`).
 """
 
 from __future__ import annotations
@@ -17,27 +17,24 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import NotApplicableError
+from landscope.curvature.layer.geometry import Geometry, Layer, is_faithful, nearly_equal
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.probe import Probe
-from landscope.probe.shared import once_per_probe
+from landscope.probe.shared import FORWARD_LOAD, once_per_probe
+from landscope.probe.totals import FORWARD
 
 __all__ = [
-    "Layer",
     "Site",
     "default_layer",
+    "feature_scale",
     "is_over",
     "layer_sites",
-    "nearly_equal",
     "replaced_output",
-    "samples_stay_apart",
     "some_samples",
     "used_once",
     "visits_all",
     "weight_name",
 ]
-
-
-Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class Site:
 
     name: str
     calls: int
-    """How often a forward pass runs it; 0 where its weight is used without calling it, or not at all."""
+    """How often a forward pass runs it; 0 where its weight is used without calling the layer, or not at all."""
     shape: tuple[int, ...]
     """Of its output."""
     samples: int
@@ -88,7 +85,7 @@ def visits_all(inputs: list[Tensor], outputs: list[Tensor], batch: Batch) -> boo
 def some_samples(probe: Probe, count: int) -> Batch:
     """The first `count` samples of this process, or the first batch where batches cannot be cut."""
     piece = next(next(probe.batches()).pieces(count))
-    return Batch(probe.ready(piece.raw), piece.size, piece.divisible)
+    return piece.prepared(probe.ready)
 
 
 class _Visits:
@@ -111,30 +108,15 @@ class _Visits:
         }
         self.last.clear()
 
-    def _note(self, name: str, module: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    def _note(self, name: str, module: Layer) -> Callable[[Tensor, Tensor], Tensor]:
         def note(x: Tensor, out: Tensor) -> Tensor:
             self.order.append(name)
             self.shapes.setdefault(name, []).append((x.shape, out.shape))
             self.last[name] = out.clone()
-            self.faithful[name] = self.faithful.get(name, True) and _is_faithful(module, x, out)
+            self.faithful[name] = self.faithful.get(name, True) and is_faithful(module, x, out)
             return out
 
         return note
-
-
-def _is_faithful(module: nn.Module, x: Tensor, out: Tensor) -> bool:
-    """Whether the output is what `nn.Linear` or `nn.Conv…` makes of the input; a subclass may pad it, or scale its weight."""
-    own = next(kind for kind in type(module).__mro__ if kind in Layer.__args__)
-    try:
-        plain = own.forward(module, x)  # type: ignore[attr-defined]
-    except RuntimeError:  # an input that only the subclass can take
-        return False
-    return plain.shape == out.shape and nearly_equal(out, plain, 1e-5, 1e-4)
-
-
-def nearly_equal(a: Tensor, b: Tensor, atol: float, rtol: float | None = None) -> bool:
-    """Up to `rtol` of each number and `atol` of the largest one; two empty tensors are equal."""
-    return not a.numel() or torch.allclose(a, b, atol if rtol is None else rtol, atol * float(a.abs().max()))
 
 
 def is_over(out: Tensor, temperature: float, outputs: Tensor) -> bool:
@@ -160,7 +142,7 @@ def layer_sites(probe: Probe) -> dict[str, Site]:
             return Site(name, 0, (), two.size, 0, False, False, False)
         (x, out), (x1, out1) = visits[0], alone.shapes.get(name, visits)[0]
         rows = x[:1] == out[:1] == (two.size,) and x1[:1] == out1[:1] == (one.size,) and x[1:] == x1[1:]
-        if not two.divisible:  # a graph has no rows to compare; for batch statistics, see `sample_coupling`
+        if not two.divisible:  # a graph has no rows to compare; for batch statistics, see `samples_stay_apart`
             rows = rows and probe.mode == "batch_statistics"
         channels = out[-1] if isinstance(probe.modules[name], nn.Linear) else out[1] if len(out) > 1 else 1
         positions = out.numel() // max(out[0] * channels, 1) if len(out) > 1 else 1
@@ -244,50 +226,38 @@ def used_once(probe: Probe, layer: str) -> bool:
     return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0
 
 
-# Whether what follows a layer treats each sample of a batch by itself, found out by trying.
-#
-# In eval mode it does: a probe refuses models whose outputs depend on the rest of the batch. With batch statistics,
-# normalisation
-# couples the samples, be it a BatchNorm layer or written by hand, and second derivatives across samples count.
+def feature_scale(probe: Probe, name: str, geometry: Geometry) -> tuple[Tensor, int]:
+    """σ of every input feature (channel of a convolution) in float64, 1 where it is 0; and how many of them are.
 
+    σ_j² = mean φ_j² − (mean φ_j)² over all samples and positions, in one forward pass. Nothing is normalised in the model
+    itself: folding σ into neighbouring layers would change the function wherever a shortcut passes between them.
 
-@once_per_probe
-def samples_stay_apart(probe: Probe, layer: str) -> bool:
-    """The layer's output is changed for some samples of a batch: the model's outputs for the others must not notice.
-
-    Three forward passes over the first batch of several samples; none in eval mode.
-
-    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
-    >>> probe = Probe(net, (torch.randn(8, 2), torch.arange(8) % 2), mode="batch_statistics")
-    >>> samples_stay_apart(probe, "0"), samples_stay_apart(probe, "2")
-    (False, True)
+    >>> from landscope.curvature.layer.geometry import geometry_of
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    >>> probe = Probe(net, (torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([0, 1])))
+    >>> feature_scale(probe, "0", geometry_of(probe.module("0")))
+    (tensor([1., 1.], dtype=torch.float64), 1)
     """
-    if probe.mode == "eval":
-        return True
-    batch = next((batch for batch in probe.batches() if batch.size > 1), None)
-    moved = 0 if batch is None else _moved(probe, layer, Batch(probe.ready(batch.raw), batch.size, batch.divisible))
-    return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0
-
-
-def _moved(probe: Probe, layer: str, batch: Batch) -> int:
-    """How many of the model's outputs notice what happens to other samples."""
-    place = torch.arange(batch.size, device=probe.device)
-    rounding = 100 * torch.finfo(probe.dtype).eps
-
-    def outputs(changed: Tensor) -> list[Tensor]:
-        def change(_: Tensor, out: Tensor) -> Tensor:
-            return torch.where(changed.view(-1, *[1] * (out.dim() - 1)), 1 - 2 * out, out)
-
-        with replaced_output(probe.module(layer), change):
-            return tensors_in(probe.outputs(probe.params, batch))
-
-    def same(a: Tensor, b: Tensor, kept: Tensor) -> bool:
-        return a.shape[:1] == (batch.size,) and nearly_equal(a[kept], b[kept], rounding)
-
-    with probe.measuring(), torch.no_grad():
-        before = outputs(place < 0)
-        return sum(
-            not same(a, b, ~changed)
-            for changed in (place % 2 == 0, place < batch.size // 2)
-            for a, b in zip(before, outputs(changed), strict=True)
+    if layer_sites(probe)[name].calls == 0:
+        raise NotApplicableError(
+            f"the model uses the weight of {name!r} without calling the layer: its features are not visible"
         )
+    parts: list[Tensor] = []
+
+    def note(x: Tensor, out: Tensor) -> Tensor:
+        features = geometry.channels(x.detach()).double().flatten(0, -2)
+        count = torch.full_like(features[:1], len(features))
+        parts.append(torch.cat((features.sum(0, keepdim=True), features.square().sum(0, keepdim=True), count)))
+        return out
+
+    def piece(batch: Batch) -> tuple[Tensor, ...]:
+        parts.clear()
+        probe.outputs(probe.params, batch)
+        return (torch.stack(parts).sum(0),)
+
+    with replaced_output(geometry.layer, note):
+        ((total, squares, count),) = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
+    mean, second = total / count, squares / count
+    variance = second - mean.square()
+    varies = variance > 64 * torch.finfo(torch.float64).eps * second
+    return torch.where(varies, variance, torch.ones_like(variance)).sqrt(), int((~varies).sum())

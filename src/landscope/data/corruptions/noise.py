@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import scipy.special
+import scipy
 import torch
 from torch import Tensor
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 import torch
-from scipy import ndimage
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
@@ -128,7 +128,7 @@ def head_volume(files: Files) -> Volume:
 
 def _cubic(volume: Volume, spacing: float, size: int) -> npt.NDArray[np.float32]:
     """Resample to a cube of `size` voxels with the given spacing, the volume in the middle."""
-    zoomed = ndimage.zoom(volume.voxels, [s / spacing for s in volume.spacing], order=1)
+    zoomed = scipy.ndimage.zoom(volume.voxels, [s / spacing for s in volume.spacing], order=1)
     cube = np.zeros((size, size, size), np.float32)
     here, there = [], []
     for n in zoomed.shape:
@@ -140,7 +140,7 @@ def _cubic(volume: Volume, spacing: float, size: int) -> npt.NDArray[np.float32]
 
 
 def _largest(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    parts, n = ndimage.label(mask)
+    parts, n = scipy.ndimage.label(mask)
     if n == 0:
         raise DamagedFileError("no head was found in the volume: nothing is brighter than the background")
     sizes = np.bincount(parts.ravel())
@@ -150,14 +150,14 @@ def _largest(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 
 def _signed_distance(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
     """Distance to the surface in voxels, negative inside, smoothed by one voxel."""
-    outside, inside = ndimage.distance_transform_edt(~mask), ndimage.distance_transform_edt(mask)
-    return np.asarray(ndimage.gaussian_filter(outside - inside, 1.0), np.float32)
+    outside, inside = scipy.ndimage.distance_transform_edt(~mask), scipy.ndimage.distance_transform_edt(mask)
+    return np.asarray(scipy.ndimage.gaussian_filter(outside - inside, 1.0), np.float32)
 
 
 def ct_skull(volume: Volume, size: int = 112) -> Tensor:
     """Level function (1, size, size, size) of what absorbs more than 1,150, VTK's own threshold for bone here."""
     cube = _cubic(volume, 2.1, size)
-    return torch.from_numpy(ndimage.gaussian_filter(1150 - cube, 0.7) / 1150).unsqueeze(0)
+    return torch.from_numpy(scipy.ndimage.gaussian_filter(1150 - cube, 0.7) / 1150).unsqueeze(0)
 
 
 def mri_skull(volume: Volume, size: int = 112) -> Tensor:
@@ -167,13 +167,13 @@ def mri_skull(volume: Volume, size: int = 112) -> Tensor:
     skin; the brain is found by eroding the bright voxels until it comes apart from the scalp.
     """
     spacing = 2.2
-    cube = ndimage.gaussian_filter(_cubic(volume, spacing, size), 0.5)
+    cube = scipy.ndimage.gaussian_filter(_cubic(volume, spacing, size), 0.5)
     bright = float(np.percentile(cube[cube > cube.max() * 0.1], 90))
-    skin = _largest(ndimage.binary_fill_holes(cube > 0.2 * bright))
-    ball = ndimage.iterate_structure(ndimage.generate_binary_structure(3, 1), 2)
-    core = _largest(ndimage.binary_erosion(cube > 0.6 * bright, ball))
-    envelope = ndimage.binary_closing(np.pad(ndimage.binary_dilation(core, ball), 12), ball, iterations=4)
-    brain = ndimage.binary_fill_holes(envelope[12:-12, 12:-12, 12:-12])
+    skin = _largest(scipy.ndimage.binary_fill_holes(cube > 0.2 * bright))
+    ball = scipy.ndimage.iterate_structure(scipy.ndimage.generate_binary_structure(3, 1), 2)
+    core = _largest(scipy.ndimage.binary_erosion(cube > 0.6 * bright, ball))
+    envelope = scipy.ndimage.binary_closing(np.pad(scipy.ndimage.binary_dilation(core, ball), 12), ball, iterations=4)
+    brain = scipy.ndimage.binary_fill_holes(envelope[12:-12, 12:-12, 12:-12])
     from_brain, from_skin = _signed_distance(brain), _signed_distance(skin)
     outer = np.maximum(from_brain - 8 / spacing, from_skin + 3 / spacing)
     return torch.from_numpy(np.stack([outer, 1 / spacing - from_brain]))

@@ -1,8 +1,7 @@
 """Calibration: whether stated probabilities are true. Functions of logits and labels, and measures at a probe.
 
 Every function takes tensors or NumPy arrays: logits, or probabilities as `probabilities(p)`. It returns an `Estimate` whose
-error bar says what another sample of that size would change; `…_value` gives the number alone. Importing this package
-registers the measures.
+error bar says what another sample of that size would change. Importing this package registers the measures.
 
 >>> import torch
 >>> from landscope.measures.calibration import ece, nll
@@ -15,22 +14,14 @@ from landscope.measures.calibration import measures as at_probe
 from landscope.measures.calibration.errors import (
     BrierParts,
     accuracy,
-    accuracy_value,
     ace,
-    ace_value,
     brier,
     brier_parts,
-    brier_value,
     classwise_ece,
-    classwise_ece_value,
     ece,
-    ece_value,
     error,
-    error_value,
     mce,
-    mce_value,
     nll,
-    nll_value,
 )
 from landscope.measures.calibration.human import (
     human_cross_entropy,
@@ -50,20 +41,14 @@ __all__ = [
     "Reliability",
     "TemperatureFit",
     "accuracy",
-    "accuracy_value",
     "ace",
-    "ace_value",
     "at_probe",
     "brier",
     "brier_parts",
-    "brier_value",
     "calibrated",
     "classwise_ece",
-    "classwise_ece_value",
     "ece",
-    "ece_value",
     "error",
-    "error_value",
     "fit_temperature",
     "human_cross_entropy",
     "human_distance",
@@ -71,9 +56,7 @@ __all__ = [
     "human_entropy_error",
     "human_kl",
     "mce",
-    "mce_value",
     "nll",
-    "nll_value",
     "probabilities",
     "reliability",
 ]

@@ -27,32 +27,19 @@ from landscope.measures.calibration.scores import (
 __all__ = [
     "BrierParts",
     "accuracy",
-    "accuracy_value",
     "ace",
-    "ace_value",
     "binned_error",
     "brier",
     "brier_parts",
-    "brier_value",
     "classwise_ece",
-    "classwise_ece_value",
     "ece",
-    "ece_value",
     "error",
-    "error_value",
     "mce",
-    "mce_value",
     "nll",
-    "nll_value",
 ]
 
 
 # Accuracy and error: the share of samples whose most probable class is, or is not, the label.
-
-
-def accuracy_value(logits: Logits, labels: Array) -> float:
-    """mean_i 1[argmax_c z_ic = y_i]; where classes tie, the first of them is the prediction."""
-    return float(Scores.of(logits, labels).correct.mean())
 
 
 def accuracy(logits: Logits, labels: Array) -> Estimate:
@@ -63,11 +50,6 @@ def accuracy(logits: Logits, labels: Array) -> Estimate:
     0.75
     """
     return mean_estimate(Scores.of(logits, labels).correct)
-
-
-def error_value(logits: Logits, labels: Array) -> float:
-    """1 − accuracy."""
-    return float(1 - Scores.of(logits, labels).correct.mean())
 
 
 def error(logits: Logits, labels: Array) -> Estimate:
@@ -87,16 +69,6 @@ def error(logits: Logits, labels: Array) -> Estimate:
 # which bounds the cost of one mistake to 36 in float64.
 
 
-def _per_sample(logits: Logits, labels: Array) -> Tensor:
-    scores = Scores.of(logits, labels)
-    return -scores.log_p.gather(1, scores.labels[:, None])[:, 0]
-
-
-def nll_value(logits: Logits, labels: Array) -> float:
-    """−mean_i log softmax(z_i)_{y_i}."""
-    return float(_per_sample(logits, labels).mean())
-
-
 def nll(logits: Logits, labels: Array) -> Estimate:
     """The negative log-likelihood with its standard error. O(n·C).
 
@@ -104,11 +76,12 @@ def nll(logits: Logits, labels: Array) -> Estimate:
     >>> round(nll(torch.zeros(3, 2), torch.tensor([0, 1, 1])).value, 4)
     0.6931
     """
-    losses = _per_sample(logits, labels)
+    scores = Scores.of(logits, labels)
+    losses = -scores.log_p.gather(1, scores.labels[:, None])[:, 0]
     return mean_estimate(refuse_infinite(losses, "negative log-likelihood", "the label"))
 
 
-# The Brier score of class probabilities, and the parts that it consists of.
+# The Brier score of class probabilities, and its parts.
 #
 #     BS = mean_i Σ_c (p_ic − 1[y_i = c])²                                        Brier 1950; between 0 and 2
 #
@@ -117,28 +90,22 @@ def nll(logits: Logits, labels: Array) -> Estimate:
 #
 #     BS = reliability − resolution + uncertainty + within_bins
 #     reliability  Σ_c Σ_b n_cb/n (p̄_cb − ō_cb)²      how far stated probabilities are from frequencies: 0 is calibrated
-#     resolution   Σ_c Σ_b n_cb/n (ō_cb − ō_c)²        how far the frequencies of the bins are from the base rate: more is
-#     better
+#     resolution   Σ_c Σ_b n_cb/n (ō_cb − ō_c)²        how far frequencies in bins are from the base rate: more is better
 #     uncertainty  Σ_c ō_c (1 − ō_c)                    the data's own, whatever the model
-#     within_bins  mean over samples of (p − p̄)² − 2 (p − p̄)(o − ō), which goes to 0 as bins narrow
+#     within_bins  mean over samples of (p − p̄)² − 2 (p − p̄)(o − ō), which tends to 0 as bins narrow
 #
 # with p̄, ō the mean probability and the frequency of the class in the bin, ō_c in all samples. The identity is exact.
 
 
 @dataclass(frozen=True)
 class BrierParts:
-    """What a Brier score consists of: score = reliability − resolution + uncertainty + within_bins."""
+    """The parts of a Brier score: score = reliability − resolution + uncertainty + within_bins."""
 
     score: float
     reliability: float
     resolution: float
     uncertainty: float
     within_bins: float
-
-
-def brier_value(logits: Logits, labels: Array) -> float:
-    """mean_i Σ_c (p_ic − 1[y_i = c])²."""
-    return _score(Scores.of(logits, labels)).value
 
 
 def brier_parts(logits: Logits, labels: Array, n_bins: int = 15) -> BrierParts:
@@ -157,12 +124,9 @@ def brier(logits: Logits, labels: Array, n_bins: int = 15) -> Estimate:
     0.5
     """
     scores = Scores.of(logits, labels)
-    return _score(scores, asdict(_parts(scores, n_bins)))
-
-
-def _score(scores: Scores, parts: dict[str, float] | None = None) -> Estimate:
-    inside = {key: value for key, value in (parts or {}).items() if key != "score"}
-    return mean_estimate((scores.p - scores.one_hot).square().sum(1), dict(inside))
+    parts = asdict(_parts(scores, n_bins))
+    del parts["score"]
+    return mean_estimate((scores.p - scores.one_hot).square().sum(1), parts)
 
 
 def _parts(scores: Scores, n_bins: int) -> BrierParts:
@@ -190,9 +154,9 @@ def _parts(scores: Scores, n_bins: int) -> BrierParts:
 def binned_error(stated: Tensor, happened: Tensor, bins: Tensor, n_bins: int, resamples: int, seed: int) -> Estimate:
     """Σ_b n_b/n |mean of (happened − stated) in b|, over (n,) numbers or the mean over the columns of (n, C) of them.
 
-    `details["if_calibrated"]` is what a perfectly calibrated model with these probabilities would get from this many samples:
-    a bin's gaps then add up to a normal number of variance v_b = Σ p(1 − p), whose size is √(2 v_b / π) on average. An error
-    near it says nothing against the model.
+    `details["if_calibrated"]` is its expected value for a perfectly calibrated model with these probabilities and this many
+    samples: a bin's gaps then add up to a normal number of variance v_b = Σ p(1 − p), whose size is √(2 v_b / π) on average. An
+    error near it is no evidence of miscalibration.
 
     >>> half = torch.full((100,), 0.5, dtype=torch.float64)
     >>> error = binned_error(half, (torch.arange(100) % 2).double(), torch.zeros(100, dtype=torch.long), 1, 0, 0)
@@ -220,11 +184,6 @@ def binned_error(stated: Tensor, happened: Tensor, bins: Tensor, n_bins: int, re
 # perfectly calibrated model would get from as many samples; an error well above it is hardly biased at all.
 
 
-def ece_value(logits: Logits, labels: Array, n_bins: int = 15) -> float:
-    """The expected calibration error alone."""
-    return ece(logits, labels, n_bins, resamples=0).value
-
-
 def ece(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
     """The expected calibration error with a bootstrap error bar. O(n·C + resamples · min(n, 1000) · n_bins).
 
@@ -243,11 +202,6 @@ def ece(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 100
 #
 # One sample alone in a bin can set it, so it is as noisy as its emptiest bin, and a bootstrap of a maximum is only a rough
 # guide to that noise: `details` says how many samples the worst bin holds.
-
-
-def mce_value(logits: Logits, labels: Array, n_bins: int = 15) -> float:
-    """The maximum calibration error alone."""
-    return mce(logits, labels, n_bins, resamples=0).value
 
 
 def mce(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:
@@ -280,11 +234,6 @@ def _gaps(sums: Tensor) -> Tensor:
 # trained network's samples into one bin; equal shares spread them. Samples of one confidence share a bin.
 
 
-def ace_value(logits: Logits, labels: Array, n_bins: int = 15, *, classwise: bool = False) -> float:
-    """The adaptive calibration error alone."""
-    return ace(logits, labels, n_bins, classwise=classwise, resamples=0).value
-
-
 def ace(
     logits: Logits,
     labels: Array,
@@ -313,13 +262,8 @@ def ace(
 #     cwECE = 1/C Σ_c Σ_b n_cb/n |freq_c(b) − p̄_c(b)|,    b over bins (lo, hi] of equal width of the probability of class c
 #
 # (Kull et al. 2019; the static calibration error of Nixon et al. 2019). A class that no label names has frequency 0 in
-# every bin and counts like any other: probability given to it is misplaced. With many classes nearly all probabilities
+# every bin and counts like any other: probability assigned to it is misplaced. With many classes nearly all probabilities
 # lie in the lowest bin and the number shrinks like 1/C: compare it between models, not between data sets.
-
-
-def classwise_ece_value(logits: Logits, labels: Array, n_bins: int = 15) -> float:
-    """The classwise calibration error alone."""
-    return classwise_ece(logits, labels, n_bins, resamples=0).value
 
 
 def classwise_ece(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 1000, seed: int = 0) -> Estimate:

@@ -1,13 +1,13 @@
 """Calibration and generalisation at a probe: the logits are collected in one forward pass and shared by all.
 
-The value is exact for the probe's data; the bootstrap says what another sample of that size would change (`data_stderr`).
-Which split it is, train, validation or test, is the choice of whoever builds the probe; a gap is the difference of two.
+The value is exact for the probe's data; the bootstrap gives the error over samples of that size (`data_stderr`). The probe
+decides which split is measured, train, validation or test; a gap is the difference of two.
 A single yes/no output z counts as the two logits 0 and z.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -18,9 +18,11 @@ from torch import Tensor
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
+from landscope.core.json import Plain
 from landscope.measures.base import Measure, register
 from landscope.measures.calibration.errors import accuracy, ace, brier, classwise_ece, ece, error, mce, nll
 from landscope.measures.calibration.scores import check_bins
+from landscope.measures.facts import Better, Family
 from landscope.probe.batches import Batch
 from landscope.probe.checks import tensor_output
 from landscope.probe.probe import Probe
@@ -41,9 +43,7 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
     [(10, 3), (10,)]
     """
     if probe.loss.likelihood == "gaussian":
-        raise NotApplicableError(
-            f"the loss {probe.loss.name!r} is one of regression: there are no classes to be right about"
-        )
+        raise NotApplicableError(f"the loss {probe.loss.name!r} is a regression loss: there are no classes to predict")
     found: list[tuple[Tensor, Tensor]] = []
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
@@ -65,7 +65,7 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
 
 
 def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
-    """One row of logits and one label per sample, or a reason, from shapes and types alone, why there are none."""
+    """One row of logits and one label per sample; refused with a reason, from shapes and types alone, where there are none."""
     if not isinstance(y, Tensor):
         raise NotApplicableError("there are no labels to compare predictions with")
     if y.dtype == torch.bool:
@@ -90,14 +90,20 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
 class FromLogits(Measure):
     """Base of the measures of logits and labels; one forward pass, shared."""
 
+    unit = ""
+    better: ClassVar[Better] = "lower"
+    cost = "one forward pass, shared by all measures of predictions"
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
-    @abstractmethod
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        """The estimate for logits and labels."""
+    function: ClassVar[Callable[..., Estimate]]
+    """The function of logits and labels whose value is measured."""
+
+    def _options(self) -> dict[str, Plain]:
+        """What the function is called with beside logits and labels: the settings, but for a seed where nothing is random."""
+        return {name: value for name, value in self.settings.items() if name != "seed"}
 
     def _measure(self, probe: Probe) -> Estimate:
-        return replace(self._of(*labelled_logits(probe)), stderr=0.0)
+        return replace(type(self).function(*labelled_logits(probe), **self._options()), stderr=0.0)
 
     def passes(self, probe: Probe) -> float:
         """One forward pass."""
@@ -108,6 +114,8 @@ class FromLogits(Measure):
 class Binned(FromLogits):
     """Base of the binned errors."""
 
+    family = Family.CALIBRATION
+
     n_bins: int = 15
     resamples: int = 1000
 
@@ -116,14 +124,19 @@ class Binned(FromLogits):
         if self.resamples < 0 or self.resamples == 1:
             raise ValueError(f"resamples must be 0 (no error bar) or at least 2, got {self.resamples}")
 
+    def _options(self) -> dict[str, Plain]:
+        return self.settings
+
 
 @register("accuracy")
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(FromLogits):
     """The share of samples whose most likely class is their label."""
 
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return accuracy(logits, labels)
+    function = staticmethod(accuracy)
+    title = "accuracy"
+    family = Family.FIT
+    better = "higher"
 
 
 @register("error")
@@ -131,8 +144,9 @@ class Accuracy(FromLogits):
 class Error(FromLogits):
     """The share of samples whose most likely class is not their label."""
 
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return error(logits, labels)
+    function = staticmethod(error)
+    title = "error"
+    family = Family.FIT
 
 
 @register("nll")
@@ -140,8 +154,10 @@ class Error(FromLogits):
 class NLL(FromLogits):
     """−log p of the label, averaged; the same as `loss` where that is plain cross-entropy."""
 
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return nll(logits, labels)
+    function = staticmethod(nll)
+    title = "NLL"
+    family = Family.FIT
+    unit = "nats"
 
 
 @register("brier")
@@ -149,13 +165,15 @@ class NLL(FromLogits):
 class Brier(FromLogits):
     """Σ_c (p_c − [c = y])², averaged; its reliability, resolution and uncertainty in the details."""
 
+    function = staticmethod(brier)
+    title = "Brier score"
+    family = Family.CALIBRATION
+    reference = "Brier 1950; Murphy 1973"
+
     n_bins: int = 15
 
     def __post_init__(self) -> None:
         check_bins(self.n_bins)
-
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return brier(logits, labels, self.n_bins)
 
 
 @register("ece")
@@ -168,8 +186,9 @@ class ECE(Binned):
     'exact'
     """
 
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
+    function = staticmethod(ece)
+    title = "ECE"
+    reference = "Naeini et al. 2015; Guo et al. 2017"
 
 
 @register("mce")
@@ -177,8 +196,9 @@ class ECE(Binned):
 class MCE(Binned):
     """The largest |accuracy − confidence| among bins of equal width; a rough guide."""
 
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return mce(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
+    function = staticmethod(mce)
+    title = "MCE"
+    reference = "Naeini et al. 2015"
 
 
 @register("ace")
@@ -186,11 +206,11 @@ class MCE(Binned):
 class ACE(Binned):
     """|accuracy − confidence| over bins of equal numbers of samples (Nixon et al. 2019 with `classwise`)."""
 
-    classwise: bool = False
+    function = staticmethod(ace)
+    title = "ACE"
+    reference = "Nguyen and O'Connor 2015; Nixon et al. 2019"
 
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        options = {"resamples": self.resamples, "seed": self.seed}
-        return ace(logits, labels, self.n_bins, classwise=self.classwise, **options)
+    classwise: bool = False
 
 
 @register("classwise_ece")
@@ -198,8 +218,9 @@ class ACE(Binned):
 class ClasswiseECE(Binned):
     """The calibration error of every class's own probability, averaged over classes."""
 
-    def _of(self, logits: Tensor, labels: Tensor) -> Estimate:
-        return classwise_ece(logits, labels, self.n_bins, resamples=self.resamples, seed=self.seed)
+    function = staticmethod(classwise_ece)
+    title = "classwise ECE"
+    reference = "Kull et al. 2019; Nixon et al. 2019"
 
 
 @register("loss")
@@ -212,6 +233,11 @@ class MeanLoss(Measure):
     True
     """
 
+    title = "loss"
+    family = Family.FIT
+    unit = "loss"
+    better = "lower"
+    cost = "one forward pass"
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
     def _measure(self, probe: Probe) -> Estimate:

@@ -1,23 +1,7 @@
-"""Every sharpness measure, one family per file; importing this package registers them all."""
+"""Every sharpness measure, one family per file; importing this package imports every file in it, and so registers them all."""
 
-from landscope.measures.sharpness import (
-    eigenvalues,
-    fisher_rao,
-    gradients,
-    igs,
-    random_noise,
-    relative_flatness,
-    traces,
-    worst_case,
-)
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "eigenvalues",
-    "fisher_rao",
-    "gradients",
-    "igs",
-    "random_noise",
-    "relative_flatness",
-    "traces",
-    "worst_case",
-]
+for _found in iter_modules(__path__):
+    import_module(f"{__name__}.{_found.name}")

@@ -15,6 +15,7 @@ from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature.per_sample import eigenvalue_data_error
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.sharpness.matrices import (
     eigenpairs,
     eigenpairs_known,
@@ -52,6 +53,12 @@ USUAL_PRODUCTS = 25
 
 @dataclass(frozen=True, kw_only=True)
 class _Eigenvalue(Measure):
+    family = Family.CURVATURE
+    unit = "loss per parameter²"
+    better = None
+    cost = "about 25 products with the matrix"
+    reference = "Keskar et al. 2017; Granziol 2020"
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
     matrix: ClassVar[str]
     which: ClassVar[str]
 
@@ -130,9 +137,10 @@ class _Eigenvalue(Measure):
 class HessianTopEigenvalue(_Eigenvalue):
     """λ₁ of the Hessian; `k` largest in the details."""
 
+    title = "Hessian λ₁"
+    turn = (1, 0)
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "LA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("hessian_bottom_eigenvalue")
@@ -140,9 +148,10 @@ class HessianTopEigenvalue(_Eigenvalue):
 class HessianBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the Hessian: below zero where the point is no minimum."""
 
+    title = "Hessian λ_min"
+    turn = (1, 2)
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "SA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("ggn_top_eigenvalue")
@@ -150,9 +159,10 @@ class HessianBottomEigenvalue(_Eigenvalue):
 class GGNTopEigenvalue(_Eigenvalue):
     """λ₁ of the generalised Gauss–Newton matrix."""
 
+    title = "GGN λ₁"
+    turn = (3, 0)
     matrix: ClassVar[str] = "ggn"
     which: ClassVar[str] = "LA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("fisher_top_eigenvalue")
@@ -160,9 +170,11 @@ class GGNTopEigenvalue(_Eigenvalue):
 class FisherTopEigenvalue(_Eigenvalue):
     """λ₁ of the Fisher matrix."""
 
+    title = "Fisher λ₁"
+    unit = "nats per parameter²"
+    turn = (4, 0)
     matrix: ClassVar[str] = "fisher"
     which: ClassVar[str] = "LA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("ggn_bottom_eigenvalue")
@@ -170,9 +182,10 @@ class FisherTopEigenvalue(_Eigenvalue):
 class GGNBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the generalised Gauss–Newton matrix: zero where parameters outnumber the data."""
 
+    title = "GGN λ_min"
+    turn = (3, 2)
     matrix: ClassVar[str] = "ggn"
     which: ClassVar[str] = "SA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("fisher_bottom_eigenvalue")
@@ -180,9 +193,11 @@ class GGNBottomEigenvalue(_Eigenvalue):
 class FisherBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the Fisher matrix."""
 
+    title = "Fisher λ_min"
+    unit = "nats per parameter²"
+    turn = (4, 2)
     matrix: ClassVar[str] = "fisher"
     which: ClassVar[str] = "SA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
 
 @register("log_volume")
@@ -195,9 +210,13 @@ class LogVolume(_Eigenvalue):
     θ_k, one near θ_k may be missing from the k largest: every θ_j may then be short by 2·`tol`·λ₁ more, and `reason` says so.
     """
 
+    title = "log volume"
+    unit = ""
+    cost = "about 70 products with the Hessian"
+    reference = "Wu et al. 2017"
+    turn = (5, 0)
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "LA"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     k: int = 10
 
@@ -243,6 +262,11 @@ BLOCK_PRODUCT = 2.25
 
 @dataclass(frozen=True, kw_only=True)
 class _Spectrum(Measure):
+    family = Family.CURVATURE
+    unit = "loss per parameter²"
+    better = None
+    cost = "256 products with the matrix"
+    reference = "Ghorbani et al. 2019; Granziol 2020"
     matrix: ClassVar[str]
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
@@ -290,6 +314,9 @@ class _Spectrum(Measure):
 class HessianSpectrum(_Spectrum):
     """The spectrum of the Hessian."""
 
+    title = "Hessian spectrum"
+    same_value_as = "hessian_top_eigenvalue"
+    turn = (1, 1)
     matrix: ClassVar[str] = "hessian"
 
 
@@ -298,6 +325,9 @@ class HessianSpectrum(_Spectrum):
 class GGNSpectrum(_Spectrum):
     """The spectrum of the generalised Gauss–Newton matrix."""
 
+    title = "GGN spectrum"
+    same_value_as = "ggn_top_eigenvalue"
+    turn = (3, 1)
     matrix: ClassVar[str] = "ggn"
 
 
@@ -306,4 +336,8 @@ class GGNSpectrum(_Spectrum):
 class FisherSpectrum(_Spectrum):
     """The spectrum of the Fisher matrix."""
 
+    title = "Fisher spectrum"
+    unit = "nats per parameter²"
+    same_value_as = "fisher_top_eigenvalue"
+    turn = (4, 1)
     matrix: ClassVar[str] = "fisher"

@@ -190,7 +190,7 @@ def outputs_per_sample(probe: Probe) -> int:
 def _first_outputs(probe: Probe) -> object:
     sample = next(next(probe.batches()).pieces(1))
     with probe.measuring(), torch.no_grad():
-        return probe.outputs(probe.params, Batch(probe.ready(sample.raw), sample.size, sample.divisible))
+        return probe.outputs(probe.params, sample.prepared(probe.ready))
 
 
 @once_per_probe
@@ -220,7 +220,7 @@ def _multiplications(probe: Probe, samples: int) -> int:
 
     sample = next(next(probe.batches()).pieces(1))
     with probe.measuring():
-        ready = Batch(probe.ready(sample.raw), sample.size, sample.divisible)
+        ready = sample.prepared(probe.ready)
         return gram_multiplications(probe, ready, outputs, samples, outputs_per_sample(probe))
 
 

@@ -5,8 +5,8 @@
 
 w_s are the weights into neuron (or channel) s, H_{s,s'} the block of the Hessian of the mean loss between those of s
 and s'; biases are left out. A weight that other layers use as well (a head tied to the embedding) has one Hessian, of all its
-uses: κ is then of the tensor, can be negative where the head's alone is not, and the estimate says so (`measures.tied`).
-`details["form"]` says which of the equivalent forms was used, the cheapest that holds:
+uses: κ is then that of the tensor, can be negative where the head's alone is not, and the estimate notes it (`measures.tied`).
+`details["form"]` is which of the equivalent forms was used, the cheapest that holds:
 
     softmax head     one forward pass, all samples                                  (`softmax_head`)
     layer forms      second derivatives behind the layer only, exact                (`layer_forms`)
@@ -29,22 +29,22 @@ from torch import Tensor, nn
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.curvature.layer.behind import share_behind
-from landscope.curvature.layer.forms import Geometry, directions, exact_forms, passes_of, random_forms, square_factor
-from landscope.curvature.layer.geometry import ConvGeometry, LinearGeometry, feature_scale
+from landscope.curvature.layer.behind import samples_stay_apart, share_behind
+from landscope.curvature.layer.forms import directions, exact_forms, factor_of, passes_of, random_forms, square_factor
+from landscope.curvature.layer.geometry import Geometry, Layer, LinearGeometry, geometry_of
 from landscope.curvature.layer.sites import (
-    Layer,
     Site,
     default_layer,
+    feature_scale,
     is_over,
     layer_sites,
     replaced_output,
-    samples_stay_apart,
     used_once,
     visits_all,
     weight_name,
 )
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.sharpness.layer_hessian import layer_hessian_trace
 from landscope.measures.sharpness.matrices import targets_add_up_to_one
 from landscope.measures.tied import saying_ties
@@ -76,7 +76,7 @@ __all__ = [
 
 
 MANY_CLASSES = 4096
-"""Above, C² distances would take more room than they save rounding; the variance is then a difference, in float64."""
+"""Above, C² distances would take more memory than their accuracy is worth; the variance is then a difference, in float64."""
 
 
 def class_distances(weight: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> tupl
 
     def keep(x: Tensor, out: Tensor) -> Tensor:
         inputs.append(x)
-        outputs.append(out.clone())  # what follows may work in place
+        outputs.append(out.clone())  # later layers may work in place
         return out
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
@@ -154,6 +154,11 @@ Form = Literal["softmax head", "layer forms", "random forms", "layer Hessian"]
 
 @dataclass(frozen=True, kw_only=True)
 class _LayerMeasure(Measure):
+    family = Family.SCALE_INVARIANT
+    unit = "loss"
+    better = None
+    cost = "one forward pass for a softmax head; otherwise second derivatives behind the layer"
+
     layer: str | None = None
     tol: float = 0.01
     max_probes: int = 512
@@ -180,8 +185,8 @@ class _LayerMeasure(Measure):
         return saying_ties(found, probe, [own], layer_sites(probe)[name].calls == 1 and not used_once(probe, name))
 
     def _of_layer(self, probe: Probe, name: str, layer: Layer) -> Estimate:
-        scale, constant = feature_scale(probe, name, _geometry(layer, None)) if self._normalises else (None, 0)
-        geometry = _geometry(layer, scale)
+        scale, constant = feature_scale(probe, name, geometry_of(layer)) if self._normalises else (None, 0)
+        geometry = geometry_of(layer, scale)
         factor = self._factor(geometry.matrix())
         details: dict[str, Plain] = {"layer": name}
         if self._normalises:
@@ -231,7 +236,7 @@ class _LayerMeasure(Measure):
         if weight is None:
             raise NotApplicableError(
                 f"the weight of {name!r} is computed from other parameters (weight norm or another parametrisation) and used "
-                f"more than once: there is no Hessian in it. Fold the parametrisation into the weight first."
+                f"more than once: it has no Hessian. Fold the parametrisation into the weight first."
             )
         found = layer_hessian_trace(
             probe, weight, factor, geometry.column_scale(), self.tol, self.max_probes, self.seed
@@ -247,7 +252,7 @@ class _LayerMeasure(Measure):
         by_sample = plain and site.by_sample and not refuted & {"layer forms", "random forms"}
         if not by_sample or not samples_stay_apart(probe, name):
             return "layer Hessian", self.max_probes
-        geometry = _geometry(_chosen(probe, name)[1], None)
+        geometry = geometry_of(_chosen(probe, name)[1])
         count = directions(geometry, self._factor(geometry.matrix()), site.positions)
         return ("layer forms", count) if count <= self.max_probes else ("random forms", self.max_probes)
 
@@ -286,7 +291,7 @@ class RelativeFlatness(_LayerMeasure):
         layer: its name; default: the classifier (see `default_layer`).
         normalise: divide features by their standard deviation, multiply weights by it.
         tol: relative standard error at which random directions stop.
-        max_probes: directions for each sample (or Hessian products) at most; up to so many, the value is exact.
+        max_probes: directions for each sample (or Hessian products) at most; up to this many, the value is exact.
 
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
     >>> probe = Probe(net, (torch.randn(50, 2), torch.arange(50) % 3))
@@ -294,6 +299,8 @@ class RelativeFlatness(_LayerMeasure):
     ('softmax head', 'layer forms')
     """
 
+    title = "relative flatness"
+    reference = "Petzka et al. 2021"
     invariant_to: ClassVar[frozenset[str]] = frozenset(
         {"layer_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
     )
@@ -318,11 +325,12 @@ class RelativeFlatnessLayerwise(_LayerMeasure):
     ('exact', 'softmax head')
     """
 
+    title = "layerwise relative flatness"
+    reference = "Petzka et al. 2021; Adilova et al. 2023"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"layer_rescaling", "batchnorm_scaling", "permutation"})
 
     def _factor(self, matrix: Tensor) -> Tensor:
-        norm = torch.linalg.matrix_norm(matrix)
-        return norm * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        return factor_of(matrix, layerwise=True)
 
 
 def relative_flatness_by_layer(probe: Probe, *, layerwise: bool = False, **settings: Plain) -> dict[str, Estimate]:
@@ -351,7 +359,3 @@ def _chosen(probe: Probe, layer: str | None) -> tuple[str, Layer]:
             f"Choices: {', '.join(layer_sites(probe)) or 'none in this model'}"
         )
     return name, module
-
-
-def _geometry(layer: Layer, scale: Tensor | None) -> Geometry:
-    return LinearGeometry(layer, scale) if isinstance(layer, nn.Linear) else ConvGeometry(layer, scale)

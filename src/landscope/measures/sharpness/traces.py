@@ -18,6 +18,7 @@ from landscope.core.json import Plain
 from landscope.core.seeding import generator, rademacher
 from landscope.curvature.per_sample import linear_layers, squared_gradient_norms, trace_data_error
 from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.measures.sharpness.matrices import is_fisher, known_spectrum, matrix, small_fisher, small_fisher_passes
 from landscope.probe.batches import Batch
 from landscope.probe.loss.losses import Loss
@@ -64,7 +65,7 @@ def fisher_trace(probe: Probe, affordable: float = float("inf")) -> tuple[float,
         return None
     one = next(first.pieces(1))
     with probe.measuring(), torch.no_grad():
-        z = probe.outputs(probe.params, Batch(probe.ready(one.raw), one.size, one.divisible))
+        z = probe.outputs(probe.params, one.prepared(probe.ready))
     if not isinstance(z, Tensor) or z.dim() != 2:
         return None
     classes = int(z.shape[1])
@@ -112,6 +113,10 @@ DIRECTIONS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum(Measure):
+    family = Family.CURVATURE
+    unit = "loss per parameter²"
+    better = None
+    cost = "about 100 products with the matrix"
     matrix: ClassVar[str]
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
@@ -172,6 +177,8 @@ class _Trace(_Sum):
 class HessianTrace(_Trace):
     """tr H; per parameter in the details."""
 
+    title = "Hessian trace"
+    turn = (1, 2)
     matrix: ClassVar[str] = "hessian"
 
 
@@ -180,6 +187,9 @@ class HessianTrace(_Trace):
 class GGNTrace(_Trace):
     """tr of the generalised Gauss–Newton matrix."""
 
+    title = "GGN trace"
+    cost = "a squared gradient norm for every class; about 100 products where classes are many"
+    turn = (3, 2)
     matrix: ClassVar[str] = "ggn"
 
 
@@ -188,6 +198,10 @@ class GGNTrace(_Trace):
 class FisherTrace(_Trace):
     """tr F."""
 
+    title = "Fisher trace"
+    unit = "nats per parameter²"
+    cost = "a squared gradient norm for every class; about 100 products where classes are many"
+    turn = (4, 2)
     matrix: ClassVar[str] = "fisher"
 
 
@@ -218,6 +232,8 @@ class _Frobenius(_Sum):
 class HessianFrobenius(_Frobenius):
     """‖H‖_F = √Σ λ_j²."""
 
+    title = "Hessian Frobenius norm"
+    turn = (1, 2)
     matrix: ClassVar[str] = "hessian"
 
 
@@ -226,6 +242,8 @@ class HessianFrobenius(_Frobenius):
 class GGNFrobenius(_Frobenius):
     """‖GGN‖_F."""
 
+    title = "GGN Frobenius norm"
+    turn = (3, 2)
     matrix: ClassVar[str] = "ggn"
 
 
@@ -234,4 +252,7 @@ class GGNFrobenius(_Frobenius):
 class FisherFrobenius(_Frobenius):
     """‖F‖_F."""
 
+    title = "Fisher Frobenius norm"
+    unit = "nats per parameter²"
+    turn = (4, 2)
     matrix: ClassVar[str] = "fisher"

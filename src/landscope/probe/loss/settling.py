@@ -205,7 +205,7 @@ def _further(probe: Probe, loss: Loss, count: int) -> Iterator[Batch]:
     mixed = spread(probe.batches(), at.targets, count)
     pieces = (piece for batch in probe.batches() for piece in batch.pieces(count))
     for batch in chain([found for found in (uneven, mixed) if found is not None], pieces):
-        yield Batch(probe.ready(batch.raw), batch.size, batch.divisible)
+        yield batch.prepared(probe.ready)
 
 
 def _uneven(probe: Probe, count: int) -> Batch | None:

@@ -19,7 +19,13 @@ import pandas as pd
 from landscope.core.errors import OperandError, UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.core.text import counted
-from landscope.report.data.columns import default_measures, default_outcomes, repeated, value_columns
+from landscope.report.data.columns import (
+    default_measures,
+    default_outcomes,
+    measures_behind,
+    repeated,
+    value_columns,
+)
 from landscope.studies.record import Record, Subject, wide_table
 
 __all__ = ["Cohort", "Cohorts", "error_bar", "estimate_of"]
@@ -105,7 +111,10 @@ class Cohorts:
         frame = cohorts[0].frame
         known = set(value_columns(frame))
         chosen = [c for c in (default_outcomes(frame) if outcomes is None else outcomes) if c in known]
-        asked = default_measures(frame, chosen) if measures is None else [c for c in measures if c in known]
+        if measures is None:
+            asked = default_measures(frame, chosen, measures_behind(records))
+        else:
+            asked = [c for c in measures if c in known]
         conditions = tuple(dict.fromkeys(record.condition for record in records))
         repeats = repeated(frame, asked) if measures is None else {}
         return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen), repeats, notes)

@@ -1,82 +1,110 @@
-"""The columns of a study's table: which are outcomes, which are measures, how people call them, which way is better.
+"""The columns of a study's table: which are outcomes, which are measures, what people call them, which way is better.
 
 A column is named split.measure (`train.hessian_trace`, `test.error`), or gap.loss for test less train. What is measured of
 predictions (error, loss, calibration, robustness, consistency) is an outcome; whatever else is measured on the training rows is
-a measure that might go with it.
+a measure that might be associated with it. Titles, families and directions are those that the measures state of themselves; a
+column of an unknown name is shown as it is written, and has no direction.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from landscope.analysis.coefficients import scaled
+from landscope.core.json import Plain
+from landscope.measures.base import MEASURES, Measure
+from landscope.measures.facts import SCORES, Score
+from landscope.specs.names import is_import
+from landscope.studies.record import Record
 
-__all__ = ["IDENTITY", "better", "default_measures", "default_outcomes", "label", "parts", "repeated", "value_columns"]
+__all__ = [
+    "IDENTITY",
+    "Column",
+    "better",
+    "default_measures",
+    "default_outcomes",
+    "label",
+    "measures_behind",
+    "repeated",
+    "value_columns",
+]
 
 SAME, SOME = 1e-5, 3
 """The relative difference up to which numbers count as the same, and how many different ones must be."""
 IDENTITY = ("run", "condition", "seed", "checkpoint", "temperature")
 """Columns that say which model a row is; so do those that begin with "axis."."""
 
-PREDICTIONS = ("error", "loss", "accuracy", "nll", "ece", "ace", "mce", "classwise_ece", "brier")
-"""Measures of predictions, in the order in which they are shown."""
-HELD_OUT = ("test", "gap", "validation", "corrupted", "robustness", "consistency", "shapes", "shapes_shifted")
+SHOWN_FIRST = ("error", "loss", "accuracy", "nll", "ece", "ace", "mce", "classwise_ece", "brier")
+"""The order of measures of predictions; others follow."""
+DATA_SPLITS = ("train", "test", "validation")
+"""Splits of the data, on which every measure can be taken."""
+SHAPES = {"shapes": "", "shapes_shifted": "shifted"}
+"""Splits of reconstructed shapes, and what their labels add."""
+HELD_OUT = ("test", "gap", "validation", "corrupted", "robustness", "consistency", *SHAPES)
 """Splits whose columns are outcomes, in the order in which they are shown."""
-LOWER_SPLITS = ("gap", "corrupted", "robustness", "consistency")
-"""Those of which lower values are better, unless the name says otherwise."""
 FIRST = ("test.error", "test.ece", "gap.loss", "gap.error", "test.loss")
 """The outcomes that most studies ask about."""
-HIGHER_IS_BETTER = ("accuracy", "agreement", "cosine", "cka", "dsc")
-LOWER_IS_BETTER = ("hd", "hd95")
-"""Last words of names."""
+BETTER = {"lower": -1, "higher": 1, None: 0}
 
-NAMES = {
-    "ece": "ECE",
-    "ace": "ACE",
-    "mce": "MCE",
-    "classwise_ece": "classwise ECE",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "igs": "IGS",
-    "l2_norm": "ℓ₂ norm",
-    "sam_sharpness": "SAM sharpness",
-    "keskar_sharpness": "Keskar sharpness",
-    "fisher_rao": "Fisher–Rao norm",
-    "fisher_rao_homogeneous": "Fisher–Rao norm (homogeneous)",
-    "pac_bayes_sigma": "PAC-Bayes σ",
-    "ggn_trace": "GGN trace",
-    "ggn_frobenius": "GGN Frobenius norm",
-    "ggn_top_eigenvalue": "GGN λ₁",
-    "ggn_bottom_eigenvalue": "GGN λ_min",
-    "hessian_trace": "Hessian trace",
-    "hessian_frobenius": "Hessian Frobenius norm",
-    "hessian_top_eigenvalue": "Hessian λ₁",
-    "hessian_bottom_eigenvalue": "Hessian λ_min",
-    "fisher_trace": "Fisher trace",
-    "fisher_frobenius": "Fisher Frobenius norm",
-    "fisher_top_eigenvalue": "Fisher λ₁",
-    "fisher_bottom_eigenvalue": "Fisher λ_min",
-    "relative_flatness_layerwise": "layerwise relative flatness",
-    "dsc": "Dice score",
-    "hd": "Hausdorff distance",
-    "hd95": "Hausdorff distance at 95 %",
-    "variety": "variety of shapes",
-}
 SEPARATOR = re.compile(r"(?<!\d)\.|\.(?!\d)")
 """A point that is not inside a number."""
 
 
-def parts(column: str) -> list[str]:
-    """Split, variants and measure: what the points of a column's name divide, those of its numbers apart.
+@dataclass(frozen=True)
+class Column:
+    """The parts of a column's name, and what its measure says of itself.
 
-    >>> parts("train.corrected.igs"), parts("train.random_sharpness_0.05")
-    (['train', 'corrected', 'igs'], ['train', 'random_sharpness_0.05'])
+    >>> Column.of("train.corrected.igs")
+    Column(split='train', name='igs', variants=('corrected',))
+    >>> Column.of("train.random_sharpness_0.05").name, Column.of("test.my_package.sharpness:Mine").name
+    ('random_sharpness_0.05', 'my_package.sharpness:Mine')
     """
-    return SEPARATOR.split(column)
+
+    split: str
+    """Where it was measured: train, test, gap, consistency …; empty where the name does not say."""
+    name: str
+    """The measure's key, or the name that the study gave it."""
+    variants: tuple[str, ...] = ()
+    """Whose version it is: published, corrected."""
+
+    @classmethod
+    def of(cls, column: str) -> Column:
+        """Take a name apart at its points, those inside numbers and inside `package.module:Class` excepted."""
+        split, _, rest = column.partition(".")
+        if is_import(rest):
+            return cls(split, rest)
+        *whose, name = SEPARATOR.split(column)
+        return cls("".join(whose[:1]), name, tuple(whose[1:]))
+
+    @property
+    def facts(self) -> type[Measure] | Score | None:
+        """What a registered measure or score of this name says of itself."""
+        if self.name in MEASURES:
+            return MEASURES[self.name]
+        if self.name in SCORES:
+            return SCORES[self.name]
+        return None
+
+    @property
+    def title(self) -> str:
+        """What people call the number, without its split; a name that is not registered as it is written."""
+        own = self.name.rpartition(":")[2].replace("_", " ")
+        return ", ".join([self.facts.title if self.facts else own, *(text.replace("_", " ") for text in self.variants)])
+
+
+def of_predictions(name: str) -> bool:
+    """Whether a measure of this key looks at predictions alone.
+
+    >>> of_predictions("ece"), of_predictions("hessian_trace"), of_predictions("my own")
+    (True, False, False)
+    """
+    return name in MEASURES and MEASURES[name].family.is_of_predictions
 
 
 def label(column: str) -> str:
@@ -84,38 +112,57 @@ def label(column: str) -> str:
 
     >>> label("train.hessian_trace"), label("test.ece"), label("gap.error"), label("train.loss")
     ('Hessian trace', 'test ECE', 'gap in error', 'train loss')
-    >>> label("validation.fisher_rao"), label("train.corrected.igs")
-    ('Fisher–Rao norm (validation)', 'IGS, corrected')
+    >>> label("validation.fisher_rao"), label("train.corrected.igs"), label("train.my_package.sharpness:Mine")
+    ('Fisher–Rao norm (validation)', 'IGS, corrected', 'Mine')
     >>> label("train.random_sharpness_0.05"), label("train.published.hessian_bottom_eigenvalue")
     ('random sharpness 0.05', 'Hessian λ_min, published')
     """
-    *whose, name = parts(column)
-    split, variants = "".join(whose[:1]), whose[1:]
-    shown = ", ".join([NAMES.get(name, name.replace("_", " ")), *(text.replace("_", " ") for text in variants)])
+    parts = Column.of(column)
+    split, shown = parts.split, parts.title
     if not split:
         return shown
     if split == "gap":
         return f"gap in {shown}"
-    if split.startswith("shapes"):
-        return shown if split == "shapes" else f"{shown} ({split.removeprefix('shapes_').replace('_', ' ')})"
-    if name in PREDICTIONS or split not in ("train", "test", "validation"):
+    if split in SHAPES:
+        return f"{shown} ({SHAPES[split]})" if SHAPES[split] else shown
+    if of_predictions(parts.name) or split not in DATA_SPLITS:
         return f"{split.replace('_', ' ')} {shown}"
     return shown if split == "train" else f"{shown} ({split})"
 
 
 def better(column: str) -> int:
-    """−1 where lower values are better, +1 where higher ones are, 0 where that is the question.
+    """−1 where lower values are better, +1 where higher ones are, 0 where neither is, or where it is not known.
 
-    >>> better("test.error"), better("corrupted.accuracy"), better("train.hessian_trace")
-    (-1, 1, 0)
+    >>> better("test.error"), better("corrupted.accuracy"), better("train.hessian_trace"), better("gap.mine")
+    (-1, 1, 0, -1)
     >>> better("consistency.disagreement"), better("consistency.linear_cka"), better("shapes.hd95"), better("shapes.variety")
     (-1, 1, -1, 0)
     """
-    split, _, name = column.partition(".")
-    last = name.replace(".", "_").rpartition("_")[2]
-    if last in HIGHER_IS_BETTER:
-        return 1
-    return -1 if name in PREDICTIONS or last in LOWER_IS_BETTER or split in LOWER_SPLITS else 0
+    parts = Column.of(column)
+    if parts.facts is None:
+        return BETTER["lower" if parts.split == "gap" else None]
+    return BETTER[parts.facts.better]
+
+
+def measures_behind(records: Iterable[Record]) -> dict[str, str]:
+    """The key of the measure behind a column that the study gave a name of its own, as its spec says.
+
+    `test: {ece_10_bins: {measure: ece, n_bins: 10}}` gives {"test.ece_10_bins": "ece"}.
+    """
+    found: dict[str, str] = {}
+    for record in records:
+        splits = _inside(_inside(record.spec, "measuring"), "splits")
+        for split in splits:
+            measures = _inside(_inside(splits, split), "measures")
+            found |= {
+                f"{split}.{name}": str(key) for name in measures if (key := _inside(measures, name).get("measure"))
+            }
+    return found
+
+
+def _inside(plain: Mapping[str, Plain], key: str) -> Mapping[str, Plain]:
+    value = plain.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def value_columns(frame: pd.DataFrame) -> list[str]:
@@ -133,7 +180,7 @@ def default_outcomes(frame: pd.DataFrame) -> list[str]:
     known = value_columns(frame)
     for column in sorted(known, key=_order):
         split, _, name = column.partition(".")
-        if split not in HELD_OUT or (split in HELD_OUT[:3] and name not in PREDICTIONS):
+        if split not in HELD_OUT or (split in (*DATA_SPLITS, "gap") and not of_predictions(name)):
             continue
         if name == "accuracy" and f"{split}.error" in known:
             continue
@@ -170,17 +217,25 @@ def _proportional(first: pd.Series, second: pd.Series) -> bool:
     return factor > 0 and bool(np.allclose(y, factor * x, rtol=SAME, atol=0))
 
 
-def default_measures(frame: pd.DataFrame, outcomes: Sequence[str]) -> list[str]:
-    """Everything measured on the training rows that is not a prediction's; a spectrum only without its top eigenvalue."""
+def default_measures(
+    frame: pd.DataFrame, outcomes: Sequence[str], behind: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Everything measured on the training rows that does not look at predictions alone.
+
+    `behind` names the measures of columns that are called otherwise (`measures_behind`). One that repeats the value of another
+    measure, as a spectrum does the top eigenvalue's, is left out where that one was measured.
+    """
     known = value_columns(frame)
     found: list[str] = []
     for column in known:
         split, _, name = column.partition(".")
-        if column in outcomes or name.startswith(PREDICTIONS) or split not in ("train", "validation", "test"):
+        key = behind.get(column, Column.of(column).name)
+        if column in outcomes or of_predictions(key) or split not in DATA_SPLITS:
             continue
         if split != "train" and f"train.{name}" in known:
             continue
-        if not (name.endswith("_spectrum") and f"{split}.{name.removesuffix('_spectrum')}_top_eigenvalue" in known):
+        same = MEASURES[key].same_value_as if key in MEASURES else ""
+        if not (same and f"{split}.{same}" in known):
             found.append(column)
     return found
 
@@ -191,7 +246,7 @@ def _order(column: str) -> tuple[int, int, int]:
     return (
         first,
         HELD_OUT.index(split) if split in HELD_OUT else len(HELD_OUT),
-        PREDICTIONS.index(name) if name in PREDICTIONS else len(PREDICTIONS),
+        SHOWN_FIRST.index(name) if name in SHOWN_FIRST else len(SHOWN_FIRST),
     )
 
 

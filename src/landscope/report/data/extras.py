@@ -7,7 +7,7 @@
     "layers"        `LayerReport.to_frame().reset_index().to_dict("list")`: layer, and for every measure MEASURE and
                     MEASURE_stderr (null where it does not apply)
     "invariance"    {measure: {transformation: {"change": |after − before|/|before|, "error": its standard error} or null}},
-                    as `landscope.invariance.check` finds them
+                    as `landscope.invariance.movements` finds them
     "corruptions"   {"names": [k], "severities": [s], "accuracy": [k][s], "clean": accuracy without corruption}
 
 Spectra and the curve of IGS over rank are in the details of their estimates. A key that is absent is no fault; one that cannot

@@ -15,7 +15,7 @@ import pandas as pd
 
 from landscope.analysis.coefficients import mean_and_deviation
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.data.columns import label, parts
+from landscope.report.data.columns import Column, label
 from landscope.report.page.blocks import Section
 from landscope.report.page.figure import (
     Axis,
@@ -119,8 +119,8 @@ def _kinds(outcomes: Sequence[str]) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for column in outcomes:
-        *whose, kind = parts(column)
-        found.setdefault(column.removesuffix(f".{kind}") if len(whose) > 1 else column, []).append(column)
+        parts = Column.of(column)
+        found.setdefault(column.removesuffix(f".{parts.name}") if parts.variants else column, []).append(column)
     return found
 
 
@@ -131,7 +131,7 @@ def _lines(frame: pd.DataFrame, x: Floats, others: Sequence[str], *, alone: bool
     for setting in dict.fromkeys(others):
         here = np.array([other == setting for other in others])
         for column in finite:
-            kind = "" if alone else parts(str(column))[-1].replace("_", " ")
+            kind = "" if alone else Column.of(str(column)).name.replace("_", " ")
             by = pd.Series(finite[column].to_numpy()[here], index=x[here]).dropna().groupby(level=0)
             moments = {float(place): mean_and_deviation(values.to_numpy()) for place, values in by}
             if len(moments) > 1:

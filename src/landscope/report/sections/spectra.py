@@ -9,7 +9,7 @@ import numpy as np
 from landscope.core.estimate import Estimate
 from landscope.core.text import counted
 from landscope.report.data.cohorts import Cohorts, estimate_of
-from landscope.report.data.columns import label, parts
+from landscope.report.data.columns import Column, label
 from landscope.report.data.extras import spread_over_conditions
 from landscope.report.page.blocks import Block, Prose, Section
 from landscope.report.page.figure import Axis, Figure, Floats, Mark, Panel, Rule, model_line, value_axis
@@ -134,11 +134,11 @@ def _matrix(column: str) -> str:
     >>> _matrix("train.ggn_spectrum"), _matrix("train.published.hessian_top_eigenvalue")
     ('GGN matrix on train rows', 'Hessian matrix on train rows, published')
     """
-    split, *variants, name = parts(column)
-    shown = next((shown for matrix, shown in MATRIX_NAMES.items() if name.startswith(f"{matrix}_")), None)
+    parts = Column.of(column)
+    shown = MATRIX_NAMES.get(getattr(parts.facts, "matrix", ""))
     if shown is None:
-        return f"{label(column)} on {split} rows"
-    return ", ".join([f"{shown} matrix on {split} rows", *(text.replace("_", " ") for text in variants)])
+        return f"{label(column)} on {parts.split} rows"
+    return ", ".join([f"{shown} matrix on {parts.split} rows", *(text.replace("_", " ") for text in parts.variants)])
 
 
 def _of(shown: int, all_of_them: int) -> str:

@@ -64,6 +64,11 @@ class RunStatus:
     checksum: str = ""
     """The SHA-256 of the record, where the run is done."""
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is left to do: the record is there, and its process ended by itself and cleaned up."""
+        return self.state is RunState.DONE and self.outcome == "done"
+
 
 class Store:
     """The runs in a folder.

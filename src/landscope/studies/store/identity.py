@@ -11,7 +11,9 @@ then: its folder in a store keeps such a name, and is found by it.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import cast
 
 from landscope.core.json import Plain
@@ -75,11 +77,21 @@ def canonical(spec: Mapping[str, object]) -> dict[str, Plain]:
     plain = cast(dict[str, Plain], to_plain(spec))
     if not _is_run(plain):
         return plain
-    short = _sorted(cast(dict[str, Plain], public_names(_each_part(plain, without_defaults))))
+    short = _sorted(cast(dict[str, Plain], public_names(_each_part(plain, _short))))
     versions = short.get("versions")
     if isinstance(versions, dict):
         short["versions"] = {name: version for name, version in versions.items() if name != "landscope"}
     return short
+
+
+def _short(part: Plain, kind: type) -> Plain:
+    return _short_of_text(json.dumps(part), kind)
+
+
+@lru_cache(maxsize=64)
+def _short_of_text(text: str, kind: type) -> Plain:
+    """A part without its defaults: the thousands of runs of a study are all measured alike."""
+    return without_defaults(json.loads(text), kind)
 
 
 def legacy_keys(spec: Mapping[str, object]) -> list[str]:

@@ -18,7 +18,7 @@ from landscope.data.loading import draw
 from landscope.measures import Report, by_layer, invariance, measure
 from landscope.measures.base import Measure
 from landscope.measures.calibration import fit_temperature, reliability
-from landscope.measures.robustness import corruption_accuracy
+from landscope.measures.robustness import Classifier, corruption_accuracy
 from landscope.measures.shapes import shape_scores
 from landscope.planes import landscape
 from landscope.probe.probe import Probe
@@ -276,7 +276,7 @@ def _corrupted(gauge: Gauge, model: nn.Module, wanted: CorruptionsSpec, T: float
     mean, std = _moments(gauge.task)
     unit = {"unit": x, "symmetric": (x + 1) / 2, "standard": x * std + mean}[pixels].clamp(0, 1)
     scores = corruption_accuracy(
-        model,
+        Classifier.of(model, gauge.device),
         unit,
         y,
         corrupt,
@@ -284,7 +284,6 @@ def _corrupted(gauge: Gauge, model: nn.Module, wanted: CorruptionsSpec, T: float
         wanted.severities,
         prepare=lambda images: gauge._shaped(scaled(images, pixels, mean.flatten(), std.flatten())),  # type: ignore[arg-type]
         seed=gauge.spec.seed,
-        device=gauge.device,
     )
     table: dict[str, Plain] = {
         "names": list(scores.names),
@@ -334,7 +333,7 @@ def _invariances(probe: Probe, split: SplitSpec) -> Plain:
     table: dict[str, Plain] = {}
     for name, one in split.chosen(probe.seed).items():
         try:
-            moved = invariance.check(one, probe)
+            moved = invariance.movements(one, probe)
         except LandscopeError:
             continue
         table[name] = {

@@ -26,7 +26,7 @@ from landscope.studies.record import Record, Subject, outputs_file
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
 from landscope.studies.store.identity import POOL
 from landscope.studies.store.run_folder import RunFolder
-from landscope.studies.work import stopping
+from landscope.studies.work import attempt
 from landscope.studies.work.environment import environment, forget_peak_memory, peak_memory
 from landscope.studies.work.measure import (
     FIGURES,
@@ -42,13 +42,13 @@ from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, make_task
 
-__all__ = ["work"]
+__all__ = ["run_in_folder"]
 
 Weights = Mapping[str, Tensor]
 
 
-def work(spec: Mapping[str, Plain], folder: str) -> None:
-    """Do the run in `folder`, or train a pool of runs there; a worker of an executor calls this, holding the run's claim."""
+def run_in_folder(spec: Mapping[str, Plain], folder: str) -> None:
+    """Run what a spec asks for in `folder`, or train a pool of runs there; `attempt_run` calls it, holding the run's claim."""
     run = RunFolder(folder)
     started = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -84,12 +84,12 @@ def _trained(
 ) -> tuple[Task, dict[str, Weights], list[Mapping[str, Plain]]]:
     started = time.monotonic()
     trained = train(
-        training, folder=run.path("training"), device=device, progress=False, should_stop=stopping.requested
+        training, folder=run.path("training"), device=device, progress=False, should_stop=attempt.stop_requested
     )
     if not trained.finished:
         _note_seconds(run, time.monotonic() - started)
-        stopping.request()  # a signal that the training took was meant for this whole process
-        stopping.check()
+        attempt.request_stop()  # a signal that the training took was meant for this whole process
+        attempt.raise_if_stopping()
     models = {name: _weights(trained, name) for name in measuring.checkpoints}
     return make_task(training), models, [cast(dict[str, Plain], dict(row)) for row in trained.history]
 
@@ -143,7 +143,7 @@ def _measure_all(run: RunFolder, gauge: Gauge, checkpoint: str, weights: Weights
     for file, temperature in waiting.items():
         shown = figures and file == next(iter(files))
         run.write_json(file, measure_subject(point, checkpoint, temperature, figures=shown, note=print).to_dict())
-        stopping.check()
+        attempt.raise_if_stopping()
 
 
 def _files(spec: MeasuringSpec, checkpoint: str) -> list[str]:

@@ -32,7 +32,6 @@ from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, pars
 from landscope.specs.names import public_names
 from landscope.specs.schema import build, to_plain
 from landscope.training.loop.fingerprints import require_same
-from landscope.training.loop.state import weights_of
 from landscope.training.rows import GIVEN
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "FAILED",
     "Trained",
     "differences",
     "forget_result",
@@ -52,6 +52,7 @@ __all__ = [
     "save_result",
     "save_snapshot",
     "save_state",
+    "weights_of",
     "with_weights",
     "write_json",
     "write_tensors",
@@ -150,6 +151,8 @@ def _flush_folder(folder: Path) -> None:
 
 
 SPEC, HISTORY, WEIGHTS = "spec.json", "history.json", ("final", "best", "average")
+FAILED = "failed: "
+"""How the reason of a member of a pool begins whose loss or weights became NaN or infinite."""
 _CONTENT = {"stopped": TEXT, "seconds": NUMBER, "scores": OBJECT, "history": LIST, "given": OBJECT}
 
 
@@ -191,6 +194,11 @@ class Trained:
         state = "finished" if self.finished else "stopped"
         what = f"{self.spec.model.name} on {self.rows or self.spec.data.name}"
         return f"Trained({what}, {self.epochs} epochs, {self.seconds:.1f} s, {state}: {self.stopped})"
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, as copies that share no storage with the model or with each other."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items() if isinstance(value, Tensor)}
 
 
 def with_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:

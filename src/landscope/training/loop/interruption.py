@@ -11,7 +11,10 @@ from types import FrameType
 
 from landscope.probe.totals import checked_seconds
 
-__all__ = ["Interruption", "interruptible"]
+__all__ = ["REASONS", "Interruption", "interruptible"]
+
+REASONS = ("time limit", "SIGTERM", "SIGINT", "request")
+"""Why a run that can be resumed has ended."""
 
 
 class Interruption:

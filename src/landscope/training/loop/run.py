@@ -1,32 +1,34 @@
-"""A run from one optimizer step to the next: feed, step, watch, count; at the end of an epoch average, evaluate, decide."""
+"""A run of n ≥ 1 members from one optimizer step to the next: step, count; at the end of an epoch average, evaluate, decide.
+
+A member that is done (all epochs, converged, stopped early) or has failed leaves at the next row of the history, and the others
+go on in a smaller program. `train` is the case n = 1.
+"""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Protocol
 
 import torch
-from torch import Tensor
-from torch.amp.grad_scaler import GradScaler
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from landscope.core.distributed import processes
-from landscope.core.errors import LandscopeError, NonFiniteTrainingError, SpecError
-from landscope.training.averaging import Average, averaged_model
+from landscope.core.json import Plain
+from landscope.data import Split
+from landscope.training.averaging import averaged_model
 from landscope.training.callbacks import Callback
-from landscope.training.evaluate import evaluate, precise, rank
-from landscope.training.fast_steps import Captured, Compiled, StepFunction, parts_to_compile
-from landscope.training.loop.feed import Feed, seed_noise
-from landscope.training.loop.fingerprints import require_same
-from landscope.training.loop.folder import load_snapshots, load_state, save_snapshot, save_state
-from landscope.training.loop.state import State, weights_of
-from landscope.training.loop.step import Step
-from landscope.training.objectives import FAM
-from landscope.training.optimizers.building import build_optimizer, set_rate
+from landscope.training.evaluate import Score, precise, rank
+from landscope.training.loop.folder import FAILED, Trained, load_snapshots, save_result, save_snapshot, save_state
+from landscope.training.loop.interruption import REASONS, Interruption
+from landscope.training.loop.state import State, Weights, member
 from landscope.training.progress import Display
+from landscope.training.rows import SPLITS
 from landscope.training.schedule import (
+    Row,
     averaging_begins,
     epoch_row,
     has_row,
@@ -35,248 +37,305 @@ from landscope.training.schedule import (
     reason_to_stop,
     row_before,
 )
-from landscope.training.task import Task, memory_format
+from landscope.training.spec import TrainingSpec
+from landscope.training.task import Task
 
-__all__ = ["Run", "Watch", "finite"]
-
-
-# A loss that is NaN or infinite, found without waiting for the device at every step.
+__all__ = ["Places", "Program", "Run", "finite"]
 
 
-SHOWN = 12
-EVERY = 50
-"""Steps between two looks where a look waits for the device."""
+class Program(Protocol):
+    """The tensors of n members, and how they are stepped and evaluated."""
+
+    @property
+    def specs(self) -> Sequence[TrainingSpec]:
+        """Each member's own: they differ in their seeds and numbers only."""
+
+    def step(self, number: int) -> Tensor:
+        """Optimizer step `number`, counted from 0; the sums of `METRICS` over the batches, (n, 3)."""
+
+    def failed_at(self) -> Sequence[int]:
+        """The step at which each member's loss was not finite, −1 where it always was; a program may raise instead."""
+
+    def fail(self, at: int, step: int, what: str) -> str:
+        """Why a member leaves that is not finite after a step; a program may raise that instead."""
+
+    def weights(self) -> Weights:
+        """Parameters and buffers, (n, …), not copied."""
+
+    def parameters(self) -> Weights:
+        """The parameters, (n, …), not copied."""
+
+    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> Sequence[Score] | None:
+        """The score of every member as it is, or of other models like them; `None` for a split without samples."""
+
+    def model(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """A model of its own with the weights of one member, in evaluation mode."""
+
+    def take(self, places: Sequence[int]) -> Program:
+        """The program of some members alone."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that a step changes."""
+
+    def plain(self) -> dict[str, Plain]:
+        """Everything else that it changes, as JSON knows it."""
 
 
-def finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every number in the tensors is.
+@dataclass(frozen=True)
+class Places:
+    """Where things are written: the checkpoint, and the result of each member by its number; or nowhere."""
 
-    >>> finite([torch.ones(2)]), finite([torch.tensor([1.0, math.nan])])
-    (True, False)
+    checkpoint: Path | None = None
+    members: Mapping[int, Path] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints of what was given as an argument, which belong to a checkpoint and to a result."""
+
+
+def finite(weights: Weights) -> list[bool]:
+    """Whether every number is finite, for each of the n members that are stacked.
+
+    >>> finite({"w": torch.tensor([[1.0, 2.0], [1.0, torch.nan]])})
+    [True, False]
     """
-    sums = [t.detach().sum(dtype=precise(t.device)) for t in tensors if t.is_floating_point()]
-    return not sums or bool(torch.stack([s.to(sums[0].device) for s in sums]).isfinite().all())
-
-
-class Watch:
-    """Keeps the losses of the last steps and raises with the first that is not finite."""
-
-    def __init__(self, task: Task, folder: Path | None) -> None:
-        self._task, self._folder = task, folder
-        self._every = 1 if task.train.y.device.type == "cpu" else EVERY
-        self._losses: list[tuple[int, Tensor]] = []
-
-    def note(self, step: int, loss: Tensor) -> None:
-        """The loss of a step, summed over its batch."""
-        self._losses.append((step, loss.clone() if self._every > 1 else loss))
-        if len(self._losses) >= self._every:
-            self.look()
-
-    def look(self) -> None:
-        """Raise if one of the losses since the last look is not finite."""
-        noted, self._losses = self._losses, []
-        if not noted:
-            return
-        values = torch.stack([loss for _, loss in noted]).tolist() if len(noted) > 1 else [float(noted[0][1])]
-        for (step, _), value in zip(noted, values, strict=True):
-            if not math.isfinite(value):
-                raise self.error(step, f"the loss became {value}")
-
-    def error(self, step: int, what: str) -> NonFiniteTrainingError:
-        """The error for a step, with its batch and what may help."""
-        task, spec = self._task, self._task.spec
-        epoch, at = divmod(step, task.steps_per_epoch)
-        rows = Feed(task).numbers(step)
-        listed = ", ".join(map(str, rows[:SHOWN].tolist())) + (f", … ({len(rows)} rows)" if len(rows) > SHOWN else "")
-        rate = learning_rate(spec, step, task.steps_per_epoch)
-        lower = "" if spec.precision in ("float32", "float64") else ", set precision: float32"
-        hint = (
-            "the inputs of this batch are not finite: look at these rows"
-            if not finite([task.train.x[rows]])
-            else f"lower optimizer.lr, add schedule.warmup or clip_norm{lower}, or look at these rows"
-        )
-        kept = f" The last checkpoint with finite weights is kept in {self._folder}." if self._folder else ""
-        return NonFiniteTrainingError(
-            f"{what} at step {step} (epoch {epoch + 1}, batch {at + 1} of {task.steps_per_epoch}), learning rate {rate:g}, "
-            f"training rows {listed}. What may help: {hint}.{kept}"
-        )
+    floats = [value.detach() for value in weights.values() if value.is_floating_point()]
+    sums = [value.reshape(len(value), -1).sum(1, dtype=precise(value.device)) for value in floats]
+    found: list[bool] = torch.stack(sums).isfinite().all(0).tolist()
+    return found
 
 
 class Run:
-    """A run of a task on the device that it lies on, with its state."""
+    """The members in `state`, whose tensors `program` holds; `results` are those that have left, by their number."""
 
-    def __init__(self, task: Task, *, folder: Path | None, callbacks: Sequence[Callback], graphs: bool | None) -> None:
-        spec, device = task.spec, task.train.y.device
-        self.task, self.folder, self.callbacks = task, folder, callbacks
-        self.per_epoch = task.steps_per_epoch
-        # fused steps have their rate as one float32 on the device, which is not what float64 asks for
-        fused = device.type == "cuda" and spec.precision in ("float32", "bfloat16")
-        model = task.model
-        model.to(memory_format=memory_format(spec, model, device))  # type: ignore[call-overload]
-        averaging = spec.averaging
-        self.fam = _fam(task)
-        self.state = State(
-            model,
-            build_optimizer(model, spec, fused=fused),
-            Average(model, averaging.decay if averaging.kind == "ema" else None) if averaging else None,
-            self.fam,
-            GradScaler(device.type) if spec.precision == "float16" else None,
-        )
-        capturable = fused and processes() == 1
-        self.captures = capturable if graphs is None else capturable and graphs
-        full = len(task.train.y) if spec.batch_size == "full" else spec.batch_size
-        step: StepFunction = Step(task, self.state.optimizer, fam=self.fam, scaler=self.state.scaler)
-        if spec.compile and device.type == "cuda":
-            step = Compiled(
-                step, full, parts_to_compile(model, model.get_submodule(self.fam.layer) if self.fam else None)
-            )
-        redraw = self.fam.redraw if self.fam is not None else None
-        self._step = Captured(step, full, redraw) if self.captures else step
-        self._feed = Feed(task)
-        self._watch = Watch(task, folder)
+    def __init__(
+        self, task: Task, program: Program, state: State, places: Places, callbacks: Sequence[Callback] = ()
+    ) -> None:
+        self.task, self.program, self.state, self.places = task, program, state, places
+        self.results: dict[int, Trained] = {}
+        self._per_epoch, self._writes = task.steps_per_epoch, rank() == 0
+        self._callbacks = callbacks if self._writes else ()
+        self._before = state.seconds
         self._started = self._saved = time.monotonic()
-        self._before = 0.0
-        self.snapshots: dict[int, dict[str, Tensor]] = {}
+        steps = task.spec.snapshots
+        self._snapshots: dict[int, dict[int, dict[str, Tensor]]] = {
+            number: load_snapshots(places.members.get(number), steps, state.step - 1 if failed < 0 else failed)
+            for number, failed in zip(state.numbers, program.failed_at(), strict=True)
+        }
+        self._keep_snapshots()
 
-    @property
-    def writes(self) -> bool:
-        """Whether this process writes files and calls callbacks."""
-        return rank() == 0
-
-    def begin(self, resume: bool, given: dict[str, str]) -> None:
-        """Start at the first step, or where the last checkpoint was written."""
-        self._given = given
-        folder = self.folder
-        if resume and folder is not None and (found := load_state(folder)) is not None:
-            tensors, plain = found
-            assert isinstance(plain, dict)
-            require_same(folder, cast(dict[str, str], plain["given"]), given)
-            self.state.restore(tensors, plain)
-            self.snapshots = load_snapshots(folder, self.task.spec.snapshots, self.state.step - 1)
-        self._before = self.state.seconds
-        self._keep_snapshot()
+    def until_over(self, interruption: Interruption, display: Display, checkpoint_every: float) -> str | None:
+        """Step after step until all members have left, or somebody asks to stop: why."""
+        for callback in self._callbacks:
+            callback.on_start(self.task.spec, self.task.model)
+        ended = self.at_end_of_epoch()  # a checkpoint is written before its epoch is evaluated
+        while self.state.numbers:
+            while not ended:
+                self.advance()
+                display.step(self.state.step, self.means)
+                reason = _agreed(interruption.reason(), self.state.totals.device)
+                self.save(0.0 if reason else checkpoint_every)
+                if reason:
+                    self._leave(dict.fromkeys(range(len(self.state.numbers)), reason), finished=False)
+                    return reason
+                ended = self.at_end_of_epoch()
+            self.end_epoch(display)
+            ended = False
+        return None
 
     def advance(self) -> None:
-        """One optimizer step."""
-        spec, at = self.task.spec, self.state.step
-        x, y = self._feed(at)
-        rate = learning_rate(spec, at, self.per_epoch)
-        set_rate(self.state.optimizer, rate)
-        seed_noise(spec.seed, at, y.device, rank())
-        metrics = self._step(x, y)
-        self.state.totals += metrics
-        self._watch.note(at, metrics[0])
-        self.state.step += 1
-        average = self.state.average
-        if average is not None and spec.averaging and spec.averaging.kind == "ema" and self._averages():
-            average.take()
-        self._keep_snapshot()
-        if self.writes:
-            for callback in self.callbacks:
-                callback.on_step(self.state.step, metrics[0] / len(y), rate)
+        """One optimizer step of every member."""
+        state, averaging = self.state, self.task.spec.averaging
+        metrics = self.program.step(state.step)
+        state.totals += metrics
+        state.step += 1
+        if averaging is not None and averaging.kind == "ema" and self._averages():
+            self._average(1 - averaging.decay)
+        self._keep_snapshots()
+        if self._callbacks:
+            samples = self.task.rows_in(state.step) - self.task.rows_in(state.step - 1)
+            rate = learning_rate(self.task.spec, state.step - 1, self._per_epoch)
+            for callback in self._callbacks:
+                callback.on_step(state.step, metrics[0, 0] / samples, rate)
 
     @property
     def epoch(self) -> int:
         """The epoch, counted from 1, of the last step."""
-        return (self.state.step - 1) // self.per_epoch + 1
+        return (self.state.step - 1) // self._per_epoch + 1
 
     def at_end_of_epoch(self) -> bool:
         """Whether the last step was the last one of its epoch."""
-        return self.state.step > 0 and self.state.step % self.per_epoch == 0
+        return self.state.step > 0 and self.state.step % self._per_epoch == 0
 
     def _averages(self) -> bool:
         return self.epoch > averaging_begins(self.task.spec)
 
-    def _keep_snapshot(self) -> None:
+    @torch.no_grad()
+    def _average(self, share: float) -> None:
+        """Move the average by a share of the way to the present weights."""
+        state, here = self.state, self.program.parameters()
+        state.averaged += 1
+        if state.averaged == 1:
+            state.average = {name: value.detach().clone() for name, value in here.items()}
+        else:
+            torch._foreach_lerp_(list(state.average.values()), [here[name] for name in state.average], share)
+
+    def _keep_snapshots(self) -> None:
         step = self.state.step
-        if step in self.task.spec.snapshots and step not in self.snapshots:
-            self._watch.look()
-            self.snapshots[step] = {name: value.cpu() for name, value in weights_of(self.state.model).items()}
-            if self.folder is not None and self.writes:
-                save_snapshot(self.folder, step, self.snapshots[step])
+        if step not in self.task.spec.snapshots:
+            return
+        failed_at, weights = self.program.failed_at(), self.program.weights()
+        for at, number in enumerate(self.state.numbers):
+            kept = self._snapshots[number]
+            if step in kept or failed_at[at] >= 0:
+                continue
+            kept[step] = {name: value.detach().to("cpu", copy=True) for name, value in member(weights, at).items()}
+            if self._writes and number in self.places.members:
+                save_snapshot(self.places.members[number], step, kept[step])
+
+    def end_epoch(self, display: Display) -> None:
+        """Average; where rows are due evaluate, write them and keep the best; members that are done leave."""
+        state, spec, averaging = self.state, self.task.spec, self.task.spec.averaging
+        if averaging is not None and averaging.kind == "swa" and self._averages():
+            self._average(1 / (state.averaged + 1))
+        if not has_row(spec, self.epoch):
+            return
+        failed_at = self.program.failed_at()
+        rows = self._new_rows([at for at, failed in enumerate(failed_at) if failed < 0])
+        state.totals.zero_()
+        stopping = spec.early_stopping
+        self._keep_best(
+            [
+                stopping is not None and at in rows and improved(state.history[at], stopping)
+                for at in range(len(state.numbers))
+            ]
+        )
+        if rows:
+            display.epoch(_mean(list(rows.values())))
+        for callback in self._callbacks:
+            callback.on_epoch(rows[0], self.task.model)
+        over = {at: reason_to_stop(state.history[at], self.program.specs[at]) for at in rows}
+        reasons = {at: reason for at, reason in over.items() if reason}
+        whole = finite(self.program.weights()) if reasons else []
+        for at, failed in enumerate(failed_at):
+            if failed >= 0:
+                reasons[at] = self.program.fail(at, failed, "the loss became NaN or infinite")
+            elif at in reasons and not whole[at]:
+                reasons[at] = self.program.fail(at, state.step - 1, "the weights became NaN or infinite")
+        if reasons:
+            self._leave(reasons, finished=True)
+
+    def _new_rows(self, places: Sequence[int]) -> dict[int, Row]:
+        """Rows of the history for the members in some places."""
+        state, scores = self.state, self.program.scores(self.task.rows.validation)
+        totals, rows = state.totals.cpu(), dict[int, Row]()
+        for at in places:
+            rows[at] = epoch_row(
+                epoch=self.epoch,
+                step=state.step,
+                lr=learning_rate(self.program.specs[at], state.step - 1, self._per_epoch),
+                totals=totals[at],
+                rows=self._samples(),
+                validation=scores[at] if scores else None,
+                classes=self.task.classes,
+                fam=self.task.spec.fam is not None,
+                seconds=self.elapsed(),
+            )
+            state.history[at].append(rows[at])
+        return rows
+
+    @torch.no_grad()
+    def _keep_best(self, better: Sequence[bool]) -> None:
+        if not any(better):
+            return
+        here = self.program.weights()
+        mask = torch.tensor(better, device=self.state.totals.device)
+        before = self.state.best or here
+        self.state.best = {
+            name: torch.where(mask.view(-1, *[1] * (value.dim() - 1)), value, before[name])
+            for name, value in here.items()
+        }
+
+    def _leave(self, reasons: Mapping[int, str], *, finished: bool) -> None:
+        """Make the results of the members in some places, and write them if they are `finished`; the others stay."""
+        state, task, program = self.state, self.task, self.program
+        places = sorted(reasons)
+        kinds = {"final": program.weights(), "best": state.best}
+        models = {kind: [program.model(member(w, at)) for at in places] for kind, w in kinds.items() if w}
+        if state.averaged:
+            averages = [member(state.average, at) for at in places]
+            models["average"] = [averaged_model(task, *pair) for pair in zip(models["final"], averages, strict=True)]
+        scores = {kind: self._scores(nets) for kind, nets in models.items()} if finished else {}
+        for place, at in enumerate(places):
+            number, well = state.numbers[at], not reasons[at].startswith(FAILED)
+            where = self.places.members.get(number)
+            mine = {kind: nets[place] for kind, nets in models.items()}
+            result = self.results[number] = Trained(
+                model=mine["final"],
+                best=mine.get("best"),
+                average=mine.get("average"),
+                snapshots=self._snapshots[number],
+                history=state.history[at],
+                scores={kind: values[place] for kind, values in scores.items()} if well else {},
+                finished=finished and well,
+                stopped=reasons[at],
+                spec=program.specs[at],
+                seconds=self.elapsed(),
+                folder=where,
+                rows=task.rows.name,
+            )
+            if where is not None and finished and self._writes:
+                save_result(where, result, self.places.given)
+        staying = [at for at in range(len(state.numbers)) if at not in reasons]
+        if staying:
+            self.state, self.program = state.take(staying), program.take(staying)
+        else:
+            state.numbers = []
+
+    def _scores(self, models: Sequence[nn.Module]) -> list[dict[str, float]]:
+        """Each model's loss and error on each split that has samples."""
+        every: list[dict[str, float]] = [{} for _ in models]
+        for split in SPLITS:
+            scores = self.program.scores(getattr(self.task.rows, split), models) or ()
+            for own, score in zip(every, scores, strict=False):
+                own[f"{split}_loss"] = score.loss
+                if score.error is not None:
+                    own[f"{split}_error"] = score.error
+        return every
 
     def means(self) -> tuple[float, float | None]:
-        """Loss and error since the last row of the history."""
-        loss, error, _ = (self.state.totals / max(1, self._rows())).tolist()
+        """Loss and error since the last row of the history, averaged over the members that still move."""
+        moving = sum(failed < 0 for failed in self.program.failed_at())
+        loss, error, _ = (self.state.totals.sum(0) / (max(1, moving) * max(1, self._samples()))).tolist()
         return loss, error if self.task.classes else None
 
-    def _rows(self) -> int:
-        """The training rows that went into `totals`."""
-        return self.task.rows_in(self.state.step - row_before(self.task.spec, self.epoch) * self.per_epoch)
-
-    def end_epoch(self, display: Display) -> str | None:
-        """Average; where a row is due evaluate, write it and keep the best; why the run is over, if it is."""
-        spec, state = self.task.spec, self.state
-        if state.average is not None and spec.averaging and spec.averaging.kind == "swa" and self._averages():
-            state.average.take()
-        if not has_row(spec, self.epoch):
-            return None
-        self._watch.look()
-        row = epoch_row(
-            epoch=self.epoch,
-            step=state.step,
-            lr=learning_rate(spec, state.step - 1, self.per_epoch),
-            totals=state.totals,
-            rows=self._rows(),
-            validation=evaluate(self.task, state.model, self.task.rows.validation),
-            classes=self.task.classes,
-            fam=spec.fam is not None,
-            seconds=self.elapsed(),
-        )
-        state.history.append(row)
-        state.totals.zero_()
-        if spec.early_stopping and improved(state.history, spec.early_stopping):
-            state.best = weights_of(state.model)
-        display.epoch(row)
-        if self.writes:
-            for callback in self.callbacks:
-                callback.on_epoch(row, state.model)
-        return reason_to_stop(state.history, spec)
+    def _samples(self) -> int:
+        """The training samples that went into `totals`."""
+        return self.task.rows_in(self.state.step - row_before(self.task.spec, self.epoch) * self._per_epoch)
 
     def elapsed(self) -> float:
         """Seconds of training, those before an interruption included."""
         return self._before + time.monotonic() - self._started
 
     def save(self, every: float = 0.0) -> None:
-        """Write a checkpoint if the last one is `every` seconds old; never one with weights that are not finite."""
-        if self.folder is None or not self.writes or time.monotonic() - self._saved < every:
+        """Write a checkpoint if the last one is `every` seconds old; never one without finite weights."""
+        folder, state, program = self.places.checkpoint, self.state, self.program
+        if folder is None or not self._writes or time.monotonic() - self._saved < every:
             return
-        self._watch.look()
-        if finite(self.state.model.state_dict().values()):
-            self.state.seconds = self.elapsed()
-            save_state(self.folder, self.state.tensors(), {**self.state.plain(), "given": dict(self._given)})
+        program.failed_at()  # may raise, instead of a checkpoint
+        if any(finite(program.weights())):
+            state.seconds = self.elapsed()
+            plain: dict[str, Plain] = {**state.plain(), **program.plain(), "given": dict(self.places.given)}
+            save_state(folder, {**state.tensors(), **program.tensors()}, plain)
         self._saved = time.monotonic()
 
-    def check_weights(self) -> None:
-        """Refuse to end with weights that are not finite."""
-        self._watch.look()
-        if not finite(self.state.model.state_dict().values()):
-            raise self._watch.error(self.state.step - 1, "the weights became NaN or infinite")
 
-    def averaged(self) -> torch.nn.Module | None:
-        """The model with averaged weights, if averaging has begun."""
-        average, size = self.state.average, self.task.spec.batch_size
-        if average is None or not average.count:
-            return None
-        x = self.task.train.x
-        return averaged_model(
-            self.state.model, average.weights, self.task.forward, x, len(x) if size == "full" else size
-        )
+def _mean(rows: Sequence[Row]) -> Row:
+    return {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
 
 
-def _fam(task: Task) -> FAM | None:
-    spec = task.spec.fam
-    if spec is None:
-        return None
-    try:
-        return FAM(
-            task.model,
-            layer=spec.layer,
-            strength=spec.strength,
-            form=spec.form,
-            probes=spec.probes,
-            seed=task.spec.seed,
-            gradient=spec.gradient,
-        )
-    except LandscopeError as error:
-        raise SpecError(f"fam.layer: {error}") from error
+def _agreed(reason: str | None, device: torch.device) -> str | None:
+    """The same answer on every process: if one is asked to stop, all stop after the same step."""
+    if processes() == 1:
+        return reason
+    code = torch.tensor(0 if reason is None else 1 + REASONS.index(reason), device=device)
+    dist.all_reduce(code, op=dist.ReduceOp.MAX)
+    return None if not int(code) else REASONS[int(code) - 1]

@@ -7,29 +7,31 @@ middle of an epoch or by `kill -9`, ends with the same weights as one that was n
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from landscope.core.distributed import processes
 from landscope.core.seeding import preserved_rng
 from landscope.training.callbacks import Callback
-from landscope.training.evaluate import evaluate, rank
+from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
-from landscope.training.loop.fingerprints import SpecLike, fingerprints, training_spec
-from landscope.training.loop.folder import Trained, load_result, prepare_folder, save_result, with_weights
-from landscope.training.loop.interruption import Interruption, interruptible
-from landscope.training.loop.run import Run
-from landscope.training.progress import Display, training_display
-from landscope.training.rows import SPLITS, DataLike
-from landscope.training.task import Task, make_task
+from landscope.training.loop.fingerprints import SpecLike, fingerprints, require_same, training_spec
+from landscope.training.loop.folder import Trained, load_result, load_state, prepare_folder
+from landscope.training.loop.interruption import interruptible
+from landscope.training.loop.program import SingleProgram
+from landscope.training.loop.run import Places, Run
+from landscope.training.loop.state import State
+from landscope.training.progress import training_display
+from landscope.training.rows import DataLike
+from landscope.training.task import make_task
 
 __all__ = ["train"]
-
-REASONS = ("time limit", "SIGTERM", "SIGINT", "request")
 
 
 def train(
@@ -80,22 +82,21 @@ def train(
     if where is not None and resume and (done := load_result(where, settings, task.model, given)):
         return done
     with preserved_rng(), _threads(threads), interruptible(time_limit, should_stop) as interruption:
-        run = Run(task, folder=where, callbacks=callbacks, graphs=graphs)
+        program = SingleProgram(task, folder=where, graphs=graphs)
         try:
-            with own_stream(place, run.captures):
-                run.begin(resume, given)
-                wish = progress if run.writes else False
+            with own_stream(place, program.captures):
+                state = _begun(program, where, given, place) if where is not None and resume else None
+                members = {} if where is None else {0: where}
+                run = Run(task, program, state or State.fresh([0], place), Places(where, members, given), callbacks)
+                wish = progress if rank() == 0 else False
                 with training_display(wish, task.steps, settings.epochs, run.state.step) as display:
-                    stopped = _run(run, interruption, display, checkpoint_every)
-                result = _result(run, stopped)
+                    stopped = run.until_over(interruption, display, checkpoint_every)
         finally:
-            if run.fam is not None:
-                run.fam.remove()
-    if where is not None and run.writes and result.finished:
-        save_result(where, result, given)
+            program.close()
+    result = run.results[0]
     if processes() > 1:
         dist.barrier()  # nobody looks for the result before it is written
-    if run.writes:
+    if rank() == 0:
         for callback in callbacks:
             callback.on_end(result)
     if stopped == "SIGINT":
@@ -103,75 +104,31 @@ def train(
     return result
 
 
-def _run(run: Run, interruption: Interruption, display: Display, every: float) -> str:
-    """Step after step until the run is over or somebody asks to stop: why."""
-    state, model = run.state, run.state.model
-    if run.writes:
-        for callback in run.callbacks:
-            callback.on_start(run.task.spec, model)
-    model.train()
-    ended = run.at_end_of_epoch()  # a checkpoint is written before its epoch is evaluated
-    while True:
-        while not ended:
-            run.advance()
-            display.step(state.step, run.means)
-            reason = _agreed(interruption.reason(), state.totals.device)
-            run.save(0.0 if reason else every)
-            if reason:
-                return reason
-            ended = run.at_end_of_epoch()
-        if over := run.end_epoch(display):
-            run.check_weights()
-            return over
-        ended = False
+def _begun(program: SingleProgram, folder: Path, given: Mapping[str, str], device: torch.device) -> State | None:
+    """The state of the last checkpoint in a folder, with the program where it was then; `None` where there is none."""
+    found = load_state(folder)
+    if found is None:
+        return None
+    tensors, plain = found[0], cast(dict[str, Any], found[1])
+    require_same(folder, plain["given"], given)
+    program.restore(tensors, plain)
+    if "numbers" not in plain:
+        tensors, plain = _of_one_member(tensors, plain, list(program.parameters()))
+    return State.restored(tensors, plain, device)
 
 
-def _agreed(reason: str | None, device: torch.device) -> str | None:
-    """The same answer on every process: if one is asked to stop, all stop after the same step."""
-    if processes() == 1:
-        return reason
-    code = torch.tensor(0 if reason is None else 1 + REASONS.index(reason), device=device)
-    dist.all_reduce(code, op=dist.ReduceOp.MAX)
-    return None if not int(code) else REASONS[int(code) - 1]
-
-
-def _result(run: Run, stopped: str) -> Trained:
-    state, task = run.state, run.task
-    finished = stopped not in REASONS
-    if run.fam is not None:
-        run.fam.remove()
-    models = {"final": with_weights(state.model, {})}
-    if state.best is not None:
-        models["best"] = with_weights(state.model, state.best)
-    if (average := run.averaged()) is not None:
-        models["average"] = average
-    for net in models.values():
-        net.eval()
-    return Trained(
-        model=models["final"],
-        best=models.get("best"),
-        average=models.get("average"),
-        snapshots=run.snapshots,
-        history=state.history,
-        scores={name: _scores(task, net) for name, net in models.items()} if finished else {},
-        finished=finished,
-        stopped=stopped,
-        spec=task.spec,
-        seconds=run.elapsed(),
-        folder=run.folder,
-        rows=task.rows.name,
-    )
-
-
-def _scores(task: Task, model: nn.Module) -> dict[str, float]:
-    found = {split: evaluate(task, model, getattr(task.rows, split)) for split in SPLITS}
-    return {
-        f"{split}_{key}": value
-        for split, score in found.items()
-        if score is not None
-        for key, value in (("loss", score.loss), ("error", score.error))
-        if value is not None
-    }
+def _of_one_member(
+    tensors: Mapping[str, Tensor], plain: Mapping[str, Any], parameters: Sequence[str]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A checkpoint of version 0.1, where one model was not a run of n = 1 members, as it is written today."""
+    found = {"totals": tensors["totals"].unsqueeze(0)}
+    for key, value in tensors.items():
+        group, _, name = key.partition(".")
+        if group == "best":
+            found[f"best/{name}"] = value.unsqueeze(0)
+        elif group == "average":
+            found[f"average/{parameters[int(name)]}"] = value.unsqueeze(0)
+    return found, {**plain, "numbers": [0], "history": [plain["history"]]}
 
 
 @contextmanager

@@ -3,7 +3,7 @@
     κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'}        neuronwise        κ = ‖W‖² tr H        layerwise
 
 A hook on the layer sees the user's own forward pass; when the loss is there, only what lies between the layer and the loss
-is differentiated twice (`flatness`). The sum is differentiated as a whole: third derivatives, the features that the front
+is differentiated twice (`curvature.layer`). The sum is differentiated as a whole: third derivatives, the features that the front
 of the network makes, and the weight. (The code of the paper held the Hessian constant: `gradient="weights_only"`.)
 
 On a small convolutional network (a layer of 64 units, batch 64, CPU) one step took 1.13 times a plain one with the exact value
@@ -26,32 +26,33 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from landscope.core.distributed import processes
-from landscope.core.errors import NotApplicableError, OperandError
+from landscope.core.errors import DifferentiationError, NotApplicableError, OperandError
 from landscope.core.seeding import generator, rademacher
 from landscope.core.torch_fixes.convolutions import plain_derivatives
-from landscope.training.objectives.behind import Behind, behind, pulled_back, rows_mix
-from landscope.training.objectives.flatness import (
+from landscope.curvature.layer.behind import Behind, behind, pulled_back, samples_mix
+from landscope.curvature.layer.forms import (
     directions,
     exact_flatness,
     factor_of,
-    has_separate_rows,
+    has_separate_samples,
     sampled_flatness,
     sign_shapes,
 )
+from landscope.curvature.layer.geometry import is_faithful, nearly_equal
+from landscope.probe.frozen import unwrap
 from landscope.training.objectives.recording import (
-    Call,
+    RecordedCall,
     Recorder,
     between,
     find_layer,
     is_straight,
     normalises_batches,
-    unwrapped,
 )
 
 __all__ = ["FAM", "check_call", "check_loss", "flatness_through_outputs", "has_straight_outputs"]
 
 
-# Whether the formulas of `flatness` hold for a layer as a network uses it, found out on the first batch.
+# Whether the formulas of `curvature.layer.forms` hold for a layer as a network uses it, checked on the first batch.
 #
 # They look at the layer's input and output only: the output must be W φ + b, and the loss must see the weight through it alone.
 
@@ -74,34 +75,27 @@ def check_loss(loss: Tensor) -> None:
         )
 
 
-def check_call(call: Call, at: Behind, loss: Tensor, name: str) -> None:
-    """Refuse a layer that does something else than its type says, and a weight that is also used elsewhere."""
-    batched = 2 if isinstance(call.layer, torch.nn.Linear) else call.weight.dim()
+def check_call(call: RecordedCall, at: Behind, loss: Tensor, name: str) -> None:
+    """Refuse a layer that does something other than its type says, and a weight that is also used elsewhere."""
+    batched = 2 if isinstance(call.layer, nn.Linear) else call.weight.dim()
     if call.inputs.dim() < batched:
         raise NotApplicableError(f"FAM expects a batch; {name!r} was called with {tuple(call.inputs.shape)}")
-    phi, slope = (t.detach().to(at.dtype) for t in (call.inputs, at.slope))
-    weight = call.weight.detach().to(at.dtype).flatten(1).requires_grad_()
-    plain, bias = call.apply(weight, phi), call.layer.bias
-    if bias is not None:
-        plain = plain + bias.detach().view(-1, *[1] * (0 if batched == 2 else batched - 2))
-    if _differ(call.outputs.detach().to(at.dtype), plain.detach()):
+    if not is_faithful(call.layer, call.inputs, call.outputs, atol=APART, rtol=0.0):
         raise NotApplicableError(
-            f"{name!r} gives something else than its weight times its input plus its bias: another hook, a subclass or a random "
+            f"the output of {name!r} is not its weight times its input plus its bias: another hook, a subclass or a random "
             f"parametrisation (spectral norm) changes it. Choose another layer."
         )
     if call.outputs.dtype != at.dtype or not (call.weight.is_leaf and call.weight.requires_grad):
-        return  # half precision has too few digits to tell; a computed weight is a new tensor each time
-    (through,) = torch.autograd.grad(plain, weight, slope)
+        return  # half precision has too few digits to decide; a computed weight is a new tensor each time
+    weight = call.weight.detach().to(at.dtype).flatten(1).requires_grad_()
+    plain = call.geometry.apply(weight, call.inputs.detach().to(at.dtype))
+    (through,) = torch.autograd.grad(plain, weight, at.slope.detach())
     (whole,) = torch.autograd.grad(loss, call.weight, retain_graph=True)
-    if _differ(whole.flatten(1), through):
+    if not nearly_equal(whole.flatten(1), through, APART, 0.0):
         raise NotApplicableError(
             f"the loss depends on the weight of {name!r} in another way than through the layer's output: a weight that is used "
             f"twice, or a penalty on it. Choose another layer, or add the penalty afterwards: `fam(loss) + penalty`."
         )
-
-
-def _differ(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).abs().max() > APART * torch.maximum(a.abs().max(), b.abs().max()))
 
 
 # Relative flatness through the outputs of a network that is piecewise linear behind the layer.
@@ -114,7 +108,7 @@ def _differ(a: Tensor, b: Tensor) -> bool:
 # 64 units under ten classes. Exact, and so is its gradient.
 
 
-def has_straight_outputs(loss: Tensor, call: Call, fewer_than: int) -> bool:
+def has_straight_outputs(loss: Tensor, call: RecordedCall, fewer_than: int) -> bool:
     """Whether the model's output is known and small, piecewise linear in the layer's, and all that the loss sees of that."""
     a, z = call.outputs, call.results
     return (
@@ -131,8 +125,8 @@ def has_straight_outputs(loss: Tensor, call: Call, fewer_than: int) -> bool:
     )
 
 
-def flatness_through_outputs(loss: Tensor, call: Call, factor: Tensor, differentiable: bool) -> Tensor:
-    """κ, where `has_straight_outputs` and rows do not mix."""
+def flatness_through_outputs(loss: Tensor, call: RecordedCall, factor: Tensor, differentiable: bool) -> Tensor:
+    """κ, where `has_straight_outputs` and samples do not mix."""
     a, z = call.outputs, call.results
     assert z is not None
     n, classes, places, d = len(z), z[0].numel(), call.positions, len(factor)
@@ -161,13 +155,13 @@ class FAM:
         form: `"neuronwise"`, the published measure, or `"layerwise"`, ‖W‖² tr H.
         probes: `None` for the exact value: C products where the network is piecewise linear from the layer to its C outputs,
             else d for a layer of d units, times positions for sequences and convolutions. A number for an unbiased estimate
-            from so many random products per batch.
+            from this many random products per batch.
         seed: of the random signs; each step and each process draws its own, and `state_dict` says how far it has come.
         gradient: `"whole"`, or `"weights_only"`: second derivatives and features held constant, as the paper's code did.
         max_directions: products at most for the exact value; memory grows with them.
 
-    `loss` is any scalar that can be differentiated three times; κ is that of its own Hessian. Rows of a batch that mix behind
-    the layer (BatchNorm in training, contrastive losses) are found out when first called, and again when a module changes
+    `loss` is any scalar that can be differentiated three times; κ is that of its own Hessian. Samples that mix behind
+    the layer (BatchNorm in training, contrastive losses) are detected on the first call, and again when a module changes
     between `train()` and `eval()`; κ then takes d·m products, or probes. κ is never negative for a classifier under cross-entropy
     or where the network behind the layer is piecewise linear and the loss convex; elsewhere it can be, without bound, and a
     large `strength` then runs away: watch `value`. κ also grows with the inputs of the layer: with 512 of them and a
@@ -207,7 +201,7 @@ class FAM:
         self.max_directions = max_directions
         self.value: Tensor | None = None
         """κ of the last batch, detached."""
-        own = unwrapped(model)
+        own = unwrap(model)
         self.layer, module = find_layer(own, layer)
         self._modules = list(own.modules())
         self._mixed: dict[tuple[bool, ...], bool] = {}
@@ -229,14 +223,24 @@ class FAM:
         """λ κ alone: for penalties on several layers of one loss."""
         check_loss(loss)
         with torch.autocast(loss.device.type, enabled=False):
-            call = self._call(loss)
-            mixed = self._rows_mix(loss, call)
-            factor = factor_of(call.weight, self.form == "layerwise")
-            kappa = (self._exact if self.probes is None else self._sampled)(loss, call, factor, mixed)
+            try:
+                kappa = self._flatness(loss)
+            except DifferentiationError as error:
+                raise DifferentiationError(
+                    f"{error}. FAM expects the loss before `backward()`, and a model that is not compiled: leave out "
+                    f"`torch.compile`. Where attention or recurrent layers follow the layer, run the forward pass inside "
+                    f"`with fam.ready():`."
+                ) from error
         self.value = kappa.detach()
         return self.strength * kappa
 
-    def _call(self, loss: Tensor) -> Call:
+    def _flatness(self, loss: Tensor) -> Tensor:
+        call = self._call(loss)
+        mixed = self._samples_mix(loss, call)
+        factor = factor_of(call.weight, self.form == "layerwise")
+        return (self._exact if self.probes is None else self._sampled)(loss, call, factor, mixed)
+
+    def _call(self, loss: Tensor) -> RecordedCall:
         """The one call of the layer that the loss depends on."""
         calls = self._recorder.taken()
         used = [call for call in calls if between(loss, call.outputs)]
@@ -262,20 +266,21 @@ class FAM:
     def _whole(self) -> bool:
         return self.gradient == "whole"
 
-    def _rows_mix(self, loss: Tensor, call: Call) -> bool:
-        """Whether rows act on each other behind the layer; tried out once for each state of `train()` and `eval()`."""
+    def _samples_mix(self, loss: Tensor, call: RecordedCall) -> bool:
+        """Whether samples act on each other behind the layer; tested once for each state of `train()` and `eval()`."""
         key = tuple(module.training for module in self._modules)
-        if key not in self._mixed:
+        if key not in self._mixed and bool(loss.isfinite()):
             at = behind(loss, call.outputs, differentiable=False)
             check_call(call, at, loss, self.layer)
-            mixed = rows_mix(at)
+            mixed = samples_mix(at)
             if mixed is not None:
                 self._mixed[key] = mixed
         return self._mixed.get(key, False) or normalises_batches(loss, call.outputs)
 
-    def _exact(self, loss: Tensor, call: Call, factor: Tensor, mixed: bool) -> Tensor:
-        count = directions(call, factor, mixed)
-        if has_separate_rows(call, mixed) and has_straight_outputs(loss, call, fewer_than=count):
+    def _exact(self, loss: Tensor, call: RecordedCall, factor: Tensor, mixed: bool) -> Tensor:
+        count = directions(call.geometry, factor, call.positions, mixed)
+        separate = has_separate_samples(call.geometry, call.positions, mixed)
+        if separate and has_straight_outputs(loss, call, fewer_than=count):
             return flatness_through_outputs(loss, call, factor, self._whole)
         if count > self.max_directions:
             why = " (samples act on each other behind it: BatchNorm in training, or such a loss)" if mixed else ""
@@ -285,7 +290,7 @@ class FAM:
             )
         return exact_flatness(behind(loss, call.outputs, self._whole), call, factor, mixed)
 
-    def _sampled(self, loss: Tensor, call: Call, factor: Tensor, mixed: bool) -> Tensor:
+    def _sampled(self, loss: Tensor, call: RecordedCall, factor: Tensor, mixed: bool) -> Tensor:
         at = behind(loss, call.outputs, self._whole)
         shapes = [(self.probes or 1, *shape) for shape in sign_shapes(call, factor, mixed)]
         signs = [torch.empty(shape, dtype=factor.dtype, device=factor.device) for shape in shapes]

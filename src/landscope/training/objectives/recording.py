@@ -15,48 +15,22 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from landscope.core.errors import NotApplicableError, UnknownNameError
-from landscope.curvature.layer.forms import Geometry
-from landscope.curvature.layer.geometry import ConvGeometry, LinearGeometry
-from landscope.curvature.layer.sites import Layer
+from landscope.curvature.layer.behind import Call
+from landscope.curvature.layer.geometry import Layer
 
-__all__ = ["Call", "Recorder", "between", "find_layer", "is_straight", "normalises_batches", "unwrapped"]
+__all__ = ["RecordedCall", "Recorder", "between", "find_layer", "is_straight", "normalises_batches"]
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of a layer."""
+class RecordedCall(Call):
+    """One call of a layer in a forward pass, and what the model made of it."""
 
-    layer: Layer
-    inputs: Tensor
-    outputs: Tensor
-    weight: Tensor
     version: int
     """Of the inputs: work in place behind the layer would have changed them since."""
     results: Tensor | None = None
     """The model's output, where it is one tensor."""
     made_by: Node | None = None
     """What made that output: work in place would have changed it since."""
-
-    @property
-    def geometry(self) -> Geometry:
-        """How the weight is used."""
-        return LinearGeometry(self.layer) if isinstance(self.layer, nn.Linear) else ConvGeometry(self.layer)
-
-    @property
-    def samples(self) -> int:
-        """Rows of the output."""
-        return self.outputs.shape[0]
-
-    @property
-    def positions(self) -> int:
-        """How often one row uses the weight: places of a convolution or a sequence."""
-        return self.outputs.numel() // max(self.samples * len(self.weight), 1)
-
-    def apply(self, weight: Tensor, inputs: Tensor) -> Tensor:
-        """The layer with another weight (d, m) and without its bias."""
-        if isinstance(self.layer, nn.Linear):
-            return nn.functional.linear(inputs, weight)
-        return self.layer._conv_forward(inputs, weight.view_as(self.weight), None)
 
 
 class Recorder:
@@ -71,7 +45,7 @@ class Recorder:
 
     def __init__(self, active: bool = True) -> None:
         self.active = active
-        self._calls: list[Call] = []
+        self._calls: list[RecordedCall] = []
 
     def after_layer(
         self, module: Layer, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor
@@ -81,32 +55,21 @@ class Recorder:
             return None
         inputs = args[0] if args else next(iter(kwargs.values()))
         held = output if output.requires_grad else output.detach().requires_grad_()
-        self._calls = [*self._calls[-1:], Call(module, inputs, held, module.weight, inputs._version)]
+        self._calls = [*self._calls[-1:], RecordedCall(module, inputs, held, module.weight, inputs._version)]
         return held.clone()
 
     def after_model(self, _: nn.Module, __: object, output: object) -> None:
-        """Note what came out of the model in the end."""
+        """Note what the model returned."""
         if self._calls and isinstance(output, Tensor) and torch.is_grad_enabled():
             self._calls[-1] = replace(self._calls[-1], results=output, made_by=output.grad_fn)
 
-    def taken(self) -> list[Call]:
+    def taken(self) -> list[RecordedCall]:
         """The calls since the last time, which are then forgotten."""
         calls, self._calls = self._calls, []
         return calls
 
     def __reduce__(self) -> tuple[Callable[[bool], Recorder], tuple[bool]]:
         return Recorder, (False,)
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The user's own module inside `DistributedDataParallel`, `DataParallel` or `torch.compile`."""
-    while True:
-        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
-            model = inner
-        else:
-            return model
 
 
 def find_layer(model: nn.Module, name: str | None) -> tuple[str, Layer]:

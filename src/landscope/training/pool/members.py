@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast
@@ -12,14 +13,14 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes
 from landscope.core.errors import SpecError, UnknownNameError
-from landscope.core.json import Plain
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.seeding import preserved_rng
+from landscope.data import Split
 from landscope.probe.totals import saved_bytes
+from landscope.specs.overlay import get, with_value
 from landscope.specs.schema import build, to_plain
-from landscope.training.evaluate import autocast
-from landscope.training.pool.noise import drawn, replayed
-from landscope.training.pool.program import Program, stacked
+from landscope.training.evaluate import autocast, evaluate
+from landscope.training.pool.passes import Passes, stacked
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
 
@@ -71,16 +72,12 @@ def member_specs(
 def _member(spec: TrainingSpec, seed: int, numbers: Mapping[str, object]) -> TrainingSpec:
     if not numbers and type(seed) is int and seed >= 0:
         return replace(spec, seed=seed)  # nothing to be checked
-    plain = cast(dict[str, Plain], to_plain(spec))
-    plain["seed"] = seed
+    plain = {**cast(dict[str, object], to_plain(spec)), "seed": seed}
     for key, value in numbers.items():
-        *path, last = key.split(".")
-        place: dict[str, Plain] = plain
-        for part in path:
-            if place[part] is None:
-                raise SpecError(f"overrides[{key!r}]: the spec has no {part}; say `{part}` in it first")
-            place = cast(dict[str, Plain], place[part])
-        place[last] = to_plain(value)
+        part = key.rpartition(".")[0]
+        if part and get(plain, part) is None:
+            raise SpecError(f"overrides[{key!r}]: the spec has no {part}; say `{part}` in it first")
+        plain = with_value(plain, key, to_plain(value))
     return build(TrainingSpec, plain)
 
 
@@ -182,30 +179,36 @@ def _copy(task: Task) -> nn.Module:
 
 
 def _refusal(task: Task) -> str | None:
-    """Why one program for two members does not work, or does not give their own numbers; `None` where it does both."""
+    """Why one program for two members does not work, or does not give their own numbers; `None` where it does both.
+
+    Where training is random, numbers are compared in evaluation mode.
+    """
     x, y = (part.expand(2, *part.shape) for part in _batch(task))
-    program = Program(task)
+    passes = Passes(task)
     try:
         with preserved_rng():
-            stack = stacked([task.model, task.model], x.device)
-            masks = drawn(program.draws(stack, x), 2, x.device)
-            together, _ = program.objectives(stack, x, y, masks)
-            alone = _objectives_alone(program, x, y, masks)
+            together, _ = passes.objectives(stacked([task.model, task.model], x.device), x, y)
+            alone, again = _objective_alone(task), _objective_alone(task)
+            if alone != again:
+                split = Split(*_batch(task))
+                scores = passes.scores(stacked([task.model, task.model], x.device), split) or ()
+                together = torch.tensor([score.loss for score in scores], dtype=torch.float64)
+                score = evaluate(task, _copy(task), split)
+                alone = score.loss if score is not None else math.nan
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             return None  # so does one member: training will say so
         reason = (str(error) or type(error).__name__).splitlines()[0]
         return f"model: {task.spec.model.name} does not work with torch.func.vmap: {reason}"
-    if torch.allclose(together.double(), alone.double(), rtol=1e-2 if task.spec.precision == "bfloat16" else 1e-4):
+    close = 1e-2 if task.spec.precision == "bfloat16" else 1e-4
+    if all(math.isclose(value, alone, rel_tol=close, abs_tol=1e-8) for value in together.tolist()):
         return None
     return f"model: {task.spec.model.name} gives other numbers under torch.func.vmap"
 
 
 @torch.no_grad()
-def _objectives_alone(program: Program, x: Tensor, y: Tensor, masks: Sequence[Tensor]) -> Tensor:
-    """The same as `Program.objectives`, member by member."""
-    task, model, found = program.task, _copy(program.task), []
-    for at in range(len(y)):
-        with replayed([mask[at] for mask in masks]), autocast(task, x.device):
-            found.append(task.objective.sum(task.forward(model, x[at]), y[at], len(y[at])))
-    return torch.stack(found)
+def _objective_alone(task: Task) -> float:
+    """The objective of one member by itself, summed over its batch, in training mode."""
+    x, y = _batch(task)
+    with autocast(task, x.device):
+        return float(task.objective.sum(task.forward(_copy(task), x), y, len(y)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -13,13 +13,10 @@ from torch import Tensor, nn
 from landscope.data import Split
 from landscope.measures.measuring import Wanted, measure
 from landscope.measures.results import Report
-from landscope.training.averaging import averaged_model
 from landscope.training.evaluate import Score, autocast, evaluate
-from landscope.training.loop.folder import Trained, with_weights
+from landscope.training.loop.folder import FAILED, Trained
 from landscope.training.pool.members import Choice, Overrides
-from landscope.training.pool.program import Program, Stack, stacked
-from landscope.training.pool.state import ChunkState
-from landscope.training.rows import SPLITS
+from landscope.training.pool.passes import Passes, Stack, stacked
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Forward, Task
@@ -27,72 +24,7 @@ from landscope.training.task import Forward, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FAILED", "Pool", "leave"]
-
-
-# From stacked weights to the results of single members: models, scores on every split, why they ended.
-
-
-FAILED = "failed: "
-"""How the reason of a member begins whose loss or weights became NaN or infinite."""
-
-
-def leave(
-    program: Program, specs: Mapping[int, TrainingSpec], state: ChunkState, reasons: Sequence[str], *, finished: bool
-) -> dict[int, Trained]:
-    """What `train` returns, for every member of a state, by its number; scores are evaluated for all of them together."""
-    task = program.task
-    stacks = {"final": state.stack}
-    if state.best:
-        stacks["best"] = Stack(
-            *({name: state.best[name] for name in part} for part in (state.stack.params, state.stack.buffers))
-        )
-    models = {
-        name: [with_weights(task.model, stack.member(at)).eval() for at in range(len(stack))]
-        for name, stack in stacks.items()
-    }
-    if state.averaged:
-        models["average"] = [_average(program, state, at, model) for at, model in enumerate(models["final"])]
-        stacks["average"] = stacked(models["average"], state.totals.device)
-    scores = {name: _scores(program, stack) for name, stack in stacks.items()} if finished else {}
-    found = {}
-    for at, (number, reason) in enumerate(zip(state.numbers, reasons, strict=True)):
-        well = not reason.startswith(FAILED)
-        found[number] = Trained(
-            model=models["final"][at],
-            best=models["best"][at] if "best" in models else None,
-            average=models["average"][at] if "average" in models else None,
-            snapshots={},
-            history=state.history[at],
-            scores={name: values[at] for name, values in scores.items()} if well else {},
-            finished=finished and well,
-            stopped=reason,
-            spec=specs[number],
-            seconds=state.seconds,
-            rows=task.rows.name,
-        )
-    return found
-
-
-def _average(program: Program, state: ChunkState, at: int, model: nn.Module) -> nn.Module:
-    weights = [
-        state.average[name][at] if name in state.average else value.detach() for name, value in model.named_parameters()
-    ]
-    x, size = program.task.train.x, program.task.spec.batch_size
-    return averaged_model(model, weights, program.task.forward, x, len(x) if size == "full" else size).eval()
-
-
-def _scores(program: Program, stack: Stack) -> list[dict[str, float]]:
-    """Each member's loss and error on each split that has rows."""
-    every: list[dict[str, float]] = [{} for _ in range(len(stack))]
-    for split in SPLITS:
-        scores: Sequence[Score] = program.scores(stack, getattr(program.task.rows, split)) or ()
-        for own, score in zip(every, scores, strict=False):
-            own[f"{split}_loss"] = score.loss
-            if score.error is not None:
-                own[f"{split}_error"] = score.error
-    return every
-
+__all__ = ["Pool"]
 
 Which = Literal["final", "best", "average"]
 SplitName = Literal["train", "validation", "test"]
@@ -171,7 +103,7 @@ class Pool:
         if not len(rows.y):
             raise ValueError(f"{self.task.rows.name} has no {split} rows")
         if self.choice.way == "together":
-            scores: Sequence[Score | None] = Program(self.task).scores(self._stack(which), rows) or ()
+            scores: Sequence[Score | None] = Passes(self.task).scores(self._stack(which), rows) or ()
         else:
             scores = [evaluate(self.task, model, rows) for model in self._models(which)]
         return torch.tensor([score.loss for score in scores if score is not None], dtype=torch.float64)
@@ -180,7 +112,7 @@ class Pool:
         """Every member's outputs (n, N, …) for the inputs x (N, …), in evaluation mode; as one program if it was trained so."""
         x = x.to(self.task.train.y.device)
         if self.choice.way == "together":
-            return Program(self.task).outputs(self._stack(which), x)
+            return Passes(self.task).outputs(self._stack(which), x)
         with torch.no_grad(), autocast(self.task, x.device):
             return torch.stack([self.task.forward(model, x) for model in self._models(which)])
 

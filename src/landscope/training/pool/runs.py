@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from landscope.core.errors import NonFiniteTrainingError, OutOfMemoryError, SpecError
@@ -25,24 +24,23 @@ from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
 from landscope.training.loop.fingerprints import require_same
 from landscope.training.loop.folder import (
+    FAILED,
     Trained,
     load_result,
     load_state,
     prepare_folder,
     save_result,
+    weights_of,
     with_weights,
     write_json,
 )
 from landscope.training.loop.interruption import Interruption
-from landscope.training.loop.state import weights_of
+from landscope.training.loop.run import Places, Run
+from landscope.training.loop.state import State, some
 from landscope.training.loop.train import train
-from landscope.training.pool.chunk import Chunk, Places
 from landscope.training.pool.members import Way
-from landscope.training.pool.program import stacked
-from landscope.training.pool.result import FAILED
-from landscope.training.pool.state import ChunkState
-from landscope.training.pool.updates import Settings, fresh_state
-from landscope.training.progress import Display, training_display
+from landscope.training.pool.program import StackedProgram
+from landscope.training.progress import training_display
 from landscope.training.rows import DataLike
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
@@ -121,20 +119,27 @@ class PoolFolder:
         if self._root is not None:
             shutil.rmtree(self._root / f"chunk-{first:03d}", ignore_errors=True)
 
-    def under_way(self, missing: Collection[int], device: torch.device) -> dict[int, ChunkState]:
-        """The chunks that have a checkpoint, by the first member, with those of their members that are missing."""
-        found: dict[int, ChunkState] = {}
+    def under_way(self, missing: Collection[int]) -> dict[int, Checkpoint]:
+        """The checkpoints of chunks that have missing members, by their first member.
+
+        A member that left after the checkpoint was written trains again from there, so that the others draw the same noise.
+        """
+        found: dict[int, Checkpoint] = {}
         for path in sorted(self._root.glob("chunk-*")) if self._root is not None else ():
             state = load_state(path)
             if state is None:
                 continue
-            plain = cast(dict[str, Any], state[1])
-            whole = ChunkState.restored(state[0], plain, device)
-            rest = [at for at, number in enumerate(whole.numbers) if number in missing]
-            if rest:
+            tensors, plain = state[0], cast(dict[str, Any], state[1])
+            if any(number in missing for number in plain["numbers"]):
                 self._require_given(path, plain)
-                found[int(path.name.removeprefix("chunk-"))] = whole.take(rest)
+                found[int(path.name.removeprefix("chunk-"))] = self._own(tensors, plain)
         return found
+
+    def _own(self, tensors: dict[str, Tensor], plain: dict[str, Any]) -> Checkpoint:
+        """A checkpoint without the members of a larger pool."""
+        places = [at for at, number in enumerate(plain["numbers"]) if number < len(self._specs)]
+        lists = {key: [plain[key][at] for at in places] for key in ("numbers", "history")}
+        return some(tensors, places), {**plain, **lists}
 
     def _require_given(self, path: Path, plain: Mapping[str, Any]) -> None:
         if "given" in plain:
@@ -145,6 +150,7 @@ class PoolFolder:
 
 
 Results = dict[int, Trained]
+Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,18 +199,18 @@ def together(on: Conditions, missing: Sequence[int], at_once: int) -> Results:
     """Members in chunks of at most `at_once`, each one program; chunks that do not fit into memory are halved."""
     device = on.task.train.y.device
     results: Results = {}
-    started = on.folder.under_way(missing, device) if on.resume else {}
-    busy = {number for state in started.values() for number in state.numbers}
+    started = on.folder.under_way(missing) if on.resume else {}
+    busy = {number for _, plain in started.values() for number in plain["numbers"]}
     fresh = [number for number in missing if number not in busy]
-    queue: deque[tuple[int, list[int]]] = deque((first, state.numbers) for first, state in started.items())
+    queue: deque[tuple[int, list[int]]] = deque((first, plain["numbers"]) for first, (_, plain) in started.items())
     queue.extend((fresh[at], fresh[at : at + at_once]) for at in range(0, len(fresh), at_once))
     while queue:
         first, numbers = queue.popleft()
         if reason := on.interruption.reason():
-            results |= {number: on.unfinished(number, reason) for number in numbers}
+            results |= {number: on.unfinished(number, reason) for number in numbers if number in missing}
             continue
         try:
-            results |= _chunk(on, first, started.pop(first) if first in started else _fresh(on, numbers))
+            results |= _chunk(on, first, numbers, missing, started.pop(first, None))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -214,49 +220,33 @@ def together(on: Conditions, missing: Sequence[int], at_once: int) -> Results:
                 ) from error
             on.folder.forget(first)
             gc.collect()
-            half = len(numbers) // 2
-            queue.extendleft([(numbers[half], numbers[half:]), (numbers[0], numbers[:half])])
+            rest = [number for number in numbers if number in missing]
+            half = (len(rest) + 1) // 2
+            queue.extendleft((part[0], part) for part in (rest[half:], rest[:half]) if part)
     return results
 
 
-def _fresh(on: Conditions, numbers: Sequence[int]) -> ChunkState:
-    stack = stacked([on.initial(number) for number in numbers], on.task.train.y.device)
-    remembers = Settings([on.specs[number].optimizer for number in numbers]).remembers
-    return ChunkState.fresh(numbers, stack, fresh_state(on.task.spec.optimizer, stack.params, remembers))
-
-
-def _chunk(on: Conditions, first: int, state: ChunkState) -> Results:
-    """One chunk from its state to its results."""
-    device = on.task.train.y.device
+def _chunk(
+    on: Conditions, first: int, numbers: Sequence[int], missing: Collection[int], begun: Checkpoint | None
+) -> Results:
+    """One chunk from its start, or from its checkpoint, to the results of its missing members."""
+    task, device = on.task, on.task.train.y.device
     capture = device.type == "cuda" and on.graphs is not False
-    places = Places(on.folder.chunk(first), on.folder.members, on.folder.given)
+    members = {number: path for number, path in on.folder.members.items() if number in missing}
     with own_stream(device, capture):
-        chunk = Chunk(on.task, dict(enumerate(on.specs)), state, places, capture=capture)
-        with training_display(on.progress, on.task.steps, on.task.spec.epochs, state.step) as display:
-            reason = _steps(on, chunk, display)
+        specs = [on.specs[number] for number in numbers]
+        if begun is None:
+            program = StackedProgram.fresh(task, specs, [on.initial(number) for number in numbers], capture=capture)
+            state = State.fresh(numbers, device)
+        else:
+            program = StackedProgram.restored(task, specs, begun[0], capture=capture)
+            state = State.restored(*begun, device)
+        run = Run(task, program, state, Places(on.folder.chunk(first), members, on.folder.given))
+        with training_display(on.progress, task.steps, task.spec.epochs, state.step) as display:
+            reason = run.until_over(on.interruption, display, on.checkpoint_every)
     if reason is None:
         on.folder.forget(first)
-    else:
-        chunk.interrupt(reason)
-    return chunk.results
-
-
-def _steps(on: Conditions, chunk: Chunk, display: Display) -> str | None:
-    """Step after step until all members have left, or somebody asks to stop: why."""
-    ended = chunk.at_end_of_epoch()  # a checkpoint is written before its epoch is evaluated
-    while not chunk.over:
-        while not ended:
-            chunk.advance()
-            display.step(chunk.state.step, chunk.means)
-            reason = on.interruption.reason()
-            chunk.save(0.0 if reason else on.checkpoint_every)
-            if reason:
-                return reason
-            ended = chunk.at_end_of_epoch()
-        if row := chunk.end_epoch():
-            display.epoch(row)
-        ended = False
-    return None
+    return {number: result for number, result in run.results.items() if number in missing}
 
 
 class _LastGood(Callback):
