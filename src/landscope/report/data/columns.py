@@ -131,7 +131,7 @@ def label(column: str) -> str:
 
 
 def better(column: str) -> int:
-    """−1 where lower values are better, +1 where higher ones are, 0 where neither is or nobody says.
+    """−1 where lower values are better, +1 where higher ones are, 0 where neither is, or where it is not known.
 
     >>> better("test.error"), better("corrupted.accuracy"), better("train.hessian_trace"), better("gap.mine")
     (-1, 1, 0, -1)
