@@ -21,8 +21,8 @@ from landscope.report.page.blocks import Plot, Prose, Table
 from landscope.report.sections.answer import answer_section
 from landscope.report.sections.conditions import condition_section
 from landscope.report.write import write_records_report
-from landscope.specs.schema import build
-from landscope.studies.record import Record, Subject
+from landscope.specs.schema import parse
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.spec import StudySpec
 
 
@@ -30,7 +30,7 @@ def made(number: int, train: dict[str, float], test: dict[str, float | None], co
     def report(values: dict[str, float] | dict[str, float | None]) -> Report:
         return Report({k: Estimate.failed("it diverged") if v is None else Estimate(v) for k, v in values.items()})
 
-    subject = Subject(checkpoint="final", reports={"train": report(train), "test": report(test)})
+    subject = MeasuredModel(checkpoint="final", reports={"train": report(train), "test": report(test)})
     return Record(run=f"r{number}", condition=condition, axes={}, seed=number, spec={}, subjects=(subject,))
 
 
@@ -87,7 +87,7 @@ def test_the_smallest_and_the_largest_number_as_people_write_them() -> None:
 
 
 def spec_of(**analysis: object) -> StudySpec:
-    return build(StudySpec, {"name": "s", "training": {"model": "mlp"}, "analysis": analysis})
+    return parse(StudySpec, {"name": "s", "training": {"model": "mlp"}, "analysis": analysis})
 
 
 def test_a_name_that_no_record_has_is_told(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_where_nothing_that_was_asked_exists_there_is_no_report(tmp_path: Path, 
         write_records_report(spec_of(**analysis), records, tmp_path / "r.html", light=True)
 
 
-def unfitted(subject: Subject) -> Subject:
+def unfitted(subject: MeasuredModel) -> MeasuredModel:
     reports = {**subject.reports, "calibration": Report({"temperature": Estimate.failed("it ran away")})}
     return replace(subject, temperature=1.0, reports=reports)
 
