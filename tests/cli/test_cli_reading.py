@@ -14,7 +14,7 @@ from study_runs import do_here
 from landscope.core.errors import SpecError
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.report.write import ReportOptions, write_study_report
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.grid import runs_of
 from landscope.studies.record import long_table, wide_table
 from landscope.studies.spec import StudySpec
@@ -151,7 +151,7 @@ def test_a_folder_without_versions_imports_nothing(call: Call, trap: Callable[[]
 
 def test_a_bundle_of_records_imports_nothing(trap: Callable[[], None], tmp_path: Path) -> None:
     written = merged(merged(BASE, OWN["measure"]), OWN["network"])
-    kept = Bundle("fam", "part", "tiny", build(StudySpec, written), ())
+    kept = Bundle("fam", "part", "tiny", parse(StudySpec, written), ())
     trap()
     again = load_bundle(save_bundle(kept, tmp_path / "part.json.gz"))
     assert len(runs_of(again.spec)) == 2

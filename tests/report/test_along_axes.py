@@ -15,7 +15,7 @@ from landscope.report import ReportOptions, figures, write_report
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.figure import Figure
 from landscope.report.sections.axes import axis_curves, axis_section
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 
 
 def _record(number: int, axes: dict[str, object], **values: float) -> Record:
@@ -24,7 +24,7 @@ def _record(number: int, axes: dict[str, object], **values: float) -> Record:
     splits = {"test": {"error"}, "train": set(names) - {"error"}}
     reports = {s: Report({n: Estimate(names[n]) for n in names if n in own}) for s, own in splits.items()}
     condition = " · ".join(map(str, axes.values()))
-    subject = Subject(checkpoint="final", temperature=1.0, reports=reports)
+    subject = MeasuredModel(checkpoint="final", temperature=1.0, reports=reports)
     return replace(plain, run=f"{number:012x}", condition=condition, axes=axes, seed=number, subjects=(subject,))  # type: ignore[arg-type]
 
 

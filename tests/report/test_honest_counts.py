@@ -22,8 +22,8 @@ from landscope.report.page.figure import Figure
 from landscope.report.sections.answer import answer_section
 from landscope.report.sections.conditions import condition_section
 from landscope.report.write import options_of
-from landscope.specs.schema import build
-from landscope.studies.record import Record, Subject
+from landscope.specs.schema import parse
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.spec import StudySpec
 
 
@@ -31,7 +31,7 @@ def made(number: int, train: dict[str, float], test: dict[str, float | None], co
     def report(values: dict[str, float] | dict[str, float | None]) -> Report:
         return Report({k: Estimate.failed("it diverged") if v is None else Estimate(v) for k, v in values.items()})
 
-    subject = Subject(checkpoint="final", reports={"train": report(train), "test": report(test)})
+    subject = MeasuredModel(checkpoint="final", reports={"train": report(train), "test": report(test)})
     return Record(run=f"r{number}", condition=condition, axes={}, seed=number, spec={}, subjects=(subject,))
 
 
@@ -88,7 +88,7 @@ def test_the_smallest_and_the_largest_number_as_people_write_them() -> None:
 
 
 def spec_of(**analysis: object) -> StudySpec:
-    return build(StudySpec, {"name": "s", "training": {"model": "mlp"}, "analysis": analysis})
+    return parse(StudySpec, {"name": "s", "training": {"model": "mlp"}, "analysis": analysis})
 
 
 def written(spec: StudySpec, records: list[Record], folder: Path) -> str:
@@ -118,7 +118,7 @@ def test_where_nothing_that_was_asked_exists_there_is_no_report(tmp_path: Path, 
         written(spec_of(**analysis), records, tmp_path)
 
 
-def unfitted(subject: Subject) -> Subject:
+def unfitted(subject: MeasuredModel) -> MeasuredModel:
     reports = {**subject.reports, "calibration": Report({"temperature": Estimate.failed("it ran away")})}
     return replace(subject, temperature=1.0, reports=reports)
 

@@ -31,7 +31,7 @@ from landscope.report.page.matplotlib import on_paper
 from landscope.report.sections.calibration import calibration_section, calibrations
 from landscope.report.sections.conditions import baseline_table
 from landscope.report.sections.reference import ComparedNumber
-from landscope.studies.record import Record, Subject, long_table, wide_table
+from landscope.studies.record import MeasuredModel, Record, long_table, wide_table
 
 ORDER = [
     "answer", "claims", "conditions", "correlations", "scatter", "simpson", "calibration", "corruptions", "spectra",
@@ -379,7 +379,7 @@ def test_few_models_tell_no_correlation(tmp_path: Path, seeds: int) -> None:
 
 
 def test_a_model_with_nothing_but_a_norm(tmp_path: Path) -> None:
-    subject = Subject(checkpoint="final", reports={"train": Report({"l2_norm": Estimate(2.0)})})
+    subject = MeasuredModel(checkpoint="final", reports={"train": Report({"l2_norm": Estimate(2.0)})})
     alone = Record(run="a", condition="c", axes={}, seed=0, spec={}, subjects=(subject,))
     found = Reader(write_report([alone], tmp_path / "r.html").read_text(encoding="utf-8"))
     assert "no outcome was measured" in found.text

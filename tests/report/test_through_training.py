@@ -17,7 +17,7 @@ from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Prose, Table
 from landscope.report.page.figure import Figure
 from landscope.report.sections.through_training import losses_of, step_axis, through_section, through_sentence, trends
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 
 STEPS = (0, 1, 10, 100)
 END = 1000
@@ -33,9 +33,11 @@ def trained(steps: Sequence[int] = STEPS, seeds: int = 3, *, ends: Sequence[int]
     return found
 
 
-def _measured(run: int, step: int, checkpoint: str) -> Subject:
+def _measured(run: int, step: int, checkpoint: str) -> MeasuredModel:
     train = Report({"loss": Estimate(1.0 / (1 + run + step)), "l2_norm": Estimate(10.0 * (run + 1) + step)})
-    return Subject(checkpoint=checkpoint, reports={"train": train, "test": Report({"error": Estimate(0.1 + run)})})
+    return MeasuredModel(
+        checkpoint=checkpoint, reports={"train": train, "test": Report({"error": Estimate(0.1 + run)})}
+    )
 
 
 def test_curves_run_over_the_steps_and_end_with_the_last_weights() -> None:

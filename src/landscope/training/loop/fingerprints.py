@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from landscope.core.errors import SpecError
 from landscope.specs.documents import read_spec
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
 
@@ -33,7 +33,7 @@ def training_spec(spec: SpecLike, model: nn.Module | None = None) -> TrainingSpe
         return spec
     if isinstance(spec, Mapping):
         own = {"model": type(model).__name__} if model is not None else {}
-        return build(TrainingSpec, {**own, **spec})
+        return parse(TrainingSpec, {**own, **spec})
     return read_spec(TrainingSpec, spec)
 
 

@@ -18,7 +18,7 @@ from landscope.core.seeding import preserved_rng
 from landscope.data import Split
 from landscope.probe.totals import saved_bytes
 from landscope.specs.overlay import get, with_value
-from landscope.specs.schema import build, to_plain
+from landscope.specs.schema import parse, to_plain
 from landscope.training.evaluate import autocast, evaluate
 from landscope.training.pool.passes import Passes, stacked
 from landscope.training.spec import TrainingSpec
@@ -78,7 +78,7 @@ def _member(spec: TrainingSpec, seed: int, numbers: Mapping[str, object]) -> Tra
         if part and get(plain, part) is None:
             raise SpecError(f"overrides[{key!r}]: the spec has no {part}; say `{part}` in it first")
         plain = with_value(plain, key, to_plain(value))
-    return build(TrainingSpec, plain)
+    return parse(TrainingSpec, plain)
 
 
 def unsupported(spec: TrainingSpec) -> str | None:
