@@ -24,7 +24,7 @@ from landscope.core.errors import SpecError
 from landscope.data import Augmentation
 from landscope.probe.loss.losses import LOSSES
 from landscope.specs.documents import read_spec
-from landscope.specs.schema import Fraction, Natural, NotNegative, Positive, Probability, Range, build
+from landscope.specs.schema import Fraction, Natural, NotNegative, Positive, Probability, Range, parse
 
 __all__ = [
     "AveragingSpec",
@@ -295,5 +295,5 @@ def training_spec(spec: SpecLike, model: nn.Module | None = None) -> TrainingSpe
         return spec
     if isinstance(spec, Mapping):
         own = {"model": type(model).__name__} if model is not None else {}
-        return build(TrainingSpec, {**own, **spec})
+        return parse(TrainingSpec, {**own, **spec})
     return read_spec(TrainingSpec, spec)

@@ -32,7 +32,7 @@ from landscope.core.errors import SpecError, TrainingError
 from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular, read_regular, write_whole, writing
 from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, parse_json
 from landscope.specs.names import public_names
-from landscope.specs.schema import build, to_plain
+from landscope.specs.schema import parse, to_plain
 from landscope.training.rows import GIVEN
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
@@ -383,7 +383,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
 def _as_today(there: Plain) -> Plain:
     """A spec as it is written today: with fields that came later at their defaults, and with public names."""
     with suppress(SpecError):  # what cannot be read is compared as it stands
-        there = to_plain(build(TrainingSpec, there))
+        there = to_plain(parse(TrainingSpec, there))
     return public_names(there)
 
 

@@ -25,7 +25,7 @@ from landscope.core.seeding import preserved_rng
 from landscope.data import Split
 from landscope.probe.totals import saved_bytes
 from landscope.specs.overlay import get, with_value
-from landscope.specs.schema import build, to_plain
+from landscope.specs.schema import parse, to_plain
 from landscope.training.evaluate import autocast, evaluate
 from landscope.training.loop.folder import fingerprints
 from landscope.training.loop.interruption import interruptible
@@ -180,7 +180,7 @@ def _member(spec: TrainingSpec, seed: int, numbers: Mapping[str, object]) -> Tra
         if part and get(plain, part) is None:
             raise SpecError(f"overrides[{key!r}]: the spec has no {part}; say `{part}` in it first")
         plain = with_value(plain, key, to_plain(value))
-    return build(TrainingSpec, plain)
+    return parse(TrainingSpec, plain)
 
 
 def unsupported(spec: TrainingSpec) -> str | None:
