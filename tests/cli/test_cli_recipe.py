@@ -20,7 +20,7 @@ from landscope.cli.study_runs import HowToRun, StudyOutcome
 from landscope.recipes import RECIPES
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.recipe import Part, Recipe
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.executors.base import Job, Resources, Summary
 from landscope.studies.record import Failure
 from landscope.studies.spec import StudySpec
@@ -31,7 +31,7 @@ RATES = {"first": [0.1, 0.2], "second": [0.3, 0.4]}
 
 
 def study_of(part: str, **training: object) -> StudySpec:
-    return build(
+    return parse(
         StudySpec,
         {
             "name": part,

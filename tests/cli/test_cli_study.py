@@ -308,13 +308,13 @@ def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> No
 def test_a_recipe_goes_on_where_a_run_fails(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from landscope.recipes import RECIPES
     from landscope.recipes.recipe import Part, Recipe
-    from landscope.specs.schema import build
+    from landscope.specs.schema import parse
     from landscope.studies.spec import StudySpec
 
     rates = {"steady": {"optimizer.lr": 0.1}, "runaway": {"optimizer.lr": 1e38}}
     training = {"data": "circles", "model": {"name": "mlp", "widths": [4]}, "epochs": 2, "batch_size": 20}
     studies = {
-        part: build(
+        part: parse(
             StudySpec,
             {
                 "name": part,

@@ -15,11 +15,11 @@ from landscope.core.errors import RunStoppedError, SpecError
 from landscope.data import load
 from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.models import build
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.study import Study
 from landscope.studies.work import attempt
 from landscope.studies.work import run as running
-from landscope.studies.work.measure import Point, measure_subject
+from landscope.studies.work.measure import WeightsAtTemperatures, measure_model
 from landscope.studies.work.run import run_in_folder
 
 SPEC: dict[str, object] = {
@@ -79,11 +79,11 @@ def test_the_numbers_are_those_of_the_weights(study: Study) -> None:
 def test_the_same_weights_under_two_names_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
 
-    def noted(point: Point, checkpoint: str, *given: object, **rest: object) -> Subject:
+    def noted(point: WeightsAtTemperatures, checkpoint: str, *given: object, **rest: object) -> MeasuredModel:
         measured.append(checkpoint)
-        return measure_subject(point, checkpoint, *given, **rest)  # type: ignore[arg-type]
+        return measure_model(point, checkpoint, *given, **rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(running, "measure_subject", noted)
+    monkeypatch.setattr(running, "measure_model", noted)
     training = {**SPEC["training"], "epochs": 1, "snapshots": [2]}  # type: ignore[dict-item]
     measuring = {**SPEC["measuring"], "checkpoints": ["final", "step 2", "best"]}  # type: ignore[dict-item]
     study = do_here(Study.of({**SPEC, "training": training, "measuring": measuring, "seeds": 1, "axes": {}}, tmp_path))
@@ -194,7 +194,7 @@ def test_a_run_goes_on_where_it_was_stopped(
     assert [_values(subject) for subject in one.subjects] == [_values(subject) for subject in other.subjects]
 
 
-def _values(subject: Subject) -> dict[str, dict[str, float]]:
+def _values(subject: MeasuredModel) -> dict[str, dict[str, float]]:
     return {split: {name: e.value for name, e in report.items()} for split, report in subject.reports.items()}
 
 

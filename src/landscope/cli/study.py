@@ -104,14 +104,14 @@ def run(
     again to resume.
     """
     from landscope.specs.documents import read_document
-    from landscope.specs.schema import build
+    from landscope.specs.schema import parse
     from landscope.studies.grid import select_runs
     from landscope.studies.preflight import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
     document = read_document(spec)
-    checked = build(StudySpec, document.content, document.place)
+    checked = parse(StudySpec, document.content, document.place)
     folder = target_folder(into or Path("studies") / checked.name)
     study = Study(checked, target_folder(store or folder), document.place, imports=not dry_run)
     asked = select_runs(study.runs, only or ())

@@ -72,14 +72,14 @@ def train(
     from landscope.cli.sources import usable_device
     from landscope.probe.totals import checked_seconds
     from landscope.specs.documents import read_document
-    from landscope.specs.schema import build
+    from landscope.specs.schema import parse
     from landscope.training.loop.train import train as run
     from landscope.training.spec import TrainingSpec
 
     checked_seconds("--time-limit", time_limit)
     checked_seconds("--checkpoint-every", checkpoint_every)
     document = read_document(spec)
-    settings = build(TrainingSpec, _changed(document.content, change or ()), document.place)
+    settings = parse(TrainingSpec, _changed(document.content, change or ()), document.place)
     folder = writable_folder(into or Path("runs") / spec.stem)
     callbacks = _callbacks(tensorboard, wandb)
     try:

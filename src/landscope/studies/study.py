@@ -18,7 +18,7 @@ from landscope.core.json import OBJECT, TEXT, Plain, checked, parse_json
 from landscope.data import status as data_status
 from landscope.specs.documents import read_document
 from landscope.specs.names import is_import, public_name, source_version
-from landscope.specs.schema import Path, build, to_plain
+from landscope.specs.schema import Path, parse, to_plain
 from landscope.studies.executors.base import Job, Resources
 from landscope.studies.grid import RunSpec, runs_of
 from landscope.studies.record import Failure, Record, wide_table, with_consistency
@@ -98,9 +98,9 @@ class Study:
         if isinstance(source, StudySpec):
             return cls(source, root)
         if isinstance(source, Mapping):
-            return cls(build(StudySpec, source), root)
+            return cls(parse(StudySpec, source), root)
         document = read_document(source)
-        return cls(build(StudySpec, document.content, document.place), root, document.place)
+        return cls(parse(StudySpec, document.content, document.place), root, document.place)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Study:
@@ -116,7 +116,7 @@ class Study:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error
-        return cls(build(StudySpec, spec, {(): str(place)}), root, versions=versions, imports=False)
+        return cls(parse(StudySpec, spec, {(): str(place)}), root, versions=versions, imports=False)
 
     def save(self, folder: str | os.PathLike[str]) -> FilePath:
         """Keep the spec in a folder, so that `open` finds the study there."""
@@ -194,7 +194,7 @@ class Study:
 def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool) -> dict[str, Plain]:
     """Versions of the data and of the user's own code, part of every run's key; data that is missing is reported now."""
     taken = spec.checkpoints
-    named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
+    named = taken.data if taken is not None else parse(DataSpec, (spec.training or {}).get("data", {}))
     versions: dict[str, Plain] = {"data": _data_version(named, place, imports)}
     if others := sorted({name for name in _named(spec.axes, "data") if name != named.name}):
         versions["data on axes"] = [_data_version(DataSpec(name=name), place, imports) for name in others]

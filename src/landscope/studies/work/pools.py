@@ -19,12 +19,11 @@ from landscope.core.errors import ClaimError
 from landscope.core.json import Plain
 from landscope.specs.canonical import canonical_json
 from landscope.specs.overlay import get, with_value
-from landscope.specs.schema import build, to_plain
+from landscope.specs.schema import parse, to_plain
 from landscope.studies.store.identity import POOL
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work import attempt
-from landscope.training.pool.members import NUMBERS, choose, unsupported
-from landscope.training.pool.train_pool import train_pool
+from landscope.training.pool.train_pool import NUMBERS, choose, train_pool, unsupported
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 
@@ -75,7 +74,7 @@ def _pool(group: list[tuple[str, dict[str, Plain]]]) -> PoolSpec:
     specs = [training for _, training in group]
     columns = {name: tuple(get(spec, name) for spec in specs) for name in NUMBERS}
     return PoolSpec(
-        training=build(TrainingSpec, specs[0]),
+        training=parse(TrainingSpec, specs[0]),
         seeds=tuple(cast(int, spec["seed"]) for spec in specs),
         overrides={name: values for name, values in columns.items() if any(value != values[0] for value in values[1:])},
         members=tuple(key for key, _ in group),
@@ -93,7 +92,7 @@ def _without_numbers(training: Mapping[str, Plain]) -> dict[str, object]:
 
 def train_together(spec: Plain, run: RunFolder, device: torch.device) -> None:
     """Train a pool in the folder of its run, and hand each member's training to the member's run."""
-    pool = build(PoolSpec, spec)
+    pool = parse(PoolSpec, spec)
     choice = choose(make_task(pool.training).to(device), "auto", unsupported(pool.training))
     if choice.way != "together":
         run.finish({"trained": [], "seconds": 0.0, "why": choice.reason})
