@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from landscope.analysis import correlation, models_needed, partial_correlation
 from landscope.recipes.recipe import RECIPES, Claim, Part, Recipe, Size
 from landscope.recipes.verdicts import RESAMPLES, in_words, judged
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _study(key: str, size: Size) -> StudySpec:
             "hessian_trace": {"tol": 0.1, "max_matvecs": 32},
             "average_sharpness": {"rho": 0.01},
         }
-    return build(
+    return parse(
         StudySpec,
         {
             "name": f"adaptive-sharpness-{key}",

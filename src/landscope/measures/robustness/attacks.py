@@ -35,7 +35,7 @@ BATCH = 256
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """Adversarial inputs, on the device of the given ones, and whether the model still classifies them rightly."""
+    """Adversarial inputs, on the device of the given ones, and whether the model still classifies them correctly."""
 
     inputs: Tensor
     correct: Tensor
@@ -43,7 +43,7 @@ class Attack:
     clean_correct: Tensor
     """On the given inputs (n,)."""
     searched: bool = False
-    """The inputs are the worst that a search found, which stand for the worst of the ball."""
+    """The inputs are the worst that a search found; the ball may hold worse ones."""
 
     @property
     def accuracy(self) -> Estimate:
@@ -146,7 +146,7 @@ class Classifier:
             return model
         if isinstance(model, Probe):
             if model.mode != "eval":
-                raise OperandError("robustness is about the model as it predicts: build the probe with mode='eval'")
+                raise OperandError("robustness is measured in eval mode: build the probe with mode='eval'")
             return cls(model.modules[""], model.device, model.dtype, model.temperature, precision, batch_size)
         inner = unwrap(model)
         present = next((p.device for p in inner.parameters()), torch.device("cpu"))
@@ -183,18 +183,18 @@ class Classifier:
         z = tensor_output(self.model(x.clone())) / self.temperature  # a forward pass may write into its input
         if z.dim() != 2 or z.shape[0] != len(x) or z.shape[1] < 2:
             raise OperandError(
-                f"logits ({len(x)}, C) of at least two classes were expected; the model gave {tuple(z.shape)}"
+                f"expected logits ({len(x)}, C) of at least two classes, got {tuple(z.shape)} from the model"
             )
         return z
 
     def judged(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each sample of a batch, and whether it is classified rightly."""
+        """The loss of each sample of a batch, and whether it is classified correctly."""
         with torch.no_grad():
             z = self.logits(x)
             return F.cross_entropy(z, y, reduction="none"), z.argmax(1) == y
 
     def slopes(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `judged` gives, and the gradient of each sample's loss with respect to its input."""
+        """The result of `judged`, and the gradient of each sample's loss with respect to its input."""
         point = x.detach().requires_grad_()
         z = self.logits(point)
         losses = F.cross_entropy(z, y, reduction="none")
@@ -203,16 +203,14 @@ class Classifier:
 
 
 def checked_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (n, …) and whole-numbered labels (n,), detached; refused where they cannot be meant.
+    """Inputs (n, …) and integer labels (n,), detached; refused where they do not fit together.
 
     >>> checked_inputs(torch.rand(3, 2), torch.tensor([0, 1]))
     Traceback (most recent call last):
-    landscope.core.errors.OperandError: one label per input was expected; inputs (3, 2) and labels (2,) came
+    landscope.core.errors.OperandError: expected one label per input, got inputs (3, 2) and labels (2,)
     """
     if x.dim() < 2 or y.shape != x.shape[:1]:
-        raise OperandError(
-            f"one label per input was expected; inputs {tuple(x.shape)} and labels {tuple(y.shape)} came"
-        )
+        raise OperandError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
     if not len(x):
         raise EmptyDataError("there are no samples")
     if y.is_floating_point() or y.dtype == torch.bool or bool((y < 0).any()):
@@ -226,7 +224,7 @@ def checked_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 #
 #     x′ = clip(x + ε sign ∇_x ℓ(x, y)),    ℓ the cross-entropy of the true label
 #
-# It needs no search and finds little: `pgd` is the stronger attack.
+# It needs no search and is weak: `pgd` is the stronger attack.
 
 
 def fgsm(model: nn.Module | Probe | Classifier, x: Tensor, y: Tensor, eps: float, *, clip: Clip = (0.0, 1.0)) -> Attack:
@@ -262,7 +260,7 @@ def fgsm(model: nn.Module | Probe | Classifier, x: Tensor, y: Tensor, eps: float
 #
 # with ℓ the cross-entropy of the true label, in the norm ∞ (direction: the sign) or 2 (direction: the normalised gradient). Of
 # all points that it visits, the clean one included, each sample keeps one that is misclassified if there is any, and among
-# those the one with the largest loss: the accuracy never exceeds the clean one. It bounds the robust accuracy from above.
+# those the one with the largest loss. The accuracy never exceeds the clean one, and bounds the robust accuracy from above.
 
 
 def pgd(
@@ -287,7 +285,7 @@ def pgd(
         steps, step_size: how many steps, and how long each; default 2.5 ε / steps, enough to cross the ball.
         restarts: random starts per sample; the worst point of all counts.
         norm: of the ball, `"inf"` or `"2"`.
-        clip: the range of valid inputs, or `None`. Normalised inputs have another one than (0, 1), and ε is in their unit.
+        clip: the range of valid inputs, or `None`. For normalised inputs it is not (0, 1), and ε is in their unit.
         seed: of the starts.
 
     >>> net = nn.Linear(2, 2)

@@ -2,7 +2,7 @@
 
 The images are corrupted in batches where the model is and never stored: memory does not grow with the number of corruptions.
 Corrupting is the caller's function, for instance `landscope.data.corruptions.corrupt`: an image's noise must depend on the
-seed and its number, which `first_index` carries, and not on the batch it comes in.
+seed and its number, which `first_index` carries, not on its batch.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class CorruptionAccuracy:
     accuracy: NDArray[np.float64]
     clean: float
     mean_stderr: float | None
-    """Standard error over images of the mean over all corruptions: they share the images, so it is not one of a mean of
-    independent accuracies."""
+    """Standard error over images of the mean over all corruptions. These share the images, so their accuracies are not
+    independent."""
     samples: int
 
     @property
@@ -57,7 +57,7 @@ class CorruptionAccuracy:
 
     @property
     def mean(self) -> Estimate:
-        """The mean over all corruptions and severities, with what other images would change."""
+        """The mean over all corruptions and severities, with its error over images."""
         details = {"clean": self.clean, "corruptions": len(self.names), "severities": len(self.severities)}
         mean = float(self.accuracy.mean())
         return Estimate(mean, self.mean_stderr or 0.0, self.mean_stderr, details={**details, "samples": self.samples})
@@ -96,8 +96,8 @@ def corruption_accuracy(
     """The accuracy of a model on corrupted images; one forward pass for each corruption and severity, and a clean one.
 
     Args:
-        model: a module, of which a frozen copy is asked, or a probe, whose frozen model is; `Classifier.of(model, device,
-            precision, batch_size)` says where and how to compute.
+        model: a module, which is copied and frozen, or a probe, whose frozen model is used; pass `Classifier.of(model, device,
+            precision, batch_size)` to choose where and how to compute.
         images, labels: pixels in [0, 1] or bytes, before normalisation, and classes.
         corrupt: see `Corrupt`.
         names, severities: which corruptions.
@@ -131,7 +131,7 @@ def corruption_accuracy(
                     x = corrupt(x, name, severity, seed, first_index=part.start)
                 x = prepare(x) if prepare is not None else x / 255 if x.dtype == torch.uint8 else x
                 right[part] = (classifier.logits(classifier.ready(x)).argmax(1) == labels[part]).double()
-            counts.append(right.mean())  # read at the end, so that the device is not waited for
+            counts.append(right.mean())  # read at the end, so as not to wait for the device
             if severity:
                 of_image += right
     clean, *accuracies = torch.stack(counts).tolist()

@@ -51,7 +51,7 @@ __all__ = [
 
 Method = Literal["pga", "apgd"]
 Evaluate = Callable[[Tensor, bool], tuple[Tensor, Tensor]]
-"""(points (k, P), whether slopes are wanted) → values (k,) in float64, slopes (k, P) or anything where not wanted."""
+"""(points (k, P), whether slopes are wanted) → values (k,) in float64, slopes (k, P) or anything where they are not."""
 
 MOMENTUM = 0.75
 """Auto-PGD's α: the weight of the new step against the last one."""
@@ -97,7 +97,7 @@ def ascend(
     """Climb from `start` and remember the best point seen.
 
     `apgd` begins with steps of 2ρ, halves them where progress stalls and goes back to the best point then. `pga` takes
-    constant steps of 2.5ρ/steps, or, with `plain`, un-normalised ones: u + plain ⊙ slope. Where the slope at the start is
+    constant steps of 2.5ρ/steps, or, with `plain`, unnormalised ones: u + plain ⊙ slope. Where the slope at the start is
     exactly zero, the first step goes along `kick`. Values that are not finite are never the best.
 
     >>> bowl = lambda u, slopes: (u.square().sum(1).double(), 2 * u)
@@ -154,7 +154,7 @@ VECTORS_HELD = 12
 
 @dataclass(frozen=True)
 class Search:
-    """How the maximum is looked for."""
+    """How the maximum is searched for."""
 
     steps: int
     restarts: int
@@ -166,7 +166,7 @@ class Search:
 
 @dataclass(frozen=True)
 class WorstCase:
-    """The rise of the loss on each batch (or on all data), and what found it."""
+    """The rise of the loss on each batch (or on all data), and how it was found."""
 
     gains: list[float]
     losses: list[float]
@@ -178,7 +178,7 @@ class WorstCase:
     data_stderr: float | None
     complete: bool
     stationary: bool
-    """Some ascent began where the gradient is zero, with a random step."""
+    """Whether some ascent started where the gradient is zero, with a random step."""
 
     @property
     def mean(self) -> float:
@@ -188,7 +188,7 @@ class WorstCase:
 
 @dataclass
 class _Climbs:
-    """The ascents on one batch, as they come in."""
+    """The ascents on one batch so far."""
 
     base: float = 0.0
     best: float = 0.0
@@ -354,7 +354,7 @@ def affordable(passes: float, steps: int, restarts: int) -> tuple[int, int]:
 def ascent_estimate(
     found: WorstCase, value: float, rho: float, search: Search, parameters: int, defined: bool = False
 ) -> Estimate:
-    """The estimate of a worst case, with what found it: a lower bound, unless the search is what defines the value."""
+    """The estimate of a worst case, with how it was found: a lower bound, unless the search itself defines the value."""
     exact = defined and found.complete
     status, reason = Status.LOWER_BOUND, f"what {_ascents(search)} found; more restarts can only find more"
     if not found.complete:

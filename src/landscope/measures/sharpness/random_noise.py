@@ -48,7 +48,7 @@ __all__ = [
 #
 # ρ is the standard deviation of each coordinate, so that ‖δ‖₂ ≈ ρ√P. For small ρ it is ½ρ² Σ c_i² H_ii: plain, half of
 # ρ² tr H. Noise comes in pairs ±δ, in which everything odd cancels, the gradient first of all; the error bar is that of
-# the mean over pairs, widened where there are few of them (Student), so that two of it cover 95 %. samples + 1 forward passes.
+# the mean over pairs, widened where there are few of them (Student), so that two errors cover 95 %. samples + 1 forward passes.
 
 
 @register("average_sharpness")
@@ -87,7 +87,7 @@ class AverageSharpness(PerturbationMeasure):
 
     @property
     def invariances(self) -> frozenset[str]:
-        """Noise in proportion to the weights does not see their scale, but a shift of the logits."""
+        """Noise in proportion to the weights ignores their scale, but not a shift of the logits."""
         if not self.adaptive:
             return self.invariant_to
         return frozenset() if self.eta else RESCALINGS
@@ -122,14 +122,13 @@ class AverageSharpness(PerturbationMeasure):
         )
 
 
-# Random-direction sharpness (papers 1 and 2): the change of the loss at a fixed distance, over random directions.
+# Random-direction sharpness: the change of the loss at a fixed distance, over random directions.
 #
 #     Δ_j = L(θ + ε_j) − L(θ),   ε_j uniform on the sphere ‖ε‖₂ = ρ,   j = 1 … samples
 #
-# Paper 1 takes the maximum of 20 directions at ρ = 0.05, paper 2 the mean of |Δ|/ρ over 100 at ρ = 0.005. To second order the
-# mean is ρ² tr H / (2P), so in many dimensions it is tiny against the worst case: a random direction hardly meets the sharp
-# ones. The maximum is that of `samples` directions, not of the sphere: it grows with their number and has no error bar.
-# samples + 1 forward passes.
+# To second order the mean is ρ² tr H / (2P), so in many dimensions it is tiny against the worst case: a random direction is
+# nearly orthogonal to the few sharp ones. The maximum is that of `samples` directions, not of the sphere: it grows with their
+# number and has no error bar. samples + 1 forward passes.
 
 
 Statistic = Literal["max", "mean", "mean_abs"]
@@ -213,18 +212,17 @@ class RandomSharpness(PerturbationMeasure):
         )
 
 
-# PAC-Bayes noise scale (Neyshabur et al. 2017; Jiang et al. 2020): how much Gaussian noise the parameters bear.
+# PAC-Bayes noise scale (Neyshabur et al. 2017; Jiang et al. 2020): how much Gaussian noise the parameters tolerate.
 #
 #     σ* = largest σ with  E_{z ~ N(0, I)} [ L(θ + σ c ⊙ z) ] − L(θ) ≤ target,   c = 1, or c = |θ| (`adaptive`)
 #
-# σ is a standard deviation; 1/σ² is the sharpness that the bounds hold. The mean over z is taken over the same pairs ±z at
-# every
-# σ, so that it is a smooth function of σ, whose first crossing of the target is bracketed by doubling and found by
-# bisection in log σ. For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop in accuracy.
+# σ is a standard deviation; 1/σ² is the sharpness in the bounds. The mean is taken over the same pairs ±z at every σ, so that
+# it is a smooth function of σ, whose first crossing of the target is bracketed by doubling and found by bisection in log σ.
+# For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop in accuracy.
 
 
 DOUBLINGS = 40
-"""How far the bracket is looked for: a factor of 10¹² either way."""
+"""How often the bracket is doubled or halved: a factor of 10¹² either way."""
 
 
 @dataclass(frozen=True)
@@ -326,11 +324,11 @@ class PacBayesSigma(PerturbationMeasure):
 
     @property
     def invariances(self) -> frozenset[str]:
-        """Noise in proportion to the weights does not see their scale, but a shift of the logits."""
+        """Noise in proportion to the weights ignores their scale, but not a shift of the logits."""
         return RESCALINGS if self.adaptive else self.invariant_to
 
     def _evaluations(self) -> int:
-        """Values of σ that a search takes: some for the bracket, then one for each halving of log 2, one at the end."""
+        """Values of σ that a search tries: some for the bracket, then one for each halving of log 2, one at the end."""
         return 5 + math.ceil(math.log2(math.log(2) / math.log1p(self.tol)))
 
     def passes(self, probe: Probe) -> float:
@@ -364,8 +362,8 @@ class PacBayesSigma(PerturbationMeasure):
         bracket = first_crossing(rise, self.target, start, self.tol)
         if bracket is None:
             raise NotApplicableError(
-                f"no noise was found that costs {self.target:g} in {self.metric}: it stays below at every scale tried, or "
-                f"above it. Ask for another target."
+                f"no noise scale was found that costs {self.target:g} in {self.metric}: the cost is below it, or above it, at "
+                f"every scale tried. Ask for another target."
             )
         sigma = bracket.crossing(self.target)
         final = shifts(sigma)

@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 
-# What the perturbation measures have in common: the choice of parameters, the scaling, and what to refuse.
+# What the perturbation measures share: the choice of parameters, the scaling, and what to refuse.
 
 
 RESCALINGS = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_scaling"})
-"""What perturbations in proportion to |θ| do not see."""
+"""Transformations that perturbations in proportion to |θ| ignore."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,13 @@ def require_finite(shifts: Shifts, what: str) -> Shifts:
     return shifts
 
 
-# Worst-case adaptive m-sharpness (Kwon et al. 2021; Andriushchenko et al. 2023; paper 5).
+# Worst-case adaptive m-sharpness (Kwon et al. 2021; Andriushchenko et al. 2023).
 #
 #     E_S max_{‖δ ⊘ c‖_p ≤ ρ} L_S(θ + δ) − L_S(θ),   c = |θ| + η,  p ∈ {2, ∞},  S a batch of m samples
 #
 # Every parameter moves in proportion to its size, so that rescalings of ReLU networks change nothing (η = 0); one that is
 # exactly zero does not move then. For small ρ the value over ρ tends to the mean over batches of Σ|θ_i g_i| (p = ∞) or
-# ‖θ ⊙ g‖₂ (p = 2). Paper 5: p = ∞, m = 64, `method="pga"`, `steps=5`, `step_size` the training learning rate, `batches=50`.
+# ‖θ ⊙ g‖₂ (p = 2).
 
 
 @register("adaptive_sharpness")
@@ -94,7 +94,7 @@ def require_finite(shifts: Shifts, what: str) -> Shifts:
 class AdaptiveSharpness(PerturbationMeasure):
     """The mean over batches of `batch_size` samples of the largest loss found within ‖δ ⊘ (|θ| + η)‖_p ≤ ρ.
 
-    A lower bound of the mean of the maxima, and its status says so: restarts find more, and how much is left is not known.
+    A lower bound of the mean of the maxima, with status `lower bound`: more restarts may find more, by an unknown amount.
     `data_stderr` is the spread over batches.
 
     Args:
@@ -145,7 +145,7 @@ class AdaptiveSharpness(PerturbationMeasure):
 
     @property
     def invariances(self) -> frozenset[str]:
-        """Random restarts see permutations; η and plain gradient steps see scales."""
+        """Random restarts depend on the order of neurons; η and plain gradient steps depend on scales."""
         rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
         return rescalings if self.restarts > 1 else rescalings | {"permutation"}
 
@@ -180,7 +180,7 @@ class AdaptiveSharpness(PerturbationMeasure):
         return replace(estimate, details={**estimate.details, "parameters_at_zero": fixed})
 
 
-# Keskar sharpness (Keskar et al. 2017; paper 3): the largest rise of the loss in a box, relative to 1 + L, in per cent.
+# Keskar sharpness (Keskar et al. 2017): the largest rise of the loss in a box, relative to 1 + L, in per cent.
 #
 #     φ = 100 · ( max_{|δ_i| ≤ ε (|θ_i| + 1)} L(θ + δ) − L(θ) ) / (1 + L(θ))
 #
@@ -194,7 +194,7 @@ class AdaptiveSharpness(PerturbationMeasure):
 class KeskarSharpness(PerturbationMeasure):
     """100 · (largest loss found in the box − L) / (1 + L).
 
-    A lower bound of φ, and its status says so: restarts find more, and how much is left is not known.
+    A lower bound of φ, with status `lower bound`: more restarts may find more, by an unknown amount.
 
     >>> import torch
     >>> net = torch.nn.Linear(1, 1, bias=False)
@@ -221,7 +221,7 @@ class KeskarSharpness(PerturbationMeasure):
 
     @property
     def invariances(self) -> frozenset[str]:
-        """Random restarts see permutations."""
+        """Random restarts depend on the order of neurons."""
         return frozenset() if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
@@ -249,13 +249,13 @@ class KeskarSharpness(PerturbationMeasure):
         )
 
 
-# SAM sharpness (Foret et al. 2021; papers 1 and 2): the largest rise of the loss within a Euclidean distance ρ.
+# SAM sharpness (Foret et al. 2021): the largest rise of the loss within a Euclidean distance ρ.
 #
 #     max_{‖ε‖₂ ≤ ρ} L(θ + ε) − L(θ)
 #
 # One step is SAM's own: the loss at ρ ∇L/‖∇L‖, exact to first order (the value over ρ tends to ‖∇L‖). More steps are
 # Auto-PGD with normalised gradients, whose first step is SAM's: they can only find more. At a stationary point the
-# gradient says nothing; the first step is random there, and further ones find ½ρ²λ₁ as power iteration would.
+# gradient gives no direction: the first step is random there, and further ones find ½ρ²λ₁ as power iteration would.
 
 
 @register("sam_sharpness")
@@ -264,8 +264,8 @@ class SAMSharpness(PerturbationMeasure):
     """The best of `restarts` ascents of `steps` steps, on all data or as a mean over batches of `batch_size` samples.
 
     With one step from θ the value is SAM's own, which the step defines: status `exact` (except where the gradient is zero, and
-    the step random). With more, it is what the search found: a `lower bound` of the maximum. With several restarts the random
-    starts see permutations of neurons.
+    the step random). With more, it is what the search found: a `lower bound` of the maximum. With several restarts the value
+    depends on the order of neurons, through the random starts.
 
     >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse", dtype=torch.float64)
     >>> w = float(probe.vector().abs())                                # L = w²
@@ -290,7 +290,7 @@ class SAMSharpness(PerturbationMeasure):
 
     @property
     def invariances(self) -> frozenset[str]:
-        """Random restarts see permutations."""
+        """Random restarts depend on the order of neurons."""
         return frozenset({"logit_shift"}) if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
