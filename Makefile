@@ -1,14 +1,19 @@
 # Two commands: `make demo` and `make test`. Each makes its own virtual environment first.
+# `make bench` compares with other tools, and installs those in an environment of their own.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 JOBS ?= 2
+BENCH ?=  # options of landscope bench, such as --size gpu
 
-.PHONY: demo test test-all lint types imports tests clean
+.PHONY: demo bench test test-all lint types imports tests clean
 
 demo: $(INSTALLED)
 	$(BIN)/landscope study run examples/digits.yaml --into demo
+
+bench: $(INSTALLED)
+	$(BIN)/landscope bench $(BENCH)
 
 test: lint types imports tests
 
@@ -38,4 +43,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) demo build .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info
+	rm -rf $(VENV) .bench demo build .mypy_cache .ruff_cache .hypothesis .import_linter_cache src/*.egg-info

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 
 from landscope.studies.study import Study
-from landscope.studies.work.run import work
+from landscope.studies.work.run import run_in_folder
 
 
 def written(runs: int) -> dict[str, object]:
@@ -55,7 +55,7 @@ def make(folder: Path, runs: int) -> tuple[Path, int, int]:
     run = study.store.add(example.plain)
     if not run.done():
         with run.claim():
-            work(run.spec(), str(run.folder))
+            run_in_folder(run.spec(), str(run.folder))
     record = run.record()
     for number, (key, other) in enumerate(rest):
         folder_of = study.store.add(other.plain)

@@ -29,10 +29,9 @@ from torch import Tensor
 
 from landscope.core.seeding import generator
 from landscope.models import build
-from landscope.specs.schema import build as build_spec
+from landscope.specs.schema import parse
 from landscope.training.loop.train import train
-from landscope.training.pool.members import activation_bytes, choose
-from landscope.training.pool.train_pool import train_pool
+from landscope.training.pool.train_pool import activation_bytes, choose, train_pool
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 
@@ -113,7 +112,7 @@ def seconds(function: Callable[[], object], device: torch.device) -> float:
 def compare(subject: Subject, members: int, alone: int, rounds: int, device: torch.device) -> str:
     """The row of one network."""
     data, spec = subject.data(), subject.spec()
-    task = make_task(build_spec(TrainingSpec, spec), data=data).to(device)
+    task = make_task(parse(TrainingSpec, spec), data=data).to(device)
     calls: dict[str, tuple[int, Callable[[], object]]] = {
         "train": (alone, lambda: [train({**spec, "seed": seed}, data=data, device=device) for seed in range(alone)]),
         "plain": (alone, lambda: [plain_loop(subject, data, seed, device) for seed in range(alone)]),

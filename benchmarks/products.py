@@ -1,10 +1,11 @@
-"""How much a product costs, in gradients: ours, plain double backward and, where installed, curvlinops, in one run.
+"""How much a product costs, in gradients: each way to differentiate, compiled or not, and plain double backward, in one run.
 
     python benchmarks/products.py [--device cuda] [--model resnet18|transformer|all] [--batch 128] [--compile] [--methods]
 
 Prints, for each network, the time per product with one vector over the time of one gradient on the same data, as the
 median of interleaved rounds (so that a noisy machine disturbs all alike). `--methods` compares the ways to differentiate
-twice with each other; `--compile` adds the compiled products and the seconds that compiling took.
+twice with each other; `--compile` adds the compiled products and the seconds that compiling took. Against other tools:
+`landscope bench --rows product`.
 """
 
 from __future__ import annotations
@@ -95,16 +96,6 @@ def candidates(
             print(f"    compiling for {name}: {seconds(lambda v=v: fast @ v, device):.0f} s")  # type: ignore[misc]
             out[f"landscope compiled, {name}"] = (k, lambda v=v: fast @ v)  # type: ignore[misc]
     out["double backward"] = (1, lambda: double_backward(model, x, y, v1[:, None]))
-    try:
-        from curvlinops import HessianLinearOperator
-    except ImportError:
-        print("    curvlinops is not installed: left out")
-    else:
-        other = HessianLinearOperator(
-            model, nn.CrossEntropyLoss(), list(model.parameters()), [(x, y)], check_deterministic=False
-        )
-        out["curvlinops, one vector"] = (1, lambda: other @ v1)
-        out["curvlinops, block of 4"] = (4, lambda: other @ v4)
     return out
 
 

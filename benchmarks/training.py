@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from landscope.core.seeding import generator
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State
@@ -47,7 +47,7 @@ def ours(
 ) -> Callable[[], None]:
     """One epoch of the loop, from a run that goes on and on."""
     model, shape, count = NETS[net]
-    spec = build(TrainingSpec, {"model": model, "epochs": 10_000, "batch_size": batch, "drop_last": True, **settings})
+    spec = parse(TrainingSpec, {"model": model, "epochs": 10_000, "batch_size": batch, "drop_last": True, **settings})
     task = make_task(spec, data={"train": rows(shape, count)}).to(device)
     program = SingleProgram(task, graphs=graphs)
     run = Run(task, program, State.fresh([0], device), Places())
@@ -67,7 +67,7 @@ def by_hand(
 ) -> Callable[[], None]:
     """One epoch of a loop as one would write it."""
     model_options, shape, count = NETS[net]
-    task = make_task(build(TrainingSpec, {"model": model_options}), data={"train": rows(shape, count)}).to(device)
+    task = make_task(parse(TrainingSpec, {"model": model_options}), data={"train": rows(shape, count)}).to(device)
     model, (x, y) = task.model.train(), task.train
     if channels_last:
         model.to(memory_format=torch.channels_last)

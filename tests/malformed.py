@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 
 REPORT = Report({"loss": Estimate(0.5, stderr=0.1), "igs": Estimate.not_applicable("a regression loss")}, {"n": 3})
 SPEC: dict[str, object] = {
@@ -21,7 +21,7 @@ def record(run: str = "3f2a90c1d4e5b678") -> Record:
         axes={"regulariser": "none"},
         seed=0,
         spec={"seed": 0},
-        subjects=(Subject(checkpoint="final", reports={"train": REPORT}, extras={"layers": [1.0, 2.0]}),),
+        subjects=(MeasuredModel(checkpoint="final", reports={"train": REPORT}, extras={"layers": [1.0, 2.0]}),),
         history=({"epoch": 1, "step": 3, "train_loss": 0.5},),
         environment={"torch": "2"},
         seconds=1.5,

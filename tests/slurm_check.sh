@@ -83,6 +83,7 @@ from store_work import chain
 
 from landscope.studies.executors import Job, SlurmExecutor
 from landscope.studies.store import Store
+from store_work import work
 
 jobs = {
     "as it should be": Job.of({"seed": 1, "steps": 3}),
@@ -97,7 +98,7 @@ def tell(event):
     print(f"{time.monotonic() - began:6.1f} s  {names[event.key]:15}  {event.kind:9}  {event.detail}", flush=True)
 
 
-executor = SlurmExecutor(store, "store_work:work", minutes=1, options={"slurm_signal_delay_s": 30})
+executor = SlurmExecutor(store, work, minutes=1, options={"slurm_signal_delay_s": 30})
 executor.run(list(jobs.values()), on_event=tell).check()
 for name, job in jobs.items():
     run = store.run(job.key)

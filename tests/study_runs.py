@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from landscope.studies.study import Study
-from landscope.studies.work.run import work
+from landscope.studies.work.run import run_in_folder
 
 __all__ = ["do_here"]
 
@@ -14,5 +14,5 @@ def do_here(study: Study) -> Study:
         run = study.store.add(spec.plain)
         if not run.done():
             with run.claim():
-                work(run.spec(), str(run.folder))
+                run_in_folder(run.spec(), str(run.folder))
     return study

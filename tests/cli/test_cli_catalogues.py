@@ -21,7 +21,7 @@ from landscope.models import MODELS
 
 ROOT = Path(__file__).parent.parent.parent
 Call = Callable[..., tuple[int, str, str]]
-COMMANDS = ["models", "measures", "measure", "robustness", "doctor", "data list", "data get"]
+COMMANDS = ["models", "measures", "measure", "robustness", "doctor", "bench", "data list", "data get"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

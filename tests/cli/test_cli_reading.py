@@ -13,14 +13,13 @@ from study_runs import do_here
 
 from landscope.core.errors import SpecError
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
-from landscope.report.write import write_study_report
-from landscope.specs.schema import build
+from landscope.report.write import ReportOptions, write_study_report
+from landscope.specs.schema import parse
 from landscope.studies.grid import runs_of
 from landscope.studies.record import long_table, wide_table
-from landscope.studies.report_mark import has_mark, report_mark
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus
-from landscope.studies.study import Study
+from landscope.studies.study import Study, has_mark, report_mark
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -152,7 +151,7 @@ def test_a_folder_without_versions_imports_nothing(call: Call, trap: Callable[[]
 
 def test_a_bundle_of_records_imports_nothing(trap: Callable[[], None], tmp_path: Path) -> None:
     written = merged(merged(BASE, OWN["measure"]), OWN["network"])
-    kept = Bundle("fam", "part", "tiny", build(StudySpec, written), ())
+    kept = Bundle("fam", "part", "tiny", parse(StudySpec, written), ())
     trap()
     again = load_bundle(save_bundle(kept, tmp_path / "part.json.gz"))
     assert len(runs_of(again.spec)) == 2
@@ -162,15 +161,15 @@ def test_a_bundle_of_records_imports_nothing(trap: Callable[[], None], tmp_path:
 def test_a_report_is_written_again_where_it_would_be_another(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landscope.cli.study.reports_are_light", lambda: True)
+    monkeypatch.setattr("landscope.cli.study.reports_without_script", lambda: True)
     spec, folder = tmp_path / "study.json", tmp_path / "s"
     words = ("study", "run", spec, "--into", folder, "--json")
     spec.write_text(json.dumps(BASE))
     do_here(Study.of(spec, folder))
     made: list[Path] = []
 
-    def write_report(records: object, path: Path, mark: str, **_: object) -> Path:
-        path.write_text(f'<meta name="landscope-study" content="{mark}">')
+    def write_report(records: object, path: Path, options: ReportOptions) -> Path:
+        path.write_text(f'<meta name="landscope-study" content="{options.mark}">')
         made.append(path)
         return path
 
@@ -192,7 +191,7 @@ def test_a_report_is_written_again_where_it_would_be_another(
         assert not is_written()
     spec.write_text(json.dumps({**BASE, "question": "Another one?"}))
     assert is_written()
-    monkeypatch.setattr("landscope.cli.study.reports_are_light", lambda: False)
+    monkeypatch.setattr("landscope.cli.study.reports_without_script", lambda: False)
     assert is_written()
     assert not is_written()
     run = next(iter(Study.of(spec, folder).store.keys()))
@@ -209,7 +208,7 @@ def test_a_report_is_written_again_where_it_would_be_another(
 def test_a_page_carries_its_mark_in_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = do_here(Study.of({**BASE, "seeds": 1}, tmp_path / "s"))
     statuses = study.statuses()
-    page = write_study_report(study, tmp_path / "page.html", study.records(), statuses, light=True)
+    page = write_study_report(study, tmp_path / "page.html", study.records(), statuses, static=True)
     assert has_mark(page, report_mark(study, statuses, light=True))
     assert not has_mark(page, report_mark(study, statuses))
     (key,) = study.runs

@@ -16,10 +16,11 @@ from study_runs import do_here
 
 from landscope.cli.failures import StoppedError
 from landscope.cli.sources import parsed_options
+from landscope.cli.study_runs import HowToRun, StudyOutcome
 from landscope.recipes import RECIPES
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.recipe import Part, Recipe
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.executors.base import Job, Resources, Summary
 from landscope.studies.record import Failure
 from landscope.studies.spec import StudySpec
@@ -30,7 +31,7 @@ RATES = {"first": [0.1, 0.2], "second": [0.3, 0.4]}
 
 
 def study_of(part: str, **training: object) -> StudySpec:
-    return build(
+    return parse(
         StudySpec,
         {
             "name": part,
@@ -70,11 +71,11 @@ def bundle(rates: dict[str, StudySpec], tmp_path: Path) -> Bundle:
     return Bundle("rates", "first", "tiny", study.spec, tuple(study.records()))
 
 
-def do_quietly(study: Study) -> Summary:
+def do_quietly(study: Study) -> StudyOutcome:
     """Every run of a study, as an executor does them: what they print is not on standard output."""
     with redirect_stdout(io.StringIO()):
         do_here(study)
-    return Summary()
+    return StudyOutcome(Summary(), study.statuses())
 
 
 def run_of(folder: Path, *words: object) -> list[object]:
@@ -274,14 +275,14 @@ def test_what_is_done_is_written_when_it_is_stopped(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def one_run_of_the_second(study: Study, *_: object) -> Summary:
+    def one_run_of_the_second(study: Study, *_: object) -> StudyOutcome:
         if study.spec.name == "first":
             return do_quietly(study)
         study.runs = dict(list(study.runs.items())[:1])
         do_quietly(study)
         raise stop
 
-    monkeypatch.setattr("landscope.cli.recipe.do_runs", one_run_of_the_second)
+    monkeypatch.setattr("landscope.cli.recipe.run_study", one_run_of_the_second)
     came, out, _ = call(*run_of(tmp_path / "new", "--json"))
     assert came == code
     names = ["first.json.gz", "first.html", "second.json.gz", "second.html"]
@@ -308,14 +309,14 @@ def test_a_time_limit_that_no_executor_hears_ends_in_order(
 def test_a_time_limit_between_two_parts_does_not_hide_the_first(
     call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slowly(study: Study, *_: object) -> Summary:
+    def slowly(study: Study, *_: object) -> StudyOutcome:
         time.sleep(1)
         return do_quietly(study)
 
-    monkeypatch.setattr("landscope.cli.recipe.do_runs", slowly)
+    monkeypatch.setattr("landscope.cli.recipe.run_study", slowly)
     code, out, err = call(*run_of(tmp_path / "new", "--time-limit", 0.5))
     assert code == 4
-    assert "the same command goes on" in err
+    assert "run the same command to resume" in err
     assert out.split()[1::2] == [str(tmp_path / "new" / "first.json.gz"), str(tmp_path / "new" / "first.html")]
 
 
@@ -325,11 +326,11 @@ def test_runs_that_are_timed_are_made_alone_unless_told_otherwise(
 ) -> None:
     found: list[object] = []
 
-    def note(study: Study, folder: Path, executor: str, options: list[str], *_: object) -> Summary:
-        found.append(parsed_options(options))
-        return Summary()
+    def note(study: Study, folder: Path, how: HowToRun, *_: object) -> StudyOutcome:
+        found.append(parsed_options(how.executor_options))
+        return StudyOutcome(Summary(), {})
 
-    monkeypatch.setattr("landscope.cli.recipe.do_runs", note)
+    monkeypatch.setattr("landscope.cli.recipe.run_study", note)
     words = ["recipe", "run", "fam", "--size", "tiny", "--into", tmp_path / "new", "--part", "hessian-timing", *given]
     assert call(*words)[0] == 0
     assert found == [{"workers": workers}]
@@ -340,7 +341,7 @@ def test_without_plotly_reports_have_no_script(
 ) -> None:
     monkeypatch.setattr("landscope.cli.study_runs.find_spec", lambda name: None)
     monkeypatch.setattr("landscope.report.page.embedding.util.find_spec", lambda name: None)
-    monkeypatch.setattr("landscope.cli.recipe.do_runs", lambda study, *_: do_quietly(study))
+    monkeypatch.setattr("landscope.cli.recipe.run_study", lambda study, *_: do_quietly(study))
     code, out, err = call(*run_of(tmp_path / "new", "--part", "first"))
     assert code == 0, err
     assert "plotly is not installed: reports are written without script" in err
@@ -371,10 +372,10 @@ def test_a_part_that_is_whole_among_kept_records_needs_no_data(
 def test_parts_without_the_runs_that_are_asked_for_are_left_out(
     call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("landscope.cli.recipe.do_runs", lambda study, *_: do_quietly(study))
+    monkeypatch.setattr("landscope.cli.recipe.run_study", lambda study, *_: do_quietly(study))
     code, out, err = call(*run_of(tmp_path / "new", "--only", "rate=3e-1"))
     assert code == 0, err
-    assert 'the part first cannot be run: no run has rate=3e-1. Choices: "0.1", "0.2"; the others are run' in err
+    assert 'the part first cannot be run: no run has rate=3e-1. Choices: "0.1", "0.2"; the other parts are run' in err
     assert out.split()[1::2] == [str(tmp_path / "new" / "second.json.gz"), str(tmp_path / "new" / "second.html")]
     code, _, err = call(*run_of(tmp_path / "new", "--only", "rate=5"))
     assert code == 2
@@ -400,4 +401,4 @@ def test_cifar100_is_looked_for_where_it_is_asked_for(
     assert "the part classes100 cannot be run: CIFAR-100 is missing" in err
     code, _, err = call(*words, "--part", "cifar10")
     assert code == 2
-    assert "--cifar100: explicit-regularisation has no such part of a hundred classes at size small" in err
+    assert "--cifar100: explicit-regularisation has no such part with a hundred classes at size small" in err

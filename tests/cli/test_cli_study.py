@@ -176,7 +176,7 @@ def test_averages_that_nobody_measures_are_pointed_out(call: Call, spec: Path, t
     )
     code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--no-report")
     assert code == 0, err
-    assert "iterates are averaged, but measured are final" in err
+    assert "iterates are averaged, but only final weights are measured" in err
 
 
 def test_a_failed_run_keeps_its_traceback_and_can_be_retried(call: Call, spec: Path, tmp_path: Path) -> None:
@@ -308,13 +308,13 @@ def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> No
 def test_a_recipe_goes_on_where_a_run_fails(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from landscope.recipes import RECIPES
     from landscope.recipes.recipe import Part, Recipe
-    from landscope.specs.schema import build
+    from landscope.specs.schema import parse
     from landscope.studies.spec import StudySpec
 
     rates = {"steady": {"optimizer.lr": 0.1}, "runaway": {"optimizer.lr": 1e38}}
     training = {"data": "circles", "model": {"name": "mlp", "widths": [4]}, "epochs": 2, "batch_size": 20}
     studies = {
-        part: build(
+        part: parse(
             StudySpec,
             {
                 "name": part,

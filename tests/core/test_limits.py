@@ -13,7 +13,7 @@ import pytest
 from landscope.core.errors import LandscopeError, SpecError
 from landscope.specs.documents import read_document
 from landscope.specs.limits import DEEPEST, LARGEST_FILE
-from landscope.specs.schema import build, conform
+from landscope.specs.schema import check_value, parse
 from landscope.studies.grid import runs_of
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
@@ -181,7 +181,7 @@ def test_values_within_themselves_are_refused() -> None:
     notes: dict[str, object] = {}
     notes["again"] = notes
     with pytest.raises(SpecError, match="notes: is nested more than 100 levels deep"):
-        build(StudySpec, {"name": "x", "training": {"model": "mlp"}, "notes": notes})
+        parse(StudySpec, {"name": "x", "training": {"model": "mlp"}, "notes": notes})
     with pytest.raises(SpecError, match="name: .* holds half a character"):
         StudySpec(name="\ud800", training={"model": "mlp"})
     with pytest.raises(SpecError, match=r"axes\.rate: the key .* holds half a character"):
@@ -190,7 +190,7 @@ def test_values_within_themselves_are_refused() -> None:
 
 def test_an_integer_beyond_all_floats_is_not_a_number() -> None:
     with pytest.raises(Exception, match="must be a number"):
-        conform(10**400, float)
+        check_value(10**400, float)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_too_many_runs_are_refused_before_they_are_made(tmp_path: Path, text: st
     file.write_text(f"name: many\ntraining: {{model: mlp, data: circles}}\n{text}\n")
     document = read_document(file)
     with pytest.raises(SpecError, match=message):
-        runs_of(build(StudySpec, document.content, document.place), document.place)
+        runs_of(parse(StudySpec, document.content, document.place), document.place)
 
 
 def test_a_kept_study_that_nests_without_end_is_refused(tmp_path: Path) -> None:

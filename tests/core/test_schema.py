@@ -16,9 +16,9 @@ from landscope.specs.schema import (
     MismatchError,
     Natural,
     Range,
-    build,
-    conform,
+    check_value,
     describe,
+    parse,
     to_plain,
     without_defaults,
 )
@@ -65,7 +65,7 @@ class Cart:
     ],
 )
 def test_fits(value: object, hint: object, expected: object) -> None:
-    found = conform(value, hint)
+    found = check_value(value, hint)
     assert found == expected
     assert type(found) is type(expected)
 
@@ -89,12 +89,12 @@ def test_fits(value: object, hint: object, expected: object) -> None:
 )
 def test_does_not_fit(value: object, hint: object) -> None:
     with pytest.raises(MismatchError, match="must be|unknown value"):
-        conform(value, hint)
+        check_value(value, hint)
 
 
 def test_every_mistake_is_reported_once_with_its_path() -> None:
     with pytest.raises(SpecError) as caught:
-        build(Cart, {"wheels": [{"kind": "wod"}, 3], "load": 11, "pair": [1], "sharr": 1})
+        parse(Cart, {"wheels": [{"kind": "wod"}, 3], "load": 11, "pair": [1], "sharr": 1})
     lines = str(caught.value).splitlines()
     assert lines[0] == "'name' is missing"
     assert any(line.startswith("wheels[0].kind: unknown value 'wod'; did you mean 'wood'") for line in lines)
@@ -106,12 +106,12 @@ def test_every_mistake_is_reported_once_with_its_path() -> None:
 
 def test_what_fields_say_together_is_checked_too() -> None:
     with pytest.raises(SpecError, match="a load above 5 needs wheels"):
-        build(Cart, {"name": "x", "load": 6})
+        parse(Cart, {"name": "x", "load": 6})
 
 
 def test_round_trip() -> None:
-    cart = build(Cart, {"name": "x", "wheels": ["wood", {"size": 2, "tread": 4}], "spare": None, "rates": {"a": 1}})
-    assert build(Cart, to_plain(cart)) == cart
+    cart = parse(Cart, {"name": "x", "wheels": ["wood", {"size": 2, "tread": 4}], "spare": None, "rates": {"a": 1}})
+    assert parse(Cart, to_plain(cart)) == cart
 
 
 def test_only_plain_values_become_plain() -> None:

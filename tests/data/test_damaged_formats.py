@@ -23,8 +23,8 @@ from data_samples import SAMPLES, nifti_bytes, planetoid_parts
 from landscope.core.errors import DamagedFileError
 from landscope.data import load
 from landscope.data.formats import parse_npy, parse_npz, parse_planetoid, parse_python
-from landscope.data.matlab import parse_svhn
 from landscope.data.sets.skull_volumes import parse_nifti
+from landscope.data.sets.svhn import parse_svhn
 
 FILE = Path("folder") / "file"
 
@@ -219,7 +219,7 @@ def test_labels_of_mat(labels: object, words: str) -> None:
 @pytest.mark.parametrize("promised", [48, 2**20, 2**32 - 1])
 def test_a_mat_that_is_a_bomb(promised: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """64 MiB of zeros behind the header of a variable, which promises something else."""
-    monkeypatch.setattr("landscope.data.matlab.LARGEST", 2**24)
+    monkeypatch.setattr("landscope.data.sets.svhn.LARGEST", 2**24)
     plain = mat(False, X=IMAGES)
     body = zlib.compress(struct.pack("<II", 14, promised) + plain[136:192] + b"\0" * 2**26)
     content = plain[:128] + struct.pack("<II", 15, len(body)) + body

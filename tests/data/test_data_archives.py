@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from landscope.core.errors import DamagedFileError, DataFileError, UnsafeFileError
-from landscope.data.archives import unpack
+from landscope.data.catalogue import unpack
 
 
 def tar_with(path: Path, *members: tarfile.TarInfo, content: bytes = b"evil", form: int = tarfile.PAX_FORMAT) -> Path:
@@ -83,7 +83,7 @@ def test_evil_archives_leave_nothing(name: str, tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("landscope.data.archives._BYTES", 100)
+    monkeypatch.setattr("landscope.data.catalogue._BYTES", 100)
     archive = tar_with(tmp_path / "a.tar.gz", member("set/big"), content=b"\0" * 1000)
     with pytest.raises(UnsafeFileError, match="would unpack to"):
         unpack(archive, tmp_path / "target", "set")
@@ -152,7 +152,7 @@ def test_headers_upon_headers(tmp_path: Path) -> None:
 
 
 def test_many_members_are_refused_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("landscope.data.archives._MEMBERS", 3)
+    monkeypatch.setattr("landscope.data.catalogue._MEMBERS", 3)
     archive = tar_with(tmp_path / "a.tar.gz", *(member(f"set/{i}", tarfile.DIRTYPE) for i in range(5)))
     with pytest.raises(UnsafeFileError, match="at most"):
         unpack(archive, tmp_path / "target", "set")

@@ -27,8 +27,8 @@ from landscope.data.formats import (
     parse_rows,
     parse_tsv,
 )
-from landscope.data.matlab import parse_svhn
 from landscope.data.sets.skull_volumes import parse_nifti
+from landscope.data.sets.svhn import parse_svhn
 
 FILE = Path("folder") / "file"
 

@@ -24,13 +24,13 @@ from safetensors.torch import save
 from landscope.core.weights import read_weights
 from landscope.data.files import read
 from landscope.data.formats import parse_idx, parse_npy, parse_npz, parse_python
-from landscope.data.matlab import parse_svhn
 from landscope.data.safe_pickle import loads
 from landscope.data.sets.skull_volumes import parse_nifti
+from landscope.data.sets.svhn import parse_svhn
 from landscope.measures import Report
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.specs.documents import read_spec
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.record import Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import run_folder
@@ -134,7 +134,7 @@ def _nifti() -> bytes:
 
 
 def _bundle(path: Path) -> Path:
-    return save_bundle(Bundle("fam", "skulls", "tiny", build(StudySpec, SPEC), (record(),)), path)
+    return save_bundle(Bundle("fam", "skulls", "tiny", parse(StudySpec, SPEC), (record(),)), path)
 
 
 _IMAGES = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 2), dtype=np.uint8)

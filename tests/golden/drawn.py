@@ -39,7 +39,7 @@ def drawn() -> Values:
     found["plane"] = _rounded(where.landscope.landscape(probe, resolution=5).loss.tolist())
     found["line"] = _rounded(where.landscope.line(probe, resolution=5).loss.tolist())
     for one in (net, BY_NAME["residual_batchnorm"]):
-        moved = where.landscope.invariance.check(
+        moved = where.landscope.invariance.movements(
             where.MEASURES["hessian_trace"](), where.landscope.Probe(one.model(), one.data(ROWS))
         )
         found[f"moved {one.name}"] = {name: move and [move.change, move.error] for name, move in moved.items()}

@@ -53,7 +53,7 @@ from landscope.cli import app
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report import write_report
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import Record, MeasuredModel
 
 found = {}
 found["table"] = str(measure(torch.nn.Linear(2, 2), (torch.eye(2), torch.tensor([0, 1])), ["l1_norm", "l2_norm"]))
@@ -63,7 +63,7 @@ invoke = typer.testing.CliRunner().invoke
 found["command"] = invoke(app, ["measures", "l1_norm"]).output
 found["commands"] = invoke(app, ["measures", "--json"]).output
 records = [
-    Record(run=f"run{seed}", condition="one", axes={}, seed=seed, spec={}, subjects=(Subject(checkpoint="final", reports={
+    Record(run=f"run{seed}", condition="one", axes={}, seed=seed, spec={}, subjects=(MeasuredModel(checkpoint="final", reports={
         "train": Report({"l1_norm": Estimate(1.0 + seed), "l2_norm": Estimate((seed - 3.0) ** 2)}),
         "test": Report({"error": Estimate(0.1 * seed)}),
     }),))

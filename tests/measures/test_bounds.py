@@ -22,7 +22,7 @@ from landscope.measures.robustness import fgsm, pgd
 from landscope.measures.sharpness.random_noise import RandomSharpness
 from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
 from landscope.report import write_report
-from landscope.studies.record import Record, Subject, long_table, wide_table
+from landscope.studies.record import MeasuredModel, Record, long_table, wide_table
 
 SEARCHES = [key for key in MEASURES if {"steps", "restarts"} <= {f.name for f in fields(MEASURES[key])}]
 
@@ -179,7 +179,9 @@ def test_a_study_keeps_the_values_and_its_page_names_the_bound(tmp_path: Path) -
             seed=seed,
             spec={},
             subjects=(
-                Subject(checkpoint="final", reports={"train": found, "test": Report({"error": Estimate(0.1 + seed)})}),
+                MeasuredModel(
+                    checkpoint="final", reports={"train": found, "test": Report({"error": Estimate(0.1 + seed)})}
+                ),
             ),
             history=(),
             environment={},

@@ -146,7 +146,7 @@ def test_a_use_that_no_name_shows_is_found_as_well() -> None:
     assert found.value == pytest.approx(
         kappa(probe.params["head.weight"].detach(), Hessian(probe, params="head.weight").dense()), rel=1e-9
     )
-    assert "head.weight is used in other places of the forward pass, too" in found.reason
+    assert "head.weight is used elsewhere in the forward pass, too" in found.reason
 
 
 def test_a_module_under_two_names_is_tied_to_itself() -> None:

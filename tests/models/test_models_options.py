@@ -59,7 +59,7 @@ def test_a_bool_is_no_integer_and_an_integer_no_text():
     options = models.catalogue.options_of(net)
     for wrong in ({"count": True}, {"label": 1}, {"count": None}):
         with pytest.raises(models.OptionError):
-            models.catalogue.check("net", options, wrong)
+            models.catalogue.check_options("net", options, wrong)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_every_option_of_every_network_has_a_type_in_words_and_a_default_that_it
     for name in models.names():
         for option in models.MODELS[name].options.values():
             assert option.accepts
-            checked = models.catalogue.check(name, {option.name: option}, {option.name: option.default})
+            checked = models.catalogue.check_options(name, {option.name: option}, {option.name: option.default})
             assert checked == {option.name: option.default}
 
 

@@ -12,7 +12,7 @@ from malformed import PLACES, SPEC, TEXTS, record, with_other
 
 from landscope.core.errors import DamagedFileError
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.record import Failure
 from landscope.studies.spec import StudySpec
 
@@ -21,7 +21,7 @@ from landscope.studies.spec import StudySpec
 def path(tmp_path: Path) -> Path:
     failed = (Failure("none", 1, "the file '\udcff' is gone"),)
     return save_bundle(
-        Bundle("fam", "skulls", "tiny", build(StudySpec, SPEC), (record(),), failed), tmp_path / "a.json.gz"
+        Bundle("fam", "skulls", "tiny", parse(StudySpec, SPEC), (record(),), failed), tmp_path / "a.json.gz"
     )
 
 

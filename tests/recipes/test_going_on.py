@@ -11,7 +11,7 @@ from study_runs import do_here
 
 from landscope.recipes import take_over
 from landscope.recipes.bundle import Bundle
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.record import Failure, Record
 from landscope.studies.spec import StudySpec
 from landscope.studies.store.identity import run_key
@@ -19,7 +19,7 @@ from landscope.studies.study import Study
 
 
 def spec_of(**measuring: object) -> StudySpec:
-    return build(
+    return parse(
         StudySpec,
         {
             "name": "tiny",

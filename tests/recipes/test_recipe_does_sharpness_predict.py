@@ -34,7 +34,7 @@ def test_every_study_is_valid_and_large(size):
             assert len({run.axes[axis] for run in runs}) > 1
         assert {run.axes["optimizer"] for run in runs if run.training.sam is not None} == {"SAM"}
         assert all(run.training.averaging is not None for run in runs)
-        assert set(MEASURED) <= set(part.study.measuring.splits["train"].chosen())
+        assert set(MEASURED) <= set(part.study.measuring.splits["train"].measures_by_name())
 
 
 def test_there_are_no_published_numbers():

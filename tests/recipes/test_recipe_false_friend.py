@@ -25,7 +25,7 @@ from landscope.recipes.hundred_classes import HUNDRED_CLASSES
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.spectra import Spectrum
 from landscope.studies.grid import runs_of
-from landscope.studies.record import Record, Subject, wide_table
+from landscope.studies.record import MeasuredModel, Record, wide_table
 from landscope.studies.study import Study
 from landscope.training.schedule import averaging_begins, learning_rate
 
@@ -322,7 +322,7 @@ def test_the_gap_is_that_of_the_validation_rows(paper):
         axes={},
         seed=0,
         spec={},
-        subjects=(Subject(checkpoint="final", temperature=1.0, reports=reports),),
+        subjects=(MeasuredModel(checkpoint="final", temperature=1.0, reports=reports),),
     )
     numbers = {number.metric: number for number in compare(RECIPE, paper["mlp"], [record])}
     assert numbers["generalisation_gap_pct"].corrected == "2"

@@ -22,9 +22,9 @@ from landscope.recipes.fam_conditions import STRENGTHS
 from landscope.recipes.fam_inputs import rte_word_pieces
 from landscope.recipes.numbers import published_numbers, published_of
 from landscope.recipes.recipe import FAILED
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.grid import runs_of
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.study import Study
 from landscope.training.rows import load_rows
 from landscope.training.spec import TrainingSpec
@@ -154,7 +154,7 @@ def _records(part) -> list[Record]:
             seed=run.seed,
             spec={},
             subjects=tuple(
-                Subject(checkpoint=checkpoint, temperature=1.0, reports=reports(run.condition))
+                MeasuredModel(checkpoint=checkpoint, temperature=1.0, reports=reports(run.condition))
                 for checkpoint in part.study.measuring.checkpoints
             ),
         )
@@ -381,7 +381,7 @@ def test_enlarged_images_start_from_the_seed_of_the_run():
 
 
 def built(spec, seed):
-    training = build(TrainingSpec, {**spec, "seed": seed})
+    training = parse(TrainingSpec, {**spec, "seed": seed})
     return built_model(training, load_rows(training.data), LOSSES["cross_entropy"])
 
 

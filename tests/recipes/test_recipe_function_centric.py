@@ -41,7 +41,7 @@ def test_the_paper_trains_the_functions_as_published():
     assert (training.batch_size, training.epochs) == ("full", 100_000)
     assert training.snapshots == (0, 1, 10, 100, 1_000, 10_000)
     assert training.evaluate_every == 100, "a row of the history for each of 100,000 steps would tell nothing"
-    chosen = part.study.measuring.splits["train"].chosen()
+    chosen = part.study.measuring.splits["train"].measures_by_name()
     assert [measure.rho for measure in chosen.values() if measure.key == "random_sharpness"] == list(RADII)
 
 
@@ -82,7 +82,7 @@ def test_tiny_runs_from_end_to_end(tmp_path):
 
 def test_one_measure_can_be_taken_twice():
     near, far = ({"measure": "random_sharpness", "rho": rho} for rho in (0.01, 0.1))
-    chosen = SplitSpec(measures={"near": near, "far": far, "l2_norm": None}).chosen(seed=3)
+    chosen = SplitSpec(measures={"near": near, "far": far, "l2_norm": None}).measures_by_name(seed=3)
     assert {name: (one.key, one.seed) for name, one in chosen.items()} == {
         "near": ("random_sharpness", 3),
         "far": ("random_sharpness", 3),

@@ -14,7 +14,7 @@ from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
 from landscope.recipes.comparing import compare
 from landscope.recipes.numbers import published_numbers
 from landscope.specs.names import public_names
-from landscope.specs.schema import build, to_plain
+from landscope.specs.schema import parse, to_plain
 from landscope.studies.record import wide_table
 from landscope.studies.store.identity import legacy_keys, run_key
 from landscope.training.spec import TrainingSpec
@@ -44,7 +44,7 @@ def test_kept_runs_have_the_keys_that_they_had(path: Path) -> None:
     """Whatever fields came later, by the names that functions have now, and without the version."""
     for record in load_bundle(path).records:
         if "training" in record.spec:
-            training = public_names(to_plain(build(TrainingSpec, record.spec["training"])))
+            training = public_names(to_plain(parse(TrainingSpec, record.spec["training"])))
             versions = {name: value for name, value in record.spec["versions"].items() if name != "landscope"}  # type: ignore[union-attr]
             spec = {**record.spec, "training": training, "versions": public_names(versions)}
             assert record.run in legacy_keys(spec)

@@ -10,7 +10,7 @@ from landscope.core.estimate import Cost, Estimate, Status
 from landscope.core.json import Plain
 from landscope.measures import Report
 from landscope.spectra import spectrum
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 
 CONDITIONS = ("baseline", "weight decay", "augmentation", "SAM")
 HOSTILE = (
@@ -73,7 +73,7 @@ def _record(number: int, condition: str, seed: int, extras: bool, temperature: b
 
 def _subject(
     rng: np.random.Generator, number: int, seed: int, sharp: float, error: float, temperature: float, extras: bool
-) -> Subject:
+) -> MeasuredModel:
     scaled = temperature != 1.0
     trace = float(200 * np.exp(1.4 * sharp))
     level = 1.5 - 0.4 * (number % 5)
@@ -145,7 +145,7 @@ def _subject(
             "clean": 1 - error,
             "temperature": 1.0,
         }
-    return Subject(checkpoint="final", temperature=temperature, reports=reports, extras=plain)
+    return MeasuredModel(checkpoint="final", temperature=temperature, reports=reports, extras=plain)
 
 
 def _reliability(rng: np.random.Generator, overconfidence: float) -> dict[str, Plain]:

@@ -12,9 +12,9 @@ from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.write import _asked
-from landscope.specs.schema import build
-from landscope.studies.record import Record, Subject, wide_table
+from landscope.report.write import options_of
+from landscope.specs.schema import parse
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.spec import StudySpec
 
 
@@ -49,11 +49,11 @@ def test_what_is_no_classifier_has_outcomes_of_its_own(outcomes: list[str] | Non
     def made(seed: int) -> Record:
         names = {"train": ("loss", "l2_norm"), "test": ("loss",), "shapes": ("dsc",)}
         reports = {split: Report({m: Estimate(float(rng.uniform())) for m in own}) for split, own in names.items()}
-        subject = Subject(checkpoint="final", temperature=1.0, reports=reports)
+        subject = MeasuredModel(checkpoint="final", temperature=1.0, reports=reports)
         return replace(pattern, run=f"run{seed}", seed=seed, subjects=(subject,))
 
     records = [made(seed) for seed in range(12)]
     analysis = {} if outcomes is None else {"outcomes": outcomes}
-    spec = build(StudySpec, {"name": "shapes", "training": {"model": "mlp"}, "analysis": analysis})
-    asked = _asked(spec, set(wide_table(records).columns))
-    assert set(Cohorts.of(records, outcomes=asked["outcomes"]).outcomes) == shown
+    spec = parse(StudySpec, {"name": "shapes", "training": {"model": "mlp"}, "analysis": analysis})
+    asked = options_of(spec, records)
+    assert set(Cohorts.of(records, outcomes=asked.outcomes).outcomes) == shown

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from landscope.studies.executors.gpu_sharing import PERCENTAGE, PIPES
 from landscope.studies.store.run_folder import RunFolder
-from landscope.studies.work import stopping
+from landscope.studies.work.attempt import raise_if_stopping, stop_requested
 
 
 def chain(seed: int, steps: int) -> list[str]:
@@ -34,7 +34,7 @@ def work(spec: dict, folder: str) -> None:
         misbehave(spec, len(links), run)
         links.append(hashlib.sha256(links[-1].encode()).hexdigest())
         run.write_json("state/links.json", links)
-        stopping.check()
+        raise_if_stopping()
         time.sleep(spec.get("pause", 0))
     run.write_bytes("weights/final.safetensors", "".join(links).encode())
     run.finish({"seed": spec["seed"], "last": links[-1], "count": len(links)})
@@ -62,7 +62,7 @@ def misbehave(spec: dict, step: int, run: RunFolder) -> None:
         if run.attempts == 1:
             raise MemoryError("no room for both")
     if spec.get("until"):  # a file that the test makes
-        wait_for(lambda: stopping.requested() or os.path.exists(spec["until"]))
+        wait_for(lambda: stop_requested() or os.path.exists(spec["until"]))
 
 
 def wait_for(happened) -> None:

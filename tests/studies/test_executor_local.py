@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from store_processes import forked
-from store_work import chain
+from store_work import chain, surroundings, work
 
 from landscope.core.errors import SpecError, StudyError
 from landscope.studies.executors import EXECUTORS, Job, LocalExecutor, Resources
 from landscope.studies.executors import local as local_module
 from landscope.studies.executors.gpu_sharing import CONTROL, PERCENTAGE, PIPES
-from landscope.studies.executors.memory_watch import MemoryWatch
+from landscope.studies.executors.local import MemoryWatch
 from landscope.studies.store import RunState, Store
 
 
@@ -26,7 +26,7 @@ def store(tmp_path):
     return Store(tmp_path / "store")
 
 
-def executor(store, work="store_work:work", **settings):
+def executor(store, work=work, **settings):
     return EXECUTORS["local"](store, work, **{"workers": 1, **settings})
 
 
@@ -124,8 +124,9 @@ STUDY = """
 import sys
 from landscope.studies.executors import Job, LocalExecutor
 from landscope.studies.store import Store
+from store_work import work
 job = Job.of({"seed": 1, "steps": 3, "at": 2, "until": sys.argv[2]})
-LocalExecutor(Store(sys.argv[1]), "store_work:work", workers=1).run([job])
+LocalExecutor(Store(sys.argv[1]), work, workers=1).run([job])
 """
 
 
@@ -175,7 +176,7 @@ def test_the_largest_peak_is_remembered(monkeypatch):
     assert watch.allows()
     watch.observe(os.getpid())
     assert watch.peak > 50 * 2**20  # this process has torch in it
-    monkeypatch.setattr("landscope.studies.executors.memory_watch.available_bytes", lambda _: 2**20)
+    monkeypatch.setattr("landscope.studies.executors.local.available_bytes", lambda _: 2**20)
     assert not watch.allows()
     assert MemoryWatch(expected=2**20).allows()
 
@@ -186,7 +187,7 @@ def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
     monkeypatch.setattr(local_module, "_cores", lambda: 7)
     jobs = [Job.of({"seed": seed}, Resources(gpus=seed % 2)) for seed in range(4)]
     events = []
-    executor(store, "store_work:surroundings", workers=2).run(jobs, on_event=events.append)
+    executor(store, surroundings, workers=2).run(jobs, on_event=events.append)
     found = {record["seed"]: record for _, record in store.records()}
     assert [found[seed]["OMP_NUM_THREADS"] for seed in range(4)] == ["3"] * 4
     assert [found[seed]["CUDA_VISIBLE_DEVICES"] for seed in (0, 2)] == ["", ""]
@@ -197,7 +198,7 @@ def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
 def test_fewer_threads_that_the_environment_asks_for_are_kept(store, monkeypatch, asked, given):
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     monkeypatch.setattr(local_module, "_cores", lambda: 7)
-    executor(store, "store_work:surroundings", workers=1).run([Job.of({"seed": 1})])
+    executor(store, surroundings, workers=1).run([Job.of({"seed": 1})])
     [(_, record)] = store.records()
     assert record["OMP_NUM_THREADS"] == given
 
@@ -216,7 +217,7 @@ def on_a_card(count):
 
 def test_runs_that_share_a_card_share_its_memory_and_may_use_all_multiprocessors(store, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
-    executor(store, "store_work:surroundings", workers=None, per_gpu=3).run(on_a_card(3))
+    executor(store, surroundings, workers=None, per_gpu=3).run(on_a_card(3))
     found = [record for _, record in store.records()]
     assert [record["CUDA_VISIBLE_DEVICES"] for record in found] == ["GPU-3"] * 3
     assert [record["LANDSCOPE_GPU_SHARE"] for record in found] == ["0.300"] * 3
@@ -225,7 +226,7 @@ def test_runs_that_share_a_card_share_its_memory_and_may_use_all_multiprocessors
 
 def test_a_run_that_has_a_card_for_itself_has_all_of_it(store, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
-    executor(store, "store_work:surroundings").run(on_a_card(1))
+    executor(store, surroundings).run(on_a_card(1))
     [(_, record)] = store.records()
     assert (record["LANDSCOPE_GPU_SHARE"], record[PERCENTAGE]) == (None, None)
 
@@ -248,7 +249,7 @@ def control_program(tmp_path, monkeypatch):
 
 
 def test_the_multi_process_service_lasts_as_long_as_the_runs(store, control_program):
-    executor(store, "store_work:surroundings", workers=None, per_gpu=2, mps=True).run(on_a_card(2))
+    executor(store, surroundings, workers=None, per_gpu=2, mps=True).run(on_a_card(2))
     [place] = {record[PIPES] for _, record in store.records()}
     assert control_program.read_text().splitlines() == [f"-d {place} all ", f" {place} all quit"]
     assert not Path(place).exists()
@@ -262,7 +263,7 @@ def test_the_service_ends_with_runs_that_cannot_go_on(store, control_program):
 
 def test_nothing_serves_runs_without_a_card_or_runs_that_are_done(store, control_program):
     for _ in range(2):
-        executor(store, "store_work:surroundings", mps=True).run([Job.of({"seed": 1})])
+        executor(store, surroundings, mps=True).run([Job.of({"seed": 1})])
     assert not control_program.exists()
 
 
@@ -270,7 +271,7 @@ def test_a_service_that_is_there_is_used_and_left_alone(store, control_program, 
     monkeypatch.setenv(PIPES, "/somewhere")
     monkeypatch.setenv(PERCENTAGE, "70")
     with pytest.warns(UserWarning, match=f"{PERCENTAGE} is 70: .* wrong losses"):
-        executor(store, "store_work:surroundings", workers=None, per_gpu=4, mps=True).run(on_a_card(1))
+        executor(store, surroundings, workers=None, per_gpu=4, mps=True).run(on_a_card(1))
     [(_, record)] = store.records()
     assert (record[PIPES], record[PERCENTAGE]) == ("/somewhere", "70")
     assert not control_program.exists()
@@ -292,9 +293,9 @@ def test_cards_that_are_not_there_are_refused(store, monkeypatch, visible, gpus)
         executor(store).run([Job.of({"seed": 1}, Resources(gpus=gpus))])
 
 
-def test_a_wrong_name_is_found_out_before_anything_starts(store):
-    with pytest.raises(SpecError, match="no function 'wrok'"):
-        executor(store, "store_work:wrok").run([Job.of({"seed": 1})])
+def test_work_that_no_other_process_finds_is_refused_before_anything_starts(store):
+    with pytest.raises(StudyError, match="<lambda> cannot be found by another process"):
+        executor(store, lambda spec, folder: None).run([Job.of({"seed": 1})])
     assert store.keys() == []
 
 
@@ -318,4 +319,4 @@ def test_two_studies_share_a_store(store):
 
 
 def test_settings_have_defaults(store):
-    assert LocalExecutor(store, "store_work:work").attempts == 3
+    assert LocalExecutor(store, work).attempts == 3

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from store_work import work
 
 from landscope.studies.executors import Job, LocalExecutor, RayExecutor
 from landscope.studies.store import RunState, Store
@@ -37,7 +38,7 @@ def cluster(monkeypatch):
 def test_being_asked_to_stop_takes_the_runs_back(cluster, tmp_path):
     go_on = tmp_path / "go on"
     jobs = [Job.of({"seed": seed, "steps": 3, "at": 3, "until": str(go_on)}) for seed in range(2)]
-    store, executor = Store(tmp_path / "ray"), RayExecutor(Store(tmp_path / "ray"), "store_work:work", cluster.address)
+    store, executor = Store(tmp_path / "ray"), RayExecutor(Store(tmp_path / "ray"), work, cluster.address)
 
     def watch(event):
         if event.kind == "started" and not go_on.exists():
@@ -68,7 +69,7 @@ def test_a_node_dies_and_nothing_is_lost(cluster, tmp_path):
                 time.sleep(0.01)
             go_on.touch()
 
-    summary = RayExecutor(store, "store_work:work", address=cluster.address).run(jobs, on_event=watch)
+    summary = RayExecutor(store, work, address=cluster.address).run(jobs, on_event=watch)
     assert sorted(summary.finished) == sorted(job.key for job in jobs[:5])
     assert summary.failed == {jobs[5].key: "ValueError: no such luck"}
     retried = [event for event in events if event.kind == "retried"]
@@ -79,7 +80,7 @@ def test_a_node_dies_and_nothing_is_lost(cluster, tmp_path):
     assert begins[1] == "begins with 3 links"  # it went on from its checkpoint, on the other node
 
     other = Store(tmp_path / "local")
-    LocalExecutor(other, "store_work:work", workers=1).run(jobs)
+    LocalExecutor(other, work, workers=1).run(jobs)
     for job in jobs[:5]:
         ours, theirs = (place.run(job.key).path("record.json").read_bytes() for place in (store, other))
         assert ours == theirs

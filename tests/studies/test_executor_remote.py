@@ -9,13 +9,13 @@ import time
 
 import pytest
 from store_processes import forked_and_killed
-from store_work import chain
+from store_work import chain, work
 
 from landscope.core.errors import MissingExtraError, StoreFullError
 from landscope.studies.executors import EXECUTORS, Job, Summary
 from landscope.studies.executors import base as course_module
-from landscope.studies.executors.base import Course
-from landscope.studies.executors.remote import do_run, follow
+from landscope.studies.executors.base import JobQueue
+from landscope.studies.executors.remote import attempt_remotely, follow
 from landscope.studies.store import RunState, Store, locks
 from landscope.studies.work.attempt import Ending, Result
 
@@ -44,7 +44,7 @@ class Here:
             return []
         job = self.queue.pop(0)
         run = self.store.run(job.key)
-        return [(job, self.lose(job) or do_run("store_work:work", str(run.folder), locks.STALE_AFTER, 1))]
+        return [(job, self.lose(job) or attempt_remotely("store_work:work", str(run.folder), locks.STALE_AFTER, 1))]
 
     def cancel(self):
         self.cancelled = True
@@ -58,12 +58,12 @@ def done(store, jobs, cluster, *, attempts=3, on_event=None):
         if on_event:
             on_event(event)
 
-    course = Course(store, jobs, listen, attempts=attempts, retry_failed=False)
+    queue = JobQueue(store, jobs, listen, attempts=attempts, retry_failed=False)
     try:
-        follow(course, cluster, grace=5.0)
+        follow(queue, cluster, grace=5.0)
     finally:
         cluster.events = events
-    return course.summary
+    return queue.summary
 
 
 def job(seed=1, **more):
@@ -96,7 +96,7 @@ def test_a_job_lost_when_it_was_done_is_done(store):
     only = job()
 
     def lose(job):
-        do_run("store_work:work", str(store.run(job.key).folder), locks.STALE_AFTER, 1)
+        attempt_remotely("store_work:work", str(store.run(job.key).folder), locks.STALE_AFTER, 1)
         return "its node died"
 
     assert done(store, [only], Here(store, lose)).finished == [only.key]
@@ -113,7 +113,7 @@ def test_a_run_that_another_process_does_is_waited_for(store, monkeypatch):
         looks.append(job.key)
         if job.key == other.key:  # by now the other process has got as far as to be done
             locks.close(run.path("attempts"), held, "stopped")
-            do_run("store_work:work", str(run.folder), locks.STALE_AFTER, 1)
+            attempt_remotely("store_work:work", str(run.folder), locks.STALE_AFTER, 1)
 
     cluster = Here(store, lose)
     assert done(store, [only, other], cluster) == Summary(finished=[other.key], skipped=[only.key])
@@ -168,7 +168,7 @@ def test_a_job_stopped_by_somebody_else_is_tried_again(store):
 def test_a_missing_package_is_named_with_the_command(store, monkeypatch, name, package):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"pip install 'landscope\[{name}\]'"):
-        EXECUTORS[name](store, "store_work:work").run([job()])
+        EXECUTORS[name](store, work).run([job()])
     assert store.keys() == []
 
 

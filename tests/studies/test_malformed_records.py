@@ -12,7 +12,7 @@ from landscope.core.errors import DamagedFileError, LandscopeError, SpecError, S
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.planes import Landscape
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.store import Store, run_folder
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.study import Study
@@ -131,4 +131,4 @@ def test_a_report(name: str, tmp_path: Path) -> None:
 
 def test_a_subject_needs_its_reports() -> None:
     with pytest.raises(SpecError, match="the key 'reports' of a measured model is missing"):
-        Subject.from_dict({"checkpoint": "final", "temperature": 1.0, "extras": {}})
+        MeasuredModel.from_dict({"checkpoint": "final", "temperature": 1.0, "extras": {}})

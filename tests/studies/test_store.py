@@ -16,7 +16,7 @@ from store_work import chain
 
 from landscope.core.errors import RunStoppedError, SpecError, StoreError, StoreFullError, UnknownNameError
 from landscope.studies.store import RunState, Store, durable, locks
-from landscope.studies.work.attempt import Ending, perform
+from landscope.studies.work.attempt import Ending, attempt_run
 
 RECORD = {"loss": 0.1, "layers": {"second": 2, "first": 1}, "note": "naïve \u2014 e\u0301"}
 
@@ -286,8 +286,9 @@ def raising(number):
 
 FULL = """
 import os, sys
-from landscope.studies.work.attempt import perform
+from landscope.studies.work.attempt import attempt_run
 from landscope.studies.store import Store, RunState
+from store_work import work
 room, ballast = sys.argv[1], sys.argv[1] + "/ballast"
 store = Store(room + "/store")
 run = store.add({"seed": 5, "steps": 120})
@@ -297,10 +298,10 @@ with open(ballast, "wb", buffering=0) as file:
             file.write(bytes(4096))
     except OSError:
         file.truncate(os.path.getsize(ballast) - 5 * 4096)
-first = perform("store_work:work", run)
+first = attempt_run(work, run)
 state = store.status(run.key).state
 os.unlink(ballast)
-second = perform("store_work:work", run)
+second = attempt_run(work, run)
 print(first.ending.value, state.value, second.ending.value, run.record()["last"], run.failure())
 """
 
@@ -327,7 +328,7 @@ def test_a_full_disk_then_room_again(tmp_path):
 
 def test_work_without_a_record_has_failed(run, monkeypatch):
     monkeypatch.setattr(sys, "stdout", os.fdopen(1, "w", closefd=False))  # not what pytest has put there
-    result = perform("builtins:print", run)
+    result = attempt_run(print, run)
     assert result.ending is Ending.FAILED
     assert "came back without a record" in result.detail
     assert "seed" in run.path("log.txt").read_text()  # and what it printed is kept

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from store_work import work
 
 from landscope.core.errors import StoreGoneError
 from landscope.studies.executors import Event, Job, LocalExecutor
-from landscope.studies.executors.base import Course, ignore
+from landscope.studies.executors.base import JobQueue, ignore
 from landscope.studies.executors.remote import follow
 from landscope.studies.store import Store
-from landscope.studies.work.attempt import Ending, Result, perform
+from landscope.studies.work.attempt import Ending, Result, attempt_run
 
 
 def wait_for(happened: Callable[[], bool]) -> None:
@@ -56,7 +57,7 @@ def test_the_folder_vanishes_while_a_run_works(tmp_path: Path, vanish: Callable[
             vanish(store.root)
 
     with pytest.raises(StoreGoneError, match=r"/s is not there any more: .* run the same command to resume"):
-        LocalExecutor(store, "store_work:work", workers=1).run(jobs, on_event=watch)
+        LocalExecutor(store, work, workers=1).run(jobs, on_event=watch)
     assert [event.kind for event in events] == ["started"]
     assert not list(store.root.glob("*"))
 
@@ -64,7 +65,7 @@ def test_the_folder_vanishes_while_a_run_works(tmp_path: Path, vanish: Callable[
 def test_the_folder_vanishes_before_a_worker_has_begun(tmp_path: Path) -> None:
     store, jobs = Store(tmp_path / "s"), [Job.of({"seed": seed, "steps": 3}) for seed in (1, 2)]
     with pytest.raises(StoreGoneError):
-        LocalExecutor(store, "store_work:work", workers=1).run(jobs, on_event=lambda _: removed(store.root))
+        LocalExecutor(store, work, workers=1).run(jobs, on_event=lambda _: removed(store.root))
     assert not store.root.exists()
 
 
@@ -75,9 +76,7 @@ def test_asked_to_stop_when_the_folder_is_gone(tmp_path: Path) -> None:
 
     store = Store(tmp_path / "s")
     with pytest.raises((StoreGoneError, KeyboardInterrupt)):
-        LocalExecutor(store, "store_work:work", workers=1, grace=1.0).run(
-            [Job.of({"seed": 1, "steps": 3})], on_event=stop
-        )
+        LocalExecutor(store, work, workers=1, grace=1.0).run([Job.of({"seed": 1, "steps": 3})], on_event=stop)
     assert not store.root.exists()
 
 
@@ -102,10 +101,10 @@ class Cluster:
 @pytest.mark.parametrize("end", [Result(Ending.FAILED, "FileNotFoundError"), Result(Ending.BUSY), "its node died"])
 def test_on_a_cluster(tmp_path: Path, end: Result | str) -> None:
     store = Store(tmp_path / "s")
-    course = Course(store, [Job.of({"seed": 1, "steps": 3})], ignore, attempts=3, retry_failed=False)
+    queue = JobQueue(store, [Job.of({"seed": 1, "steps": 3})], ignore, attempts=3, retry_failed=False)
     cluster = Cluster(store.root, end)
     with pytest.raises(StoreGoneError):
-        follow(course, cluster, grace=60.0)  # type: ignore[arg-type]
+        follow(queue, cluster, grace=60.0)  # type: ignore[arg-type]
     assert cluster.cancelled
     assert not store.root.exists()
 
@@ -116,7 +115,7 @@ def test_a_run_whose_folder_is_gone_makes_no_new_one(tmp_path: Path) -> None:
         removed(tmp_path / "s")
         run.write_json("history.json", [])
     removed(tmp_path / "s")
-    result = perform("store_work:work", run)
+    result = attempt_run(work, run)
     assert result.ending is Ending.FAILED
     assert result.detail.startswith("StoreGoneError: the folder of the run")
     assert not (tmp_path / "s").exists()
@@ -175,5 +174,5 @@ def test_the_runs_vanish_while_one_works(tmp_path: Path) -> None:
             removed(tmp_path / "s" / "runs")
 
     with pytest.raises(StoreGoneError, match=r"/s is not there any more"):
-        LocalExecutor(store, "store_work:work", workers=1).run(jobs, on_event=watch)
+        LocalExecutor(store, work, workers=1).run(jobs, on_event=watch)
     assert not (tmp_path / "s" / "runs").exists()

@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 from store_processes import forked, killed_at_line
 from store_work import chain
+from store_work import work as chain_work
 
 from landscope.studies.store import RunState, Store
 from landscope.studies.store.locks import Owner
-from landscope.studies.work.attempt import Ending, perform
+from landscope.studies.work.attempt import Ending, attempt_run
 
 STEPS = 2
 
 
-def work(run):
-    assert perform("store_work:work", run).ending in (Ending.FINISHED, Ending.SKIPPED)
+def attempted(run):
+    assert attempt_run(chain_work, run).ending in (Ending.FINISHED, Ending.SKIPPED)
 
 
 def is_sound(store, run):
@@ -39,7 +40,7 @@ def is_sound(store, run):
 
 
 def is_finished(store, run):
-    assert forked(lambda: work(run)) == 0
+    assert forked(lambda: attempted(run)) == 0
     is_sound(store, run)
     assert run.done()
     assert not list(run.folder.rglob(".*"))
@@ -51,7 +52,7 @@ def killed(store, seed, lines):
     run = store.add({"seed": seed, "steps": STEPS})
     met = 0
     for line in lines:
-        met += killed_at_line(lambda: work(run), line, "studies")
+        met += killed_at_line(lambda: attempted(run), line, "studies")
         is_sound(store, run)
     is_finished(store, run)
     return met
@@ -61,14 +62,14 @@ def count_lines(store):
     """How many lines an undisturbed run executes."""
     Owner.this_process().alive()  # what it remembers of this machine, the forked ones will too
     low, high = 1, 4096
-    assert not killed_at_line(lambda: work(store.add({"seed": -1, "steps": STEPS})), high, "studies")
+    assert not killed_at_line(lambda: attempted(store.add({"seed": -1, "steps": STEPS})), high, "studies")
     seed = -2
     while low < high:
         middle = (low + high) // 2
         run = store.add({"seed": seed, "steps": STEPS})
         seed -= 1
         low, high = (
-            (middle + 1, high) if killed_at_line(lambda run=run: work(run), middle, "studies") else (low, middle)
+            (middle + 1, high) if killed_at_line(lambda run=run: attempted(run), middle, "studies") else (low, middle)
         )
     return low - 1
 
@@ -91,8 +92,9 @@ STUDY = """
 import sys
 from landscope.studies.executors import Job, LocalExecutor
 from landscope.studies.store import Store
+from store_work import work
 jobs = [Job.of({"seed": seed, "steps": 40, "pause": 0.01}) for seed in range(60)]
-LocalExecutor(Store(sys.argv[1]), "store_work:work", workers=2, attempts=10**6).run(jobs).check()
+LocalExecutor(Store(sys.argv[1]), work, workers=2, attempts=10**6).run(jobs).check()
 """
 
 

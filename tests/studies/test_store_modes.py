@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from store_work import work
 
 from landscope.core.files import writing
 from landscope.studies.executors import Job, LocalExecutor, Resources
 from landscope.studies.store import Store
-from landscope.studies.study import WORK, Study
-from landscope.studies.work.attempt import perform
+from landscope.studies.study import Study
+from landscope.studies.work.attempt import attempt_run
+from landscope.studies.work.run import run_in_folder
 
 STUDY = {
     "name": "modes",
@@ -59,13 +61,13 @@ def test_all_of_a_study_has_the_modes_of_the_umask(tmp_path: Path, mask: int) ->
     study = Study.of(STUDY, root)
     study.save(root)
     [pool] = study.pools(Resources())
-    perform(WORK, study.store.add(pool.spec))
+    attempt_run(run_in_folder, study.store.add(pool.spec))
     for key, run in study.runs.items():
-        perform(WORK, study.store.add(run.plain))
+        attempt_run(run_in_folder, study.store.add(run.plain))
         record = study.store.run(key).path("record.json")
         if record.exists():  # damaged, quarantined and made again
             record.write_bytes(record.read_bytes()[:40])
-            perform(WORK, study.store.run(key))
+            attempt_run(run_in_folder, study.store.run(key))
     names = {path.name for path in root.rglob("*")}
     assert {"record.json", "failure.txt", "log.txt", "final.safetensors", "quarantine", "0001.json"} <= names
     assert other_modes(root, mask) == {}
@@ -74,7 +76,7 @@ def test_all_of_a_study_has_the_modes_of_the_umask(tmp_path: Path, mask: int) ->
 def test_a_worker_process_leaves_the_same_modes(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        LocalExecutor(Store(tmp_path / "s"), "store_work:work", workers=1).run([Job.of({"seed": 1, "steps": 2})])
+        LocalExecutor(Store(tmp_path / "s"), work, workers=1).run([Job.of({"seed": 1, "steps": 2})])
     finally:
         os.umask(before)
     assert other_modes(tmp_path / "s", 0o002) == {}

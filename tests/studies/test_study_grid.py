@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from landscope.core.errors import DataFileError, SpecError
-from landscope.specs.schema import build, to_plain
+from landscope.specs.schema import parse, to_plain
 from landscope.studies.grid import levels, runs_of
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
@@ -26,7 +26,7 @@ BASE: dict[str, object] = {
 
 
 def changed(**changes: object) -> StudySpec:
-    return build(StudySpec, {**BASE, **changes})
+    return parse(StudySpec, {**BASE, **changes})
 
 
 def test_every_combination_for_every_seed() -> None:
@@ -185,7 +185,7 @@ def test_a_study_is_kept_and_opened_again(tmp_path: Path) -> None:
 
 def test_specs_survive_being_written_out() -> None:
     spec = changed(measuring={"splits": {"train": {"measures": {"hessian_trace": {"tol": 0.1}}}}, "landscape": 9})
-    assert build(StudySpec, to_plain(spec)) == spec
+    assert parse(StudySpec, to_plain(spec)) == spec
 
 
 @pytest.mark.parametrize("part", ["data", "model", "axis", "data axis"])

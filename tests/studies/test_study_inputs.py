@@ -10,8 +10,9 @@ import pytest
 from landscope.core.errors import MissingExtraError, MissingFileError
 from landscope.studies.preflight import check_inputs
 from landscope.studies.store import RunState
-from landscope.studies.study import WORK, Study
-from landscope.studies.work.attempt import Ending, perform
+from landscope.studies.study import Study
+from landscope.studies.work.attempt import Ending, attempt_run
+from landscope.studies.work.run import run_in_folder
 
 MODULE = """\
 import pathlib
@@ -80,7 +81,7 @@ def test_runs_that_are_done_need_nothing(place: Path) -> None:
     (place / "here.txt").touch()
     made = study(place, "functions_for_inputs:rows")
     for run in made.runs.values():
-        assert perform(WORK, made.store.add(run.plain)).ending is Ending.FINISHED
+        assert attempt_run(run_in_folder, made.store.add(run.plain)).ending is Ending.FINISHED
     (place / "here.txt").unlink()
     check_all(made, set())
 
@@ -103,10 +104,10 @@ def test_a_network_without_its_package_is_found_out(place: Path, monkeypatch: py
 def test_a_run_that_lacked_a_file_is_tried_again_by_itself(place: Path) -> None:
     made = study(place, "functions_for_inputs:rows")
     key, spec = next(iter(made.runs.items()))
-    assert perform(WORK, made.store.add(spec.plain)).ending is Ending.FAILED
+    assert attempt_run(run_in_folder, made.store.add(spec.plain)).ending is Ending.FAILED
     status = made.statuses()[key]
     assert status.state is RunState.INTERRUPTED
     assert "here.txt is not there" in status.error
     assert made.failures() == []
     (place / "here.txt").touch()
-    assert perform(WORK, made.store.run(key)).ending is Ending.FINISHED
+    assert attempt_run(run_in_folder, made.store.run(key)).ending is Ending.FINISHED

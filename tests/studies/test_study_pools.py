@@ -11,16 +11,16 @@ from landscope.core.errors import RunStoppedError
 from landscope.studies.executors.base import Job, Resources
 from landscope.studies.executors.local import LocalExecutor
 from landscope.studies.store.identity import POOL
-from landscope.studies.study import WORK, Study
-from landscope.studies.work import stopping
+from landscope.studies.study import Study
+from landscope.studies.work import attempt
 from landscope.studies.work.pools import pools_of
-from landscope.studies.work.run import work
+from landscope.studies.work.run import run_in_folder
 
 SPEC: dict[str, object] = {
     "name": "together",
     "training": {
         "data": "circles",
-        "model": {"name": "mlp", "widths": [6], "dropout": 0.1},
+        "model": {"name": "mlp", "widths": [6]},
         "epochs": 4,
         "batch_size": 20,
         "precision": "float64",
@@ -52,7 +52,7 @@ def train(study: Study) -> list[Job]:
     for job in jobs:
         run = study.store.add(job.spec)
         with run.claim():
-            work(run.spec(), str(run.folder))
+            run_in_folder(run.spec(), str(run.folder))
     return jobs
 
 
@@ -95,10 +95,10 @@ def test_a_pool_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     study = Study.of(SPEC, tmp_path / "stopped")
     asked = iter([False] * 5 + [True] * 1000)
     with monkeypatch.context() as patch:
-        patch.setattr(stopping, "requested", lambda: next(asked))
+        patch.setattr(attempt, "stop_requested", lambda: next(asked))
         with pytest.raises(RunStoppedError):
             train(study)
-    stopping._asked.clear()
+    attempt._asked.clear()
     assert not any((study.store.root / "runs" / key / "training").exists() for key in study.runs)
     train(study)
     expected = values(do_here(Study.of(SPEC, tmp_path / "alone")))
@@ -116,7 +116,7 @@ def test_runs_that_were_begun_are_left_alone(tmp_path: Path) -> None:
 
 def test_an_executor_trains_pools_as_any_job(tmp_path: Path) -> None:
     study = Study.of({**SPEC, "axes": {}}, tmp_path)
-    executor = LocalExecutor(study.store, WORK, workers=1)
+    executor = LocalExecutor(study.store, run_in_folder, workers=1)
     executor.run(study.pools(Resources())).check()
     assert all(study.store.run(key).path("training/history.json").exists() for key in study.runs)
     executor.run(study.jobs(Resources())).check()

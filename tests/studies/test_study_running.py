@@ -15,12 +15,12 @@ from landscope.core.errors import RunStoppedError, SpecError
 from landscope.data import load
 from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.models import build
-from landscope.studies.record import Record, Subject
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.study import Study
+from landscope.studies.work import attempt
 from landscope.studies.work import run as running
-from landscope.studies.work import stopping
-from landscope.studies.work.measure import Point, measure_subject
-from landscope.studies.work.run import work
+from landscope.studies.work.measure import WeightsAtTemperatures, measure_model
+from landscope.studies.work.run import run_in_folder
 
 SPEC: dict[str, object] = {
     "name": "circles",
@@ -79,11 +79,11 @@ def test_the_numbers_are_those_of_the_weights(study: Study) -> None:
 def test_the_same_weights_under_two_names_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
 
-    def noted(point: Point, checkpoint: str, *given: object, **rest: object) -> Subject:
+    def noted(point: WeightsAtTemperatures, checkpoint: str, *given: object, **rest: object) -> MeasuredModel:
         measured.append(checkpoint)
-        return measure_subject(point, checkpoint, *given, **rest)  # type: ignore[arg-type]
+        return measure_model(point, checkpoint, *given, **rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(running, "measure_subject", noted)
+    monkeypatch.setattr(running, "measure_model", noted)
     training = {**SPEC["training"], "epochs": 1, "snapshots": [2]}  # type: ignore[dict-item]
     measuring = {**SPEC["measuring"], "checkpoints": ["final", "step 2", "best"]}  # type: ignore[dict-item]
     study = do_here(Study.of({**SPEC, "training": training, "measuring": measuring, "seeds": 1, "axes": {}}, tmp_path))
@@ -179,22 +179,22 @@ def test_a_run_goes_on_where_it_was_stopped(
         asked += 1
         return asked > after
 
-    monkeypatch.setattr(stopping, "requested", from_then_on)
-    monkeypatch.setattr(stopping, "request", lambda: None)
+    monkeypatch.setattr(attempt, "stop_requested", from_then_on)
+    monkeypatch.setattr(attempt, "request_stop", lambda: None)
     with pytest.raises(RunStoppedError), folder.claim():
-        work(folder.spec(), str(folder.folder))
+        run_in_folder(folder.spec(), str(folder.folder))
     assert not folder.done()
     assert folder.path("training/final.safetensors").exists() == (after == 15)
     assert len(list(folder.path("state/measured").glob("*.json"))) == (after == 15)
-    monkeypatch.setattr(stopping, "requested", lambda: False)
+    monkeypatch.setattr(attempt, "stop_requested", lambda: False)
     with folder.claim():
-        work(folder.spec(), str(folder.folder))
+        run_in_folder(folder.spec(), str(folder.folder))
     one = Record.from_dict(folder.record())
     other = Record.from_dict(study.store.run(key).record())
     assert [_values(subject) for subject in one.subjects] == [_values(subject) for subject in other.subjects]
 
 
-def _values(subject: Subject) -> dict[str, dict[str, float]]:
+def _values(subject: MeasuredModel) -> dict[str, dict[str, float]]:
     return {split: {name: e.value for name, e in report.items()} for split, report in subject.reports.items()}
 
 

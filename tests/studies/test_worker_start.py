@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from store_work import work
 
 from landscope.core.errors import StudyError
 from landscope.core.safe_start import search_path
@@ -40,7 +41,7 @@ def jobs(count: int) -> list[Job]:
 
 def test_a_worker_killed_while_it_starts_costs_one_attempt(tmp_path: Path) -> None:
     killer = Killer(1)
-    summary = LocalExecutor(Store(tmp_path), "store_work:work", workers=1).run(jobs(2), on_event=killer)
+    summary = LocalExecutor(Store(tmp_path), work, workers=1).run(jobs(2), on_event=killer)
     assert len(summary.finished) == 2
     assert killer.told == ["started", "retried", "started", "finished", "started", "finished"]
     assert killer.why[1] == "its process was killed by SIGKILL while it started"
@@ -48,7 +49,7 @@ def test_a_worker_killed_while_it_starts_costs_one_attempt(tmp_path: Path) -> No
 
 def test_a_run_that_has_no_attempt_left_fails_and_the_others_go_on(tmp_path: Path) -> None:
     store, (first, second) = Store(tmp_path), jobs(2)
-    summary = LocalExecutor(store, "store_work:work", workers=1, attempts=1).run([first, second], on_event=Killer(1))
+    summary = LocalExecutor(store, work, workers=1, attempts=1).run([first, second], on_event=Killer(1))
     assert list(summary.failed) == [first.key]
     assert summary.finished == [second.key]
     assert store.status(first.key).state is RunState.FAILED
@@ -58,7 +59,7 @@ def test_a_run_that_has_no_attempt_left_fails_and_the_others_go_on(tmp_path: Pat
 def test_where_no_worker_can_start_the_study_ends_not_every_run(tmp_path: Path) -> None:
     store, many = Store(tmp_path), jobs(20)
     with pytest.raises(StudyError, match="could not start: its process was killed by SIGKILL, 4 times in a row"):
-        LocalExecutor(store, "store_work:work", workers=1).run(many, on_event=Killer(10**6))
+        LocalExecutor(store, work, workers=1).run(many, on_event=Killer(10**6))
     assert {status.state for status in store.statuses()} == {RunState.WAITING}
 
 
@@ -85,7 +86,7 @@ def test_a_random_py_in_the_current_folder_does_not_run_in_workers(
     monkeypatch.chdir(tmp_path)
     for name in ("random", "tempfile", "socket"):
         (tmp_path / f"{name}.py").write_text(BOOM)
-    summary = LocalExecutor(Store(tmp_path / "s"), "store_work:work", workers=1).run(jobs(1))
+    summary = LocalExecutor(Store(tmp_path / "s"), work, workers=1).run(jobs(1))
     assert len(summary.finished) == 1
     assert not (tmp_path / "boom.txt").exists()
 

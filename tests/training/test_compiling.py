@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from training.loop_runs import BASE, EXACT, METHODS, merged
 
 from landscope.core.errors import DifferentiationError, SpecError
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.training.fast_steps import Compiled, parts_to_compile
 from landscope.training.loop.feed import Feed
 from landscope.training.loop.program import SingleProgram
@@ -36,7 +36,7 @@ class Counting:
 def _run(method: str, steps: int, backend: Counting | None) -> nn.Module:
     """Steps of a run, two epochs of three batches of 32 rows and one of 4, compiled or not."""
     torch._dynamo.reset()  # type: ignore[attr-defined]
-    spec = build(TrainingSpec, merged(BASE, DOUBLE, METHODS[method]))
+    spec = parse(TrainingSpec, merged(BASE, DOUBLE, METHODS[method]))
     task = make_task(spec)
     program = SingleProgram(task, graphs=False)
     step = Step(task, program.optimizer, fam=program.fam)
@@ -153,5 +153,5 @@ def test_what_is_compiled_behind_the_layer_is_refused() -> None:
 
 
 def test_compile_is_for_gpus() -> None:
-    spec = build(TrainingSpec, merged(BASE, EXACT, {"compile": True}))
+    spec = parse(TrainingSpec, merged(BASE, EXACT, {"compile": True}))
     assert isinstance(SingleProgram(make_task(spec))._step, Step)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from landscope.core.errors import SpecError
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.training.schedule import averaging_begins, factor, learning_rate
 from landscope.training.spec import ScheduleSpec, TrainingSpec
 
@@ -27,7 +27,7 @@ def of_torch(make: object) -> list[float]:
 
 
 def ours(**settings: object) -> list[float]:
-    spec = build(ScheduleSpec, settings)
+    spec = parse(ScheduleSpec, settings)
     return [factor(step, STEPS, spec) for step in range(STEPS)]
 
 
@@ -69,7 +69,7 @@ def test_the_rate_while_averaging() -> None:
         "optimizer": {"lr": 2.0},
         "averaging": {"start": 0.54, "lr": 0.5},
     }
-    spec = build(TrainingSpec, settings)
+    spec = parse(TrainingSpec, settings)
     assert averaging_begins(spec) == 6
     assert [learning_rate(spec, step, 10) for step in (60, 99)] == [1.0, 1.0]
     assert learning_rate(spec, 59, 10) == pytest.approx(2 * factor(59, 100, spec.schedule))
@@ -86,4 +86,4 @@ def test_the_rate_while_averaging() -> None:
 )
 def test_settings_that_contradict_each_other(wrong: dict[str, object]) -> None:
     with pytest.raises(SpecError):
-        build(ScheduleSpec, wrong)
+        parse(ScheduleSpec, wrong)

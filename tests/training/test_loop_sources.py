@@ -14,14 +14,14 @@ from training.loop_runs import BASE, Settings, merged
 
 from landscope.core.errors import SpecError
 from landscope.data import DATASETS, load
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, make_task
 
 
 def task(data: object, model: object, **settings: object) -> Task:
-    return make_task(build(TrainingSpec, {"data": data, "model": model, **settings}))
+    return make_task(parse(TrainingSpec, {"data": data, "model": model, **settings}))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,13 @@ def test_text_is_masked_where_it_is_padding() -> None:
 
     tokens = torch.tensor([[4, 2, 0, 0], [3, 3, 3, 0]])
     net = Mean()
-    spec = build(TrainingSpec, {"model": "mine", "epochs": 1})
+    spec = parse(TrainingSpec, {"model": "mine", "epochs": 1})
     made = make_task(spec, model=net, data={"train": (tokens, torch.tensor([0, 1]))})
     assert torch.equal(made.forward(net, tokens), net.fc(torch.tensor([[3.0], [3.0]])))
 
 
 def test_given_rows_are_not_called_by_the_name_of_another_data_set() -> None:
-    spec = build(TrainingSpec, {"model": "mine", "epochs": 1, "channels_last": True})
+    spec = parse(TrainingSpec, {"model": "mine", "epochs": 1, "channels_last": True})
     with pytest.raises(SpecError, match="channels_last: is for images; the rows of the given data are 4"):
         make_task(spec, model=nn.Linear(4, 2), data={"train": (torch.zeros(3, 4), torch.tensor([0, 1, 0]))})
 
@@ -283,6 +283,6 @@ def test_a_single_image_is_enough_for_its_statistics() -> None:
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     x, y = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(5) % 2
     before = torch.get_rng_state()
-    task = make_task(build(TrainingSpec, {"model": "mine", "batch_size": 4}), model=net, data={"train": (x, y)})
+    task = make_task(parse(TrainingSpec, {"model": "mine", "batch_size": 4}), model=net, data={"train": (x, y)})
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(task.model[1].running_mean, torch.zeros(2)), "looking leaves no trace"

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from landscope.cli import train as command
 from landscope.cli.failures import Commands
 from landscope.core.errors import MissingExtraError
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.training.callbacks import Callback, TensorBoard, WeightsAndBiases
 from landscope.training.loop import train as loop
 from landscope.training.loop.folder import Trained
@@ -180,7 +180,7 @@ def test_command_with_other_values(spec: Path) -> None:
     changes = ["--set", "optimizer.lr=0.2", "--set", "schedule.name=cosine", "--set", "seed=4"]
     code, _, err = call(spec, "--into", "other", "--device", "cpu", *changes)
     assert code == 0, err
-    written = build(TrainingSpec, json.loads(Path("other/spec.json").read_text()))
+    written = parse(TrainingSpec, json.loads(Path("other/spec.json").read_text()))
     assert (written.optimizer.name, written.optimizer.lr, written.schedule.name, written.seed) == (
         "sgd",
         0.2,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from landscope.cli import catalogues, doctor, measure, recipe, robustness, study, train
+from landscope.cli import bench, catalogues, doctor, measure, recipe, robustness, study, train
 from landscope.cli.failures import EXIT_CODES, Commands
 from landscope.core.text import examples
 
@@ -50,6 +50,7 @@ app.command("measures", epilog=catalogues.MEASURE_EXAMPLES)(catalogues.measures)
 app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
 app.command("robustness", epilog=robustness.EXAMPLES)(robustness.robustness)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
 
 
 @app.callback(invoke_without_command=True)

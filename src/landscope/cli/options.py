@@ -14,12 +14,20 @@ __all__ = [
     "DataName",
     "DataOptions",
     "Device",
+    "ExecutorName",
+    "ExecutorOption",
+    "ExecutorOptions",
+    "Gpus",
     "Json",
     "Model",
     "ModelOptions",
+    "Only",
     "PixelScale",
+    "Pool",
+    "RetryFailed",
     "Root",
     "Samples",
+    "TimeLimit",
     "named_measures",
 ]
 
@@ -93,6 +101,59 @@ Device = Annotated[
     str | None,
     typer.Option(help="Where to compute: cpu, cuda, cuda:1, …  [default: cuda where there is one]", show_default=False),
 ]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Stop cleanly after this many seconds; run the same command to resume.",
+        show_default=False,
+    ),
+]
+
+
+# How the runs of a study, or of a paper, are run.
+
+
+ExecutorName = Literal["local", "ray", "slurm"]
+ExecutorOption = Annotated[
+    ExecutorName, typer.Option("--executor", help="Where to run: on this machine, on a Ray cluster, or through Slurm.")
+]
+ExecutorOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--executor-option",
+        "-e",
+        metavar="KEY=VALUE",
+        help="A setting of the executor: workers=4, per_gpu=2, mps=true (local), address=auto (ray), minutes=120 (slurm); may be "
+        "repeated.",
+        show_default=False,
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="GPUs per run.  [default: 1 if this machine has one, otherwise 0]", show_default=False
+    ),
+]
+Pool = Annotated[
+    bool | None,
+    typer.Option(
+        "--pool/--no-pool",
+        help="Train runs that differ only in seeds and numbers together, as one program, where that is faster; each is then "
+        "measured by itself.",
+        show_default=False,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Only runs with this level of an axis, this seed or this condition; may be repeated.",
+        show_default=False,
+    ),
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Run failed runs again.")]
 
 
 def named_measures(words: str) -> list[str]:

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
-from landscope.cli.options import Json
+from landscope.cli.options import ExecutorOption, ExecutorOptions, Gpus, Json, Only, Pool, RetryFailed, TimeLimit
 from landscope.cli.output import command_group, console, note, print_json, table, target, writable_folder
-from landscope.cli.study_runs import (
-    ExecutorOption,
-    ExecutorOptions,
-    Gpus,
-    Only,
-    Pool,
-    RetryFailed,
-    TimeLimit,
-    do_runs,
-    reports_are_light,
-)
-from landscope.core.text import duration, examples
+from landscope.cli.study_runs import HowToRun, reports_without_script, run_study, time_limit_reached
+from landscope.core.text import examples
 
 if TYPE_CHECKING:
     from landscope.core.errors import LandscopeError
@@ -35,18 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["app", "part_studies"]
 
 
-# The studies of a recipe's parts, ready to run: with what is among kept records, and nothing missing for the rest.
+# The studies of a recipe's parts, ready to run: with the runs found among kept records, and the inputs of the others checked.
 
 
 def part_studies(
     wanted: Mapping[str, Part], folder: Path, records: Mapping[str, Kept], size: str, only: Sequence[str]
 ) -> tuple[dict[str, Study], dict[str, LandscopeError]]:
-    """The studies of some parts, with what is among kept records; and of those that cannot be run, why not.
+    """The studies of some parts, with the runs found among kept records; and for those that cannot be run, the error.
 
-    That is for want of data, of a package, or of any run that `only` asks for.
+    Data or a package is missing there, or `only` asks for no run of the part.
     """
     from landscope.core.errors import DataFileError, MissingExtraError, UnknownNameError
-    from landscope.studies.grid import chosen
+    from landscope.studies.grid import select_runs
     from landscope.studies.preflight import check_inputs
 
     studies: dict[str, Study] = {}
@@ -57,7 +48,7 @@ def part_studies(
             note(f"{label}: there are no kept records of this part")
         try:
             study = _study(entry.study, folder / label, records.get(label), size)
-            check_inputs(study, chosen(study.runs, only), asked)
+            check_inputs(study, select_runs(study.runs, only), asked)
             studies[label] = study
         except (DataFileError, MissingExtraError, UnknownNameError) as error:
             lacking[label] = type(error)(f"the part {label} cannot be run: {error}".rstrip("."))
@@ -65,7 +56,7 @@ def part_studies(
 
 
 def _study(spec: StudySpec, folder: Path, kept: Kept | None, size: str) -> Study:
-    """The study of a part; one whose runs are all among kept records needs no data."""
+    """The study of a part; it needs no data if all its runs are among kept records."""
     from landscope.core.errors import DataFileError
     from landscope.recipes import study_as_kept, take_over
     from landscope.studies.study import Study
@@ -90,15 +81,17 @@ def _study(spec: StudySpec, folder: Path, kept: Kept | None, size: str) -> Study
 RecipeName = Annotated[
     str, typer.Argument(metavar="NAME", help="A name from `landscope recipe list`.", show_default=False)
 ]
+Size = Literal["tiny", "small", "paper"]
+SIZES: tuple[Size, ...] = ("tiny", "small", "paper")
 SizeOption = Annotated[
-    Literal["tiny", "small", "paper"],
+    Size,
     typer.Option(
-        help="tiny: seconds; small: up to an hour and a half a part on two cores; paper: what the paper did, on a GPU."
+        help="tiny: seconds; small: up to an hour and a half per part on two cores; paper: what the paper did, on a GPU."
     ),
 ]
 
 app = command_group(
-    "Run the papers' experiments, and set their numbers beside ours.",
+    "Run the papers' experiments, and compare their numbers with ours.",
     "landscope recipe list",
     "landscope recipe run adaptive-sharpness --size small",
     "landscope recipe run explicit-regularisation --size paper --time-limit 1500",
@@ -117,26 +110,25 @@ def list_recipes(as_json: Json = False) -> None:
     shown = table("recipe", "paper", "parts", "tiny", "small", "paper", right=["tiny", "small"])
     for name in RECIPES:
         one = RECIPES[name]
-        counts = [str(sum(_models(one, size).values())) for size in ("tiny", "small", "paper")]
+        counts = [str(sum(_models(one, size).values())) for size in SIZES]
         shown.add_row(name, one.title, ", ".join(one.parts("paper")), *counts)
     console().print(shown)
 
 
-def _models(one: Recipe, size: Literal["tiny", "small", "paper"]) -> dict[str, int]:
+def _models(one: Recipe, size: Size) -> dict[str, int]:
     from landscope.studies.grid import runs_of
 
     return {part: len(runs_of(entry.study)) for part, entry in one.parts(size).items()}
 
 
 def _plain(one: Recipe) -> dict[str, object]:
-    sizes: tuple[Literal["tiny", "small", "paper"], ...] = ("tiny", "small", "paper")
     return {
         "name": one.name,
         "title": one.title,
         "paper": one.paper,
         "differences": one.differences,
         "remarks": one.remarks,
-        "models": {size: _models(one, size) for size in sizes},
+        "models": {size: _models(one, size) for size in SIZES},
     }
 
 
@@ -145,10 +137,10 @@ def _plain(one: Recipe) -> dict[str, object]:
     epilog=examples(
         "landscope recipe run adaptive-sharpness --size tiny",
         "landscope recipe run false-friend --size small --part softmax-regression",
-        "landscope recipe run explicit-regularisation --size paper --time-limit 1500   # again: it goes on",
-        "landscope recipe run fam --size paper --part skulls --from results   # only what is not among these records",
+        "landscope recipe run explicit-regularisation --size paper --time-limit 1500   # run it again to resume",
+        "landscope recipe run fam --size paper --part skulls --from results   # only what these records lack",
         "landscope recipe run fam --size paper --part cifar10 --only method=sam --only seed=2",
-        "landscope recipe run false-friend --size paper --cifar100   # where it is at hand: landscope data get cifar100",
+        "landscope recipe run false-friend --size paper --cifar100   # after: landscope data get cifar100",
     ),
 )
 def run(
@@ -159,14 +151,16 @@ def run(
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where it goes.  [default: recipes/NAME-SIZE]", show_default=False),
+        typer.Option(
+            metavar="FOLDER", help="Folder for the results.  [default: recipes/NAME-SIZE]", show_default=False
+        ),
     ] = None,
     kept: Annotated[
         Path | None,
         typer.Option(
             "--from",
             metavar="FOLDER",
-            help="Kept records, as RECIPE/PART.json.gz: runs that stand there are not made again. An error where there are none.",
+            help="Kept records, as RECIPE/PART.json.gz: their runs are not run again. An error if there are none.",
             show_default=False,
         ),
     ] = None,
@@ -178,95 +172,127 @@ def run(
     cifar100: Annotated[
         bool,
         typer.Option(
-            "--cifar100", help="Only the parts of a hundred classes, on CIFAR-100 itself in place of its stand-in."
+            "--cifar100", help="Only the parts with a hundred classes, on CIFAR-100 itself instead of its stand-in."
         ),
     ] = False,
     retry_failed: RetryFailed = False,
     time_limit: TimeLimit = None,
     as_json: Json = False,
 ) -> None:
-    """Run a recipe, part by part: what is done is skipped, what is half done goes on.
+    """Run a recipe part by part, or resume it: finished runs are skipped, interrupted ones resume.
 
     Each part is a study with a report of its own; its records are kept in one small file beside it. A run that fails stops
-    nothing: the report names it, and the command ends with an error. Parts that lack data or a package are told of before any
-    run, and left out unless they were asked for by name; stopped by a time limit or Ctrl-C, it writes the records and the
-    report of what is done.
+    nothing: the report names it, and the command ends with an error. Parts that lack data or a package are named before any
+    run, and left out unless they were asked for by name. Stopped by a time limit or Ctrl-C, the command writes the records and
+    the report of what is done.
     """
-    from landscope.core.errors import SpecError, UnknownNameError
-    from landscope.recipes import RECIPES, finish_part, kept_records, on_cifar100
+    from landscope.core.errors import UnknownNameError
+    from landscope.recipes import RECIPES, kept_records
 
     recipe = RECIPES[name]
-    parts = recipe.parts(size)
-    for label in part or ():
-        if label not in parts:
-            raise UnknownNameError.among(f"part of {name}", label, parts)
-    wanted = {label: entry for label, entry in parts.items() if not part or label in part}
-    if cifar100:
-        wanted = {label: moved for label, entry in wanted.items() if (moved := on_cifar100(entry))}
-        if not wanted:
-            raise SpecError(
-                f"--cifar100: {name} has no {'such ' if part else ''}part of a hundred classes at size {size}"
-            )
+    wanted = _wanted_parts(recipe, size, part or (), cifar100)
     folder = writable_folder(into or Path("recipes") / f"{name}-{size}")
     records = {} if kept is None else kept_records(_records_folder(kept), name, wanted, size)
     start = time.monotonic()
-    light = reports_are_light()
+    light = reports_without_script()
     studies, lacking = part_studies(wanted, folder, records, size, only or ())
     for missing in lacking.values():
         if part or not studies:
             raise missing
-        note(f"{missing}; the others are run")
-    made: list[Path] = []
-    summaries: list[Summary] = []
-    stopped: BaseException | None = None
+        note(f"{missing}; the other parts are run")
+    how = HowToRun(executor, executor_option or (), gpus, pool, only or (), retry_failed)
+    runner = _PartRunner(recipe, size, folder, how, light, time_limit, start)
     try:
-        for label, study in studies.items():
-            left = None if time_limit is None else time_limit - (time.monotonic() - start)
-            if stopped is None and left is not None and left <= 0:
-                stopped = StoppedError(
-                    f"the time limit of {duration(time_limit or 0)} was reached; the same command goes on"
-                )
-            if stopped is None:
-                entry = wanted[label]
-                note(f"{name}, {label}: {entry.note or entry.study.name}")
-                pooled = entry.pool if pool is None else pool
-                options = [*(["workers=1"] if entry.alone and executor == "local" else ()), *(executor_option or ())]
-                try:
-                    summary, _ = do_runs(
-                        study, folder / label, executor, options, retry_failed, left, gpus, pooled, only
-                    )
-                    summaries.append(summary)
-                except (StoppedError, KeyboardInterrupt) as error:
-                    stopped = error
-            if study.progress().done:  # also after a time limit: kept records may have made later parts whole
-                made += finish_part(recipe, label, size, study, folder, light=light)
-            if isinstance(stopped, KeyboardInterrupt):
-                break
+        runner.run_parts(wanted, studies)
     finally:
-        _tell(made, as_json)
-    if stopped is not None:
-        raise stopped
-    for summary in summaries:
-        summary.check()
+        _print_written(runner.written, as_json)
+    runner.check()
     for missing in lacking.values():
         if not isinstance(missing, UnknownNameError):
             raise missing
+
+
+def _wanted_parts(recipe: Recipe, size: Size, asked: Sequence[str], cifar100: bool) -> dict[str, Part]:
+    """The parts that are asked for, all by default; with `cifar100` those of a hundred classes, on CIFAR-100 itself."""
+    from landscope.core.errors import SpecError, UnknownNameError
+    from landscope.recipes import on_cifar100
+
+    parts = recipe.parts(size)
+    for label in asked:
+        if label not in parts:
+            raise UnknownNameError.among(f"part of {recipe.name}", label, parts)
+    wanted = {label: entry for label, entry in parts.items() if not asked or label in asked}
+    if cifar100:
+        wanted = {label: moved for label, entry in wanted.items() if (moved := on_cifar100(entry))}
+        if not wanted:
+            such = "such " if asked else ""
+            raise SpecError(f"--cifar100: {recipe.name} has no {such}part with a hundred classes at size {size}")
+    return wanted
+
+
+@dataclass
+class _PartRunner:
+    """Runs parts one after the other, and writes the records and the report of each, until the time is over."""
+
+    recipe: Recipe
+    size: Size
+    folder: Path
+    how: HowToRun
+    light: bool
+    time_limit: float | None
+    start: float
+    written: list[Path] = field(default_factory=list)
+    summaries: list[Summary] = field(default_factory=list)
+    stopped: BaseException | None = None
+
+    def run_parts(self, wanted: Mapping[str, Part], studies: Mapping[str, Study]) -> None:
+        """Run each part; after a time limit only write what is done, which kept records may have made whole."""
+        from landscope.recipes import finish_part
+
+        for label, study in studies.items():
+            if self.stopped is None:
+                self._run_part(label, wanted[label], study)
+            if study.progress().done:
+                self.written += finish_part(self.recipe, label, self.size, study, self.folder, light=self.light)
+            if isinstance(self.stopped, KeyboardInterrupt):
+                return
+
+    def _run_part(self, label: str, part: Part, study: Study) -> None:
+        left = None if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
+        if left is not None and left <= 0:
+            self.stopped = time_limit_reached(self.time_limit)
+            return
+        note(f"{self.recipe.name}, {label}: {part.note or part.study.name}")
+        alone = ["workers=1"] if part.alone and self.how.executor == "local" else []
+        pool = part.pool if self.how.pool is None else self.how.pool
+        how = replace(self.how, pool=pool, executor_options=[*alone, *self.how.executor_options])
+        try:
+            self.summaries.append(run_study(study, self.folder / label, how, left).summary)
+        except (StoppedError, KeyboardInterrupt) as error:
+            self.stopped = error
+
+    def check(self) -> None:
+        """Raise what stopped the parts, or an error where a run failed."""
+        if self.stopped is not None:
+            raise self.stopped
+        for summary in self.summaries:
+            summary.check()
 
 
 def _records_folder(folder: Path) -> Path:
     from landscope.recipes import LAYOUT
 
     if not folder.is_dir():
-        raise CommandError(f"{folder}: no such folder; records were expected there as {LAYOUT}")
+        raise CommandError(f"{folder}: no such folder; expected records there, as {LAYOUT}")
     return folder
 
 
-def _tell(made: Sequence[Path], as_json: bool) -> None:
-    """Which files were written."""
+def _print_written(paths: Sequence[Path], as_json: bool) -> None:
+    """Print which files were written."""
     if as_json:
-        print_json([str(path) for path in made])
+        print_json([str(path) for path in paths])
     else:
-        for path in made:
+        for path in paths:
             typer.echo(f"written: {path}")
 
 
@@ -276,19 +302,19 @@ def results(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="Records, as RECIPE/PART.json.gz, or what `landscope recipe run` left.",
+            help="Records, as RECIPE/PART.json.gz, or the results of `landscope recipe run`.",
             show_default=False,
         ),
     ],
-    page: Annotated[Path, typer.Option(metavar="FILE.md", help="Where the page goes.")] = Path("RESULTS.md"),
+    page: Annotated[Path, typer.Option(metavar="FILE.md", help="File of the page.")] = Path("RESULTS.md"),
     reports: Annotated[
         Literal["none", "light", "full"],
-        typer.Option(help="Write the HTML reports, too: small ones, or those with everything that a script can do."),
+        typer.Option(help="Also write the HTML reports: small static ones, or full interactive ones."),
     ] = "none",
     as_json: Json = False,
 ) -> None:
-    """Make the page of results, and the reports, again from kept records."""
+    """Write the page of results, and the HTML reports if wanted, from kept records."""
     from landscope.recipes import write_results
 
     target(page)
-    _tell(write_results(_records_folder(folder), page, reports=reports), as_json)
+    _print_written(write_results(_records_folder(folder), page, reports=reports), as_json)

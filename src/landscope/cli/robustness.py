@@ -74,7 +74,7 @@ def robustness(
     from landscope.cli import sources
     from landscope.core.files import write_whole
     from landscope.data import corrupt
-    from landscope.measures.robustness import corruption_accuracy
+    from landscope.measures.robustness import Classifier, corruption_accuracy
 
     if pixels == "raw":
         raise CommandError("--pixels raw: corruptions are made on images in [0, 1]; choose unit, symmetric or standard")
@@ -93,7 +93,7 @@ def robustness(
     sources.check_fits(net, prepare(x[:2]), splits.card.n_classes, data)
     with progress() as tick:
         scores = corruption_accuracy(
-            net,
+            Classifier.of(net, place, precision, batch_size),
             x,
             y,
             corrupt,
@@ -101,9 +101,6 @@ def robustness(
             levels,
             prepare=prepare,
             seed=seed,
-            batch_size=batch_size,
-            device=place,
-            precision=precision,
             progress=lambda done, total, what: tick(what, done, total),
         )
     if output is not None:

@@ -1,4 +1,4 @@
-"""`landscope study`: run a study, see how far it is, measure models that exist, write the report."""
+"""`landscope study`: run a study, show its progress, measure models that exist, write the report."""
 
 from __future__ import annotations
 
@@ -9,23 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.failures import CommandError
-from landscope.cli.options import DataName, DataOptions, Json, Model, ModelOptions, PixelScale, Root, named_measures
-from landscope.cli.output import command_group, console, print_json, target, target_folder, writable_folder
-from landscope.cli.study_runs import (
+from landscope.cli.options import (
+    DataName,
+    DataOptions,
     ExecutorOption,
     ExecutorOptions,
     Gpus,
+    Json,
+    Model,
+    ModelOptions,
     Only,
+    PixelScale,
     Pool,
     RetryFailed,
+    Root,
     TimeLimit,
-    do_runs,
-    foretell,
+    named_measures,
+)
+from landscope.cli.output import command_group, console, print_json, target, target_folder, writable_folder
+from landscope.cli.study_runs import (
+    HowToRun,
     plain_statuses,
-    reports_are_light,
-    show,
+    reports_without_script,
+    run_study,
+    show_forecast,
+    show_outcome,
     status_table,
-    write,
+    write_report,
 )
 from landscope.core.text import examples
 
@@ -37,13 +47,13 @@ __all__ = ["REPORT_EXAMPLES", "app", "report"]
 Into = Annotated[
     Path | None,
     typer.Option(
-        "--into", metavar="FOLDER", help="Where runs and report go.  [default: studies/NAME]", show_default=False
+        "--into", metavar="FOLDER", help="Folder for runs and report.  [default: studies/NAME]", show_default=False
     ),
 ]
 StudyFolder = Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study.", show_default=False)]
 
 app = command_group(
-    "Train or take a pool of models, measure them all, and report what goes with what.",
+    "Train a pool of models or take existing ones, measure them all, and report which measures correlate with which outcomes.",
     "landscope study run study.yaml --dry-run",
     "landscope study run study.yaml",
     "landscope study status studies/regularisers",
@@ -55,8 +65,8 @@ app = command_group(
 @app.command(
     "run",
     epilog=examples(
-        "landscope study run study.yaml --dry-run            # which runs, and about how long",
-        "landscope study run study.yaml                      # stopped or killed: the same command goes on",
+        "landscope study run study.yaml --dry-run            # list the runs and estimate the time",
+        "landscope study run study.yaml                      # stopped or killed? Run it again to resume",
         "landscope study run study.yaml --executor ray -e address=auto",
         "landscope study run study.yaml --executor slurm -e minutes=120",
         "landscope study run study.yaml --time-limit 3600 --only seed=0   # one seed of every condition first",
@@ -81,50 +91,53 @@ def run(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="List the runs with an estimate of time; do nothing, and call nothing that SPEC names."
+            "--dry-run",
+            help="List the runs with an estimate of time; run nothing, and call no function that SPEC names.",
         ),
     ] = False,
     with_report: Annotated[bool, typer.Option("--report/--no-report", help="Write the report at the end.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run a study: what is done is skipped, what is half done goes on.
+    """Run a study, or resume it: finished runs are skipped, interrupted ones resume from their last checkpoint.
 
-    The whole spec is checked before anything starts. Stop it with Ctrl-C, kill it, pull the plug: the same command goes on.
+    The whole spec is checked before anything starts. If the command is stopped by Ctrl-C, killed, or the power fails, run it
+    again to resume.
     """
     from landscope.specs.documents import read_document
-    from landscope.specs.schema import build
-    from landscope.studies.grid import chosen
+    from landscope.specs.schema import parse
+    from landscope.studies.grid import select_runs
     from landscope.studies.preflight import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
     document = read_document(spec)
-    checked = build(StudySpec, document.content, document.place)
+    checked = parse(StudySpec, document.content, document.place)
     folder = target_folder(into or Path("studies") / checked.name)
-    made = Study(checked, target_folder(store or folder), document.place, imports=not dry_run)
-    asked = chosen(made.runs, only or ())
+    study = Study(checked, target_folder(store or folder), document.place, imports=not dry_run)
+    asked = select_runs(study.runs, only or ())
     if dry_run:
-        made.runs = {key: one for key, one in made.runs.items() if key in asked}
-        foretell(made, as_json)
+        study.runs = {key: one for key, one in study.runs.items() if key in asked}
+        show_forecast(study, as_json)
         return
     writable_folder(folder)
     writable_folder(store or folder)
-    light = with_report and reports_are_light()
-    check_inputs(made, asked, set())
-    summary, statuses = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool, only)
-    show(made, folder, summary, statuses, with_report, as_json, light=light)
+    light = with_report and reports_without_script()
+    check_inputs(study, asked, set())
+    how = HowToRun(executor, executor_option or (), gpus, pool, only or (), retry_failed)
+    outcome = run_study(study, folder, how, time_limit)
+    show_outcome(study, folder, outcome, with_report=with_report, as_json=as_json, light=light)
 
 
 def _opened(folder: Path) -> Study:
-    """The study in a folder; a shared store that is not mounted must not look like one in which nothing was done."""
+    """The study in a folder; a shared store that is not mounted must not look like an empty one."""
     from landscope.studies.study import Study
 
-    made = Study.open(folder)
-    if not made.store.root.is_dir():
+    study = Study.open(folder)
+    if not study.store.root.is_dir():
         raise CommandError(
-            f"{made.store.root}, where the runs of {folder} are, is not there. Mount it or put it back, or run the study again"
+            f"{study.store.root}, where the runs of {folder} are, is not there. Mount it or put it back, or run the study again"
         )
-    return made
+    return study
 
 
 @app.command(
@@ -132,29 +145,29 @@ def _opened(folder: Path) -> Study:
 )
 def status(
     folder: StudyFolder,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds until all is done.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds until every run is done.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show which runs are done, running, interrupted, failed or waiting."""
-    made = _opened(folder)
+    study = _opened(folder)
     if as_json:
-        print_json(plain_statuses(made))
+        print_json(plain_statuses(study))
         return
     if not watch:
-        console().print(status_table(made, made.statuses()))
+        console().print(status_table(study, study.statuses()))
         return
     from rich.live import Live
 
     from landscope.studies.store import RunState
 
-    made.store.check_there()
-    statuses = made.statuses()
-    with Live(status_table(made, statuses), console=console(), refresh_per_second=1) as live:
+    study.store.check_there()
+    statuses = study.statuses()
+    with Live(status_table(study, statuses), console=console(), refresh_per_second=1) as live:
         while any(status.state is not RunState.DONE for status in statuses.values()):
             time.sleep(2)
-            made.store.check_there()
-            statuses = made.statuses()
-            live.update(status_table(made, statuses))
+            study.store.check_there()
+            statuses = study.statuses()
+            live.update(status_table(study, statuses))
 
 
 @app.command(
@@ -176,10 +189,13 @@ def measure(
     root: Root = None,
     measures: Annotated[str, typer.Option(metavar="A,B,C", help="Names from `landscope measures`, or all.")] = "all",
     samples: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="So many training rows, drawn by class.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Use this many training rows, stratified by class.", show_default=False),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(help="A budget for each model.", show_default=False)] = None,
-    name: Annotated[str, typer.Option(help="Of the study.")] = "checkpoints",
+    seconds: Annotated[
+        float | None, typer.Option(help="Budget in seconds for each model and split.", show_default=False)
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the study.")] = "checkpoints",
     into: Into = None,
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
@@ -188,7 +204,7 @@ def measure(
     time_limit: TimeLimit = None,
     as_json: Json = False,
 ) -> None:
-    """Measure models that you already have, and report on them like on any study."""
+    """Measure models that you already have, and report on them as on any study."""
     from landscope.cli.sources import parsed_options
     from landscope.specs.names import is_import
     from landscope.studies.preflight import check_inputs
@@ -196,7 +212,7 @@ def measure(
 
     for file in checkpoints:
         if not file.is_file():
-            raise CommandError(f"{file}: no such file; a checkpoint was expected (safetensors or torch.save)")
+            raise CommandError(f"{file}: no such file; expected a checkpoint (safetensors or torch.save)")
     wanted: object = "all" if measures == "all" else named_measures(measures)
     given: dict[str, object] = parsed_options(data_option)
     if not is_import(data):
@@ -217,11 +233,12 @@ def measure(
         },
     }
     folder = writable_folder(into or Path("studies") / name)
-    made = Study.of(written, folder)
-    light = reports_are_light()
-    check_inputs(made, made.runs, set())
-    summary, statuses = do_runs(made, folder, executor, executor_option, retry_failed, time_limit, gpus, pool=False)
-    show(made, folder, summary, statuses, True, as_json, light=light)
+    study = Study.of(written, folder)
+    light = reports_without_script()
+    check_inputs(study, study.runs, set())
+    how = HowToRun(executor, executor_option or (), gpus, pool=False, retry_failed=retry_failed)
+    outcome = run_study(study, folder, how, time_limit)
+    show_outcome(study, folder, outcome, with_report=True, as_json=as_json, light=light)
 
 
 REPORT_EXAMPLES = examples(
@@ -241,13 +258,13 @@ def report(
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     light: Annotated[
-        bool, typer.Option("--light", help="Without script: figures as they stand, a tenth of the size, no Plotly.")
+        bool, typer.Option("--light", help="Write a static page: no script, no Plotly, a tenth of the size.")
     ] = False,
     figures: Annotated[
         str | None,
         typer.Option(
             metavar="png,svg,pdf",
-            help="Write figures for papers beside it, too.  [default: those that the study asks for]",
+            help="Also write figures for papers beside it.  [default: those that the study asks for]",
             show_default=False,
         ),
     ] = None,
@@ -256,14 +273,14 @@ def report(
     """Write the report of a study: one HTML file that needs no network."""
     from landscope.studies.store import RunState
 
-    made = _opened(folder)
-    statuses = made.statuses()
+    study = _opened(folder)
+    statuses = study.statuses()
     if all(status.state is not RunState.DONE for status in statuses.values()):
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")
-    formats = figures.split(",") if figures else made.spec.figures
+    formats = figures.split(",") if figures else study.spec.figures
     output = output or folder / "report.html"
     target(output)
-    page, drawn = write(made, output, formats, statuses, light=light)
+    page, drawn = write_report(study, output, formats, statuses, light=light)
     if as_json:
         print_json({"report": page, "figures": drawn})
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
-from landscope.cli.options import Device, Json
+from landscope.cli.options import Device, Json, TimeLimit
 from landscope.cli.output import console, note, print_json, table, writable_folder
 from landscope.core.text import duration, examples
 
@@ -23,7 +24,7 @@ __all__ = ["EXAMPLES", "train"]
 EXAMPLES = examples(
     "landscope train resnet.yaml",
     "landscope train resnet.yaml --set seed=2 --set optimizer.lr=0.1 --into runs/resnet-2",
-    "landscope train resnet.yaml --time-limit 3600        # the same command goes on",
+    "landscope train resnet.yaml --time-limit 3600        # run it again to resume",
     "landscope measure runs/resnet/final.safetensors --model resnet18 --data cifar10",
 ) + (
     "\n\n\b\nA spec names data and model; everything else has a default:\n"
@@ -38,56 +39,54 @@ def train(
     ],
     into: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the run goes.  [default: runs/NAME-OF-SPEC]", show_default=False),
+        typer.Option(metavar="FOLDER", help="Folder of the run.  [default: runs/NAME-OF-SPEC]", show_default=False),
     ] = None,
     change: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Another value for a key, such as optimizer.lr=0.1.", show_default=False
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set a key of the spec, such as optimizer.lr=0.1; may be repeated.",
+            show_default=False,
         ),
     ] = None,
-    anew: Annotated[bool, typer.Option("--anew", help="Begin anew whatever the folder holds.")] = False,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Stop in order after so long; the same command goes on.", show_default=False
-        ),
-    ] = None,
-    checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", help="Between checkpoints.")] = 60.0,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard the folder's contents and start over.")] = False,
+    time_limit: TimeLimit = None,
+    checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", help="Time between checkpoints.")] = 60.0,
     device: Device = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the CPU.", show_default=False)] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default=False)] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the history for TensorBoard, too.", show_default=False)
+        Path | None, typer.Option(metavar="FOLDER", help="Also write the history for TensorBoard.", show_default=False)
     ] = None,
     wandb: Annotated[
         str | None,
-        typer.Option(metavar="PROJECT", help="Send the history to Weights & Biases, too.", show_default=False),
+        typer.Option(metavar="PROJECT", help="Also send the history to Weights & Biases.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Train a model as a spec says.
+    """Train the model of a spec, or resume its training.
 
-    The folder gets weights (final, and best or average where the spec asks for them), history and spec. Stop it with Ctrl-C,
-    kill it, pull the plug: the same command goes on from the last checkpoint, and ends with the same weights.
+    The folder gets weights (final, and best or average if the spec asks for them), history and spec. If the command is stopped
+    by Ctrl-C, killed, or the power fails, run it again: it resumes from the last checkpoint, and ends with the same weights.
     """
     from landscope.cli.sources import usable_device
     from landscope.probe.totals import checked_seconds
     from landscope.specs.documents import read_document
-    from landscope.specs.schema import build
+    from landscope.specs.schema import parse
     from landscope.training.loop.train import train as run
     from landscope.training.spec import TrainingSpec
 
     checked_seconds("--time-limit", time_limit)
     checked_seconds("--checkpoint-every", checkpoint_every)
     document = read_document(spec)
-    settings = build(TrainingSpec, _changed(document.content, change or ()), document.place)
+    settings = parse(TrainingSpec, _changed(document.content, change or ()), document.place)
     folder = writable_folder(into or Path("runs") / spec.stem)
     callbacks = _callbacks(tensorboard, wandb)
     try:
         result = run(
             settings,
             folder=folder,
-            resume=not anew,
+            resume=not restart,
             device=usable_device(device),
             time_limit=time_limit,
             checkpoint_every=checkpoint_every,
@@ -96,7 +95,7 @@ def train(
             threads=threads,
         )
     except KeyboardInterrupt:
-        note(f"checkpoint written: {folder}; the same command goes on from there")
+        note(f"checkpoint written: {folder}; run the same command to resume")
         raise
     if as_json:
         print_json(_summary(result))
@@ -105,32 +104,23 @@ def train(
         note(f"{result.stopped}, {duration(result.seconds)}; written: {folder}")
     if not result.finished:
         raise StoppedError(
-            f"stopped after {result.epochs} of {settings.epochs} epochs ({result.stopped}); the same command goes on"
+            f"stopped after {result.epochs} of {settings.epochs} epochs ({result.stopped}); run the same command to resume"
         )
 
 
-def _changed(content: object, changes: list[str] | tuple[()]) -> object:
+def _changed(content: object, changes: Sequence[str]) -> object:
     """The content of a spec with other values, by dotted keys."""
     from landscope.cli.sources import parsed_options
+    from landscope.specs.overlay import with_value
 
-    if not changes:
-        return content
-    if not isinstance(content, dict):
-        raise CommandError("--set changes keys, and this spec has none")
-    changed = dict(content)
     for pair in changes:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise CommandError(f"--set is written key=value, such as optimizer.lr=0.1; {pair!r} came")
-        *path, last = key.split(".")
-        place = changed
-        for name in path:
-            inner = place.get(name)
-            # a bare value is the name of an optimizer, a schedule, …
-            place[name] = dict(inner) if isinstance(inner, dict) else {} if inner is None else {"name": inner}
-            place = place[name]
-        place[last] = parsed_options([f"value={text}"])["value"]
-    return changed
+            raise CommandError(f"expected --set key=value, such as optimizer.lr=0.1, got {pair!r}")
+        if not isinstance(content, Mapping):
+            raise CommandError("--set changes keys, and this spec has none")
+        content = with_value(content, key, parsed_options([f"value={text}"])["value"])
+    return content
 
 
 def _callbacks(tensorboard: Path | None, wandb: str | None) -> list[Callback]:

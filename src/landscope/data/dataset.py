@@ -12,7 +12,7 @@ from torch import Tensor
 from landscope.core.registry import Registry
 from landscope.data.files import Version
 
-__all__ = ["DATASETS", "DataCard", "DataSet", "DataSplits", "Raw", "Split", "Task", "register"]
+__all__ = ["DATASETS", "DataCard", "DataSet", "DataSplits", "Raw", "Split", "TaskKind", "register"]
 
 
 # What a loader hands over: the splits as tensors, and a card that says what they are.
@@ -22,7 +22,7 @@ __all__ = ["DATASETS", "DataCard", "DataSet", "DataSplits", "Raw", "Split", "Tas
 # result can be traced to an image.
 
 
-Task = Literal["classification", "regression", "reconstruction", "node classification", "text classification"]
+TaskKind = Literal["classification", "regression", "reconstruction", "node classification", "text classification"]
 
 
 class Split(NamedTuple):
@@ -43,7 +43,7 @@ class DataCard:
 
     name: str
     title: str
-    task: Task
+    task: TaskKind
     input_shape: tuple[int, ...]
     target_shape: tuple[int, ...]
     classes: tuple[str, ...]
@@ -138,7 +138,7 @@ class DataSet:
 
     name: str
     title: str
-    task: Task
+    task: TaskKind
     read: Callable[..., Raw]
     licence: str
     citation: str

@@ -1,4 +1,4 @@
-"""Where in the network the sharpness sits: measures of every layer, the others held constant."""
+"""Where in the network the sharpness is: measures of every layer, the others held constant."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class LayerReport:
 def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds: float | None = None) -> LayerReport:
     """Each measure of each layer with parameters: the Hessian's diagonal block, the layer's norm, its relative flatness.
 
-    `seconds` is a budget for all of them together; what one layer leaves goes to those after it. A tied weight counts once,
-    in the first layer that holds it, and in all its uses: its estimates say so.
+    `seconds` is a budget for all of them together; what one layer leaves is shared by those after it. A tied weight counts once,
+    in the first layer that holds it and in all its uses, and its estimates note it.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))

@@ -1,11 +1,11 @@
-"""Changes of the parameters that leave the function as it is, and how far a measure moves under them.
+"""Changes of the parameters that preserve the function, and how far a measure moves under them.
 
-A sharpness that changes while the function does not cannot explain how well the function generalises (Dinh et al. 2017). The
-transformations here are found by structure and confirmed by numbers: one that changes the outputs is never used.
+A sharpness that changes while the function stays the same cannot explain how well the function generalises (Dinh et al. 2017).
+The transformations here are found by structure and confirmed numerically: one that changes the outputs is never used.
 
     layer_rescaling     a hidden layer times a, the next one over a (networks with ReLU-like activations)
     neuron_rescaling    the same with a factor of its own for every hidden neuron or channel
-    batchnorm_scaling   the weights before a BatchNorm times a, its running statistics along with them
+    batchnorm_scaling   the weights before a BatchNorm times a, and its running statistics with them
     permutation         hidden neurons or channels in another order
     logit_shift         one vector added to every row of the classifier, one number to its biases
 """
@@ -29,7 +29,7 @@ from landscope.measures.base import Measure
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.probe import Probe
 
-__all__ = ["TRANSFORMATIONS", "Movement", "check", "transformed"]
+__all__ = ["TRANSFORMATIONS", "Movement", "movements", "transformed"]
 
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Edit = Callable[[nn.Module], None]
@@ -61,27 +61,27 @@ class Movement:
         return math.hypot(self.before.stderr or 0.0, self.after.stderr or 0.0) / scale
 
 
-def check(measure: Measure, probe: Probe, seed: int = 0) -> dict[str, Movement | None]:
-    """How far the measure moves under each transformation; `None` where the model has no place for one.
+def movements(measure: Measure, probe: Probe, seed: int = 0) -> dict[str, Movement | None]:
+    """How far the measure moves under each transformation; `None` where it does not apply to the model.
 
     >>> from landscope.measures.sharpness.gradients import L2Norm
     >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> moved = check(L2Norm(), Probe(net, (torch.randn(8, 2), torch.arange(8) % 2)))
+    >>> moved = movements(L2Norm(), Probe(net, (torch.randn(8, 2), torch.arange(8) % 2)))
     >>> moved["permutation"].change < 1e-6, moved["layer_rescaling"].change > 1e-3, moved["batchnorm_scaling"]
     (True, True, None)
     """
     before = measure(probe)
-    movements: dict[str, Movement | None] = {}
+    found: dict[str, Movement | None] = {}
     for name in TRANSFORMATIONS:
         try:
-            movements[name] = Movement(before, measure(transformed(probe, name, seed)))
+            found[name] = Movement(before, measure(transformed(probe, name, seed)))
         except NotApplicableError:
-            movements[name] = None
-    return movements
+            found[name] = None
+    return found
 
 
 def transformed(probe: Probe, name: str, seed: int = 0) -> Probe:
-    """The same function and data at other parameters, changed wherever the model has a place for it."""
+    """The same function and data at other parameters, transformed wherever the model allows it."""
     rng = generator(seed, "invariance", name)
     batch = next(next(probe.batches()).pieces(16))
     before, found = _outputs(probe, batch), probe
@@ -90,7 +90,7 @@ def transformed(probe: Probe, name: str, seed: int = 0) -> Probe:
         if _same_function(before, _outputs(candidate, batch), up_to_shift=name == "logit_shift"):
             found = candidate
     if found is probe:
-        raise NotApplicableError(f"the model has no place for the transformation {name!r}")
+        raise NotApplicableError(f"the transformation {name!r} does not apply to any layer of the model")
     return found
 
 
@@ -195,7 +195,7 @@ def _batchnorm_scaling(probe: Probe, _: torch.Generator, factor: float = 3.0) ->
             assert isinstance(norm, _BatchNorm)
             if norm.running_mean is not None and norm.running_var is not None:
                 norm.running_mean.mul_(factor)
-                norm.running_var.add_(norm.eps).mul_(factor**2).sub_(norm.eps)  # eps does not scale: keep it out
+                norm.running_var.add_(norm.eps).mul_(factor**2).sub_(norm.eps)  # eps does not scale
 
         yield edit
 

@@ -13,7 +13,7 @@ __all__ = ["Progress", "progress_display"]
 
 
 class Progress(Protocol):
-    """Told when a measure begins and ends."""
+    """Notified when a measure begins and ends."""
 
     def begin(self, name: str) -> None:
         """The measure starts."""

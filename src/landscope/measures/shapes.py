@@ -6,8 +6,8 @@
 
 Surfaces ∂A are the voxels of A that touch its outside by a face; the edge of the volume counts as outside. Distances are
 between voxel centres, in voxels. Where one of the shapes is empty there is no distance: it is infinite. `variety` is
-1 − the mean Dice score of all pairs of reconstructions: 0 where a network gives one shape whatever it is shown, which scores well
-where all true shapes are alike (the over-regularised auto-encoders of the fourth paper).
+1 − the mean Dice score of all pairs of reconstructions: 0 for a network that returns one shape whatever its input, which scores
+well where all true shapes are alike.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ SCORES.register("variety")(Score(title="variety of shapes", better=None))
 def _checked(shapes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
     for name, given in (("shapes", shapes), ("truth", truth)):
         if given.dtype != torch.bool:
-            raise OperandError(f"{name} must say which voxels are filled (bool), got {given.dtype}; compare with 0.5")
+            raise OperandError(
+                f"{name} must be bool, true where a voxel is filled, got {given.dtype}; threshold with `> 0.5`"
+            )
     if shapes.shape != truth.shape or shapes.dim() < 2:
         raise OperandError(
-            f"shapes and truth must be alike, (n, …); got {tuple(shapes.shape)} and {tuple(truth.shape)}"
+            f"shapes and truth must have the same shape (n, …), got {tuple(shapes.shape)} and {tuple(truth.shape)}"
         )
     return shapes, truth
 
@@ -123,7 +125,7 @@ def variety(shapes: Tensor) -> float:
     """
     n = len(_checked(shapes, shapes)[0])
     if n < 2:
-        raise OperandError(f"variety compares shapes with each other; {n} came")
+        raise OperandError(f"variety compares shapes with each other: expected at least 2, got {n}")
     filled = shapes.flatten(1).float()
     sizes = filled.sum(1).double()
     both, all_ = (filled @ filled.T).double(), sizes[:, None] + sizes[None, :]
@@ -146,7 +148,7 @@ def shape_scores(shapes: Tensor, truth: Tensor) -> dict[str, Estimate]:
     }
     scores = {name: _mean(values) for name, values in rows.items()}
     if len(shapes) < 2:
-        return scores | {"variety": Estimate.not_applicable("one shape has nothing to differ from")}
+        return scores | {"variety": Estimate.not_applicable("variety needs at least two shapes")}
     return scores | {"variety": Estimate(variety(shapes))}
 
 
@@ -154,8 +156,6 @@ def _mean(values: Tensor) -> Estimate:
     if not len(values):
         return Estimate.not_applicable("there are no shapes")
     if infinite := int(values.isinf().sum()):
-        return Estimate.not_applicable(
-            f"{infinite} of {len(values)} pairs have an empty shape, which is nowhere near any"
-        )
+        return Estimate.not_applicable(f"{infinite} of {len(values)} pairs have an empty shape, which has no distance")
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else None
     return Estimate(float(values.mean()), data_stderr=error, details={"shapes": len(values)})

@@ -1,8 +1,8 @@
-"""Tied parameters: one tensor under several names, so that what is measured of one layer is about others as well.
+"""Tied parameters: one tensor under several names, so that a measure of one layer is about the others, too.
 
 A loss has one derivative in a tied weight, and it counts every use: with W₁ = W₂ = W the Hessian in W is
-H₁₁ + H₁₂ + H₂₁ + H₂₂ of the untied weights. A measure of a layer keeps that meaning (the tensor, in all its uses), and says so.
-One use alone, H₁₁, is measured in a copy of the model where `layer.weight = nn.Parameter(layer.weight.detach().clone())`.
+H₁₁ + H₁₂ + H₂₁ + H₂₂ of the untied weights. A measure of a layer keeps that meaning (the tensor, in all its uses), and notes it.
+To measure one use alone, H₁₁, take a copy of the model with `layer.weight = nn.Parameter(layer.weight.detach().clone())`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def other_names(probe: Probe, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def saying_ties(estimate: Estimate, probe: Probe, names: Sequence[str], used_elsewhere: bool = False) -> Estimate:
-    """The estimate of a layer with these parameters, with a word on those that the model uses in other places, too.
+    """The estimate of a layer with these parameters, with a note on those that the model also uses elsewhere.
 
-    `used_elsewhere` says that a parameter is, where no other name shows it (a functional call).
+    `used_elsewhere` marks a parameter whose other use has no name of its own (a functional call).
     """
     tied = other_names(probe, names)
     if not estimate.status.has_value or not (tied or used_elsewhere):
         return estimate
     also = "; ".join(f"{name} is one tensor with {', '.join(others)}" for name, others in tied.items())
-    found = also or f"{', '.join(names)} is used in other places of the forward pass, too"
+    found = also or f"{', '.join(names)} is used elsewhere in the forward pass, too"
     note = f"{found}: this is of the tensor in all its uses; for this layer's alone, untie a copy of the model"
     shared: dict[str, Plain] = {name: list(others) for name, others in tied.items()}
     return replace(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from landscope.core.errors import MissingExtraError, SpecError, UnknownNameError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator, normal, preserved_rng
-from landscope.specs.schema import MismatchError, Natural, Probability, Range, conform, describe
+from landscope.specs.schema import MismatchError, Natural, Probability, Range, check_value, describe
 
 __all__ = [
     "MODELS",
@@ -36,7 +36,7 @@ __all__ = [
     "Range",
     "Recipe",
     "build",
-    "check",
+    "check_options",
     "initialise",
     "names",
     "options_of",
@@ -89,11 +89,13 @@ def options_of(factory: Callable[..., nn.Module], *, without: Sequence[str] = ()
     }
 
 
-def check(model: str, options: Mapping[str, Option], given: Mapping[str, OptionValue]) -> dict[str, OptionValue]:
+def check_options(
+    model: str, options: Mapping[str, Option], given: Mapping[str, OptionValue]
+) -> dict[str, OptionValue]:
     """Bring the given values to their types; raise for an unknown option or a value that does not fit.
 
     >>> def net(*, classes: Natural = 10) -> nn.Module: ...
-    >>> check("net", options_of(net), {"classes": 0})
+    >>> check_options("net", options_of(net), {"classes": 0})
     Traceback (most recent call last):
     landscope.models.catalogue.OptionError: option 'classes' of net must be an integer ≥ 1, but is 0
     """
@@ -102,7 +104,7 @@ def check(model: str, options: Mapping[str, Option], given: Mapping[str, OptionV
         if name not in options:
             raise UnknownNameError.among(f"option of {model}", name, options)
         try:
-            checked[name] = cast(OptionValue, conform(value, options[name].hint))
+            checked[name] = cast(OptionValue, check_value(value, options[name].hint))
         except MismatchError:
             expected = options[name].accepts
             raise OptionError(f"option {name!r} of {model} must be {expected}, but is {value!r}") from None
@@ -221,7 +223,7 @@ def build(name: str, *, seed: int = 0, **options: OptionValue) -> nn.Module:
     landscope.core.errors.UnknownNameError: unknown model 'resnet21'; did you mean 'resnet20'? Choices: ...
     """
     entry = MODELS[name]
-    settings = {**check(name, entry.options, options), **entry.fixed}
+    settings = {**check_options(name, entry.options, options), **entry.fixed}
     ambient = torch.get_default_device()
     if ambient.type == "meta":
         return entry.factory(**settings)

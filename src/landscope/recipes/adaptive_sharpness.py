@@ -19,7 +19,7 @@ from landscope.recipes.adaptive_sharpness_families import (
     left_in_evaluation,
 )
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 __all__ = ["RECIPE"]
@@ -56,7 +56,7 @@ def _study(key: str, size: Size) -> StudySpec:
         training |= {"epochs": 2, **_tiny(key)}
         trainings = {name: changes | TINY.get((key, name), {}) for name, changes in trainings.items()}
         own = {name: one for name, one in own.items() if not name.startswith(("hessian", "average"))}
-    return build(
+    return parse(
         StudySpec,
         {
             "name": f"adaptive-sharpness-{key}",

@@ -17,8 +17,8 @@ from landscope.core.estimate import Estimate
 from landscope.core.files import write_whole
 from landscope.core.json import LIST, OBJECT, TEXT, WHOLE, Plain, checked, parse_json, read_unzipped
 from landscope.measures import Report
-from landscope.specs.schema import build, to_plain
-from landscope.studies.record import Failure, Record, Subject
+from landscope.specs.schema import parse, to_plain
+from landscope.studies.record import Failure, MeasuredModel, Record
 from landscope.studies.spec import StudySpec
 
 __all__ = ["Bundle", "load_bundle", "save_bundle"]
@@ -67,7 +67,7 @@ def load_bundle(path: Path) -> Bundle:
         plain = checked(parse_json(read_unzipped(path, LARGEST)), "a bundle", _BUNDLE, ("failed",))
         records = tuple(map(Record.from_dict, plain["records"]))
         failed = tuple(Failure(**checked(failure, "a failed run", _FAILURE)) for failure in plain.get("failed", ()))
-        return Bundle(plain["recipe"], plain["part"], plain["size"], build(StudySpec, plain["spec"]), records, failed)
+        return Bundle(plain["recipe"], plain["part"], plain["size"], parse(StudySpec, plain["spec"]), records, failed)
     except DamagedFileError:
         raise
     except (OSError, ValueError, TypeError, LandscopeError) as error:
@@ -96,7 +96,7 @@ def _thinned(rows: tuple[Mapping[str, Plain], ...], most: int) -> tuple[Mapping[
     return rows if len(rows) <= most else (*rows[every - 1 : -1 : every], rows[-1])
 
 
-def _short(subject: Subject, most: int) -> Subject:
+def _short(subject: MeasuredModel, most: int) -> MeasuredModel:
     reports = {
         split: Report({name: _shortened(e, most) for name, e in report.items()}, report.about)
         for split, report in subject.reports.items()

@@ -22,11 +22,14 @@ from landscope.measures import AS_PUBLISHED
 from landscope.recipes.numbers import published_of
 from landscope.recipes.recipe import Part, Recipe
 from landscope.recipes.verdicts import RESAMPLES
-from landscope.report.sections.reference import CORRELATION, SCALES, SPLITS, ComparedNumber
-from landscope.studies.record import Record, Subject
+from landscope.report.sections.reference import ComparedNumber
+from landscope.studies.record import MeasuredModel, Record
 
 __all__ = ["compare"]
 
+SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation"}
+SCALES = {"_pct": 100.0, "_x100": 100.0}
+CORRELATION = re.compile(r"(spearman|kendall_tau|pearson|p) (\S+)~(\S+)(?: (before|after) temp)?")
 TEMPERATURE = "+temp"
 LARGEST = "max_"
 PLAIN = 5
@@ -34,8 +37,8 @@ PLAIN = 5
 ROUNDING = 1e-12
 """A relative spread that only the adding up of equal values leaves."""
 
-Read = Callable[[Subject], float]
-Models = list[tuple[Record, Subject]]
+Read = Callable[[MeasuredModel], float]
+Models = list[tuple[Record, MeasuredModel]]
 
 
 def compare(recipe: Recipe, part: Part, records: Sequence[Record]) -> list[ComparedNumber]:
@@ -144,7 +147,7 @@ def _readers(recipe: Recipe, part: Part, metric: str) -> tuple[Read, Read]:
     if recipe.name in AS_PUBLISHED and name in AS_PUBLISHED[recipe.name].measures:
         preset = AS_PUBLISHED[recipe.name]
 
-        def corrected(subject: Subject) -> float:
+        def corrected(subject: MeasuredModel) -> float:
             estimate = _estimate(subject, "train", f"corrected.{name}")
             return math.nan if estimate is None else scale * preset.in_published_unit(name, estimate)
 
@@ -156,14 +159,14 @@ def _readers(recipe: Recipe, part: Part, metric: str) -> tuple[Read, Read]:
     return one, one
 
 
-def _estimate(subject: Subject, split: str, measure: str) -> Estimate | None:
+def _estimate(subject: MeasuredModel, split: str, measure: str) -> Estimate | None:
     report = subject.reports.get(split)
     estimate = report.estimates.get(measure) if report is not None else None
     return estimate if estimate is not None and estimate.status.has_value else None
 
 
 def _reader(split: str, measure: str, scale: float) -> Read:
-    def read(subject: Subject) -> float:
+    def read(subject: MeasuredModel) -> float:
         estimate = _estimate(subject, split, measure)
         return math.nan if estimate is None else scale * estimate.value
 
@@ -173,14 +176,14 @@ def _reader(split: str, measure: str, scale: float) -> Read:
 def _gap(split: str, scale: float) -> Read:
     """Error on the held-out rows of a split less error on the training rows."""
 
-    def read(subject: Subject) -> float:
+    def read(subject: MeasuredModel) -> float:
         train, held_out = (_estimate(subject, name, "error") for name in ("train", split))
         return math.nan if train is None or held_out is None else scale * (held_out.value - train.value)
 
     return read
 
 
-def _values(subjects: Iterable[Subject], read: Read) -> list[float]:
+def _values(subjects: Iterable[MeasuredModel], read: Read) -> list[float]:
     return [value for subject in subjects if math.isfinite(value := read(subject))]
 
 

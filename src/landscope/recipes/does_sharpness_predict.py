@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from landscope.recipes.does_sharpness_predict_claims import GIVEN, claims_of
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 __all__ = ["MEASURED", "RECIPE"]
@@ -183,7 +183,7 @@ def _study(part: str, size: Size) -> StudySpec:
     some = ("l2_norm", "sam_sharpness", "relative_flatness", "igs")
     measures |= {name: dict(MEASURED[name]) for name in (some if size == "tiny" else MEASURED)}
     grid = _GRIDS[part]
-    return build(
+    return parse(
         StudySpec,
         {
             "name": f"does-sharpness-predict-{part}",

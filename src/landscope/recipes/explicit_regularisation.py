@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from landscope.recipes.explicit_regularisation_claims import claims_of
 from landscope.recipes.hundred_classes import HUNDRED_CLASSES, OTHER_DATA
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 __all__ = ["RECIPE", "REGULARISERS"]
@@ -83,7 +83,7 @@ def _study(part: str, size: Size) -> StudySpec:
     # IGS takes the Gram matrix of all outputs: with 100 classes that of a batch of 64 has order 6,400, six for a model
     samples = {"tiny": 32, "small": 128 if part == "cifar10" else 32, "paper": ROWS[part]}[size]
     plane = {"tiny": (3, 32), "small": (9, 200), "paper": (11, 1_000)}[size]
-    return build(
+    return parse(
         StudySpec,
         {
             "name": f"explicit-regularisation-{part}",

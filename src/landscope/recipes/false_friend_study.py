@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from landscope.recipes.false_friend_claims import DECAYS
 from landscope.recipes.recipe import Part, Size
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 __all__ = ["CURVATURE", "L2", "METRICS", "SCHEDULE", "Mode", "Options", "part_of", "study_of"]
@@ -44,7 +44,7 @@ def study_of(
         train = {"measures": dict.fromkeys((*PREDICTIONS, "l2_norm")) | plain}
     prefix = "train.corrected" if plain is None else "train"
     curvature = [measure for measure in CURVATURE if plain is None or measure in plain]
-    return build(
+    return parse(
         StudySpec,
         {
             "name": f"false-friend-{name}",

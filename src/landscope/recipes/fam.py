@@ -12,7 +12,7 @@ from landscope.recipes.fam_conditions import AS_CODED, Task
 from landscope.recipes.fam_tasks import tasks
 from landscope.recipes.fam_timing_part import TIMING, timing_part
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 __all__ = ["RECIPE"]
@@ -44,7 +44,7 @@ def _study(part: str, task: Task, size: Size) -> StudySpec:
         measured |= {"hessian_top_eigenvalue": {"tol": 0.05}, "hessian_trace": {"tol": 0.1, "max_matvecs": 32}}
     kept = task.training.get("snapshots")
     half_time = [f"step {step}" for step in kept] if isinstance(kept, list) else []
-    return build(
+    return parse(
         StudySpec,
         {
             "name": f"fam-{part}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from landscope.recipes.fam_timing import HessianTime, Way, layer_rows
 from landscope.recipes.recipe import Claim, Part, Size, Verdict
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _WORDS: dict[Way, str] = {
 
 def timing_part(size: Size) -> Part:
     """A layer of so many units with as many inputs, ReLU, a classifier of ten classes, 64 rows."""
-    study = build(
+    study = parse(
         StudySpec,
         {
             "name": f"fam-{TIMING}",

@@ -20,7 +20,7 @@ from landscope.data import TEST_FUNCTIONS, Split, load
 from landscope.recipes.function_centric_claims import claims
 from landscope.recipes.hundred_classes import HUNDRED_CLASSES, STAND_IN
 from landscope.recipes.recipe import RECIPES, Part, Recipe, Size
-from landscope.specs.schema import build
+from landscope.specs.schema import parse
 from landscope.studies.spec import StudySpec
 
 __all__ = ["CIRCLES", "CONDITIONS", "IMAGES", "LONGER", "RADII", "RECIPE", "Images", "enlarged_digits"]
@@ -92,7 +92,7 @@ def _functions(size: Size) -> StudySpec:
     for rho in RADII:
         settings = {"measure": "random_sharpness", "rho": rho, "samples": directions, "statistic": "mean_abs"}
         own[f"random_sharpness_{rho:g}"] = settings
-    return build(
+    return parse(
         StudySpec,
         {
             "name": "function-centric-functions",
@@ -137,7 +137,7 @@ def _circles(size: Size) -> StudySpec:
     longer: Plain = {"epochs": {"tiny": 4, "small": 3_000, "paper": 20_000}[size]}
     if size == "paper":
         longer["evaluate_every"] = 100
-    return build(
+    return parse(
         StudySpec,
         {
             "name": "function-centric-circles",
@@ -185,7 +185,7 @@ def _images(images: Images, size: Size) -> StudySpec:
         batches, rates = ([128, 256], [1e-3, 1e-2]) if size == "paper" else ([25, 50], [0.02, 0.05])
         axes |= {"batch": {"batch_size": batches}, "rate": {"optimizer.lr": rates}}
     published = ["fisher_rao", "relative_flatness", *(["sam_sharpness"] if size == "paper" else [])]
-    return build(
+    return parse(
         StudySpec,
         {
             "name": f"function-centric-{'images' if size != 'paper' else images.title.replace(' ', '-').lower()}",

@@ -14,7 +14,7 @@ import yaml
 
 from landscope.core.errors import SpecError
 from landscope.specs.limits import DEEPEST, LARGEST_FILE, MOST_VALUES, toml_excess, too_deep, too_many, whole_characters
-from landscope.specs.schema import Path, build
+from landscope.specs.schema import Path, parse
 
 __all__ = ["Document", "read_document", "read_spec"]
 
@@ -138,7 +138,7 @@ def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Do
 def read_spec(cls: type[T], path: str | os.PathLike[str]) -> T:
     """The dataclass `cls` from a file; an error names file, line and key of every mistake."""
     document = read_document(path)
-    return build(cls, document.content, document.place)
+    return parse(cls, document.content, document.place)
 
 
 def _yaml(file: FilePath, text: str) -> Document:

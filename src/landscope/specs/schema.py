@@ -37,10 +37,10 @@ __all__ = [
     "Positive",
     "Probability",
     "Range",
-    "build",
-    "conform",
+    "check_value",
     "describe",
     "map_instances",
+    "parse",
     "to_plain",
     "without_defaults",
 ]
@@ -82,12 +82,12 @@ class MismatchError(Exception):
         self.problems = problems
 
 
-def conform(value: object, hint: object, path: Path = ()) -> object:
+def check_value(value: object, hint: object, path: Path = ()) -> object:
     """The value brought to the type; raise `MismatchError` with every place that does not fit.
 
-    >>> conform([1, 2], tuple[float, ...]), conform(3, Annotated[int, Range(1)] | None)
+    >>> check_value([1, 2], tuple[float, ...]), check_value(3, Annotated[int, Range(1)] | None)
     ((1.0, 2.0), 3)
-    >>> conform("three", int)
+    >>> check_value("three", int)
     Traceback (most recent call last):
     landscope.specs.schema.MismatchError: must be an integer, but is 'three'
     """
@@ -95,14 +95,11 @@ def conform(value: object, hint: object, path: Path = ()) -> object:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _instance(value, hint, path)
     if origin is Annotated:
-        inner = conform(value, args[0], path)
+        inner = check_value(value, args[0], path)
         if all(bounds.holds(cast(float, inner)) for bounds in args[1:]):
             return inner
     elif origin is Literal:
-        if any(type(value) is type(choice) and value == choice for choice in args):
-            return value
-        if isinstance(value, str) and all(isinstance(choice, str) for choice in args):
-            raise MismatchError((path, str(UnknownNameError.among("value", value, args))))
+        return _literal(value, args, hint, path)
     elif origin in (Union, types.UnionType):
         return _either(value, args, hint, path)
     elif origin is tuple:
@@ -110,9 +107,8 @@ def conform(value: object, hint: object, path: Path = ()) -> object:
             return tuple(_each(value, args[0], path) if args[-1] is ... else _fixed(value, args, hint, path))
     elif origin in (dict, Mapping):
         if isinstance(value, Mapping):
-            keys = list(value)
-            found = _each([value[key] for key in keys], args[1], path, [str(key) for key in keys])
-            return dict(zip(map(str, keys), found, strict=True))
+            keys = list(map(str, value))
+            return dict(zip(keys, _each(list(value.values()), args[1], path, keys), strict=True))
     elif hint is object:
         return value
     elif hint is float:
@@ -120,6 +116,15 @@ def conform(value: object, hint: object, path: Path = ()) -> object:
             return float(cast(float, value))
     elif isinstance(hint, type) and type(value) is hint:
         return value
+    raise MismatchError((path, f"must be {describe(hint)}, but is {value!r}"))
+
+
+def _literal(value: object, choices: tuple[object, ...], hint: object, path: Path) -> object:
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return value
+    words = [choice for choice in choices if isinstance(choice, str)]
+    if isinstance(value, str) and len(words) == len(choices):
+        raise MismatchError((path, str(UnknownNameError.among("value", value, words))))
     raise MismatchError((path, f"must be {describe(hint)}, but is {value!r}"))
 
 
@@ -134,7 +139,7 @@ def _either(value: object, choices: tuple[object, ...], hint: object, path: Path
     nested: MismatchError | None = None
     for choice in choices:
         try:
-            return conform(value, choice, path)
+            return check_value(value, choice, path)
         except MismatchError as error:
             if dataclasses.is_dataclass(choice) and isinstance(value, Mapping):
                 nested = error
@@ -149,7 +154,7 @@ def _each(
     problems: list[tuple[Path, str]] = []
     for at, value in enumerate(values):
         try:
-            found.append(conform(value, hint, (*path, keys[at] if keys else at)))
+            found.append(check_value(value, hint, (*path, keys[at] if keys else at)))
         except MismatchError as error:
             problems += error.problems
     if problems:
@@ -162,7 +167,7 @@ def _fixed(
 ) -> list[object]:
     if len(value) != len(hints):
         raise MismatchError((path, f"must be {describe(hint)}, but is {value!r}"))
-    return [conform(item, each, (*path, at)) for at, (item, each) in enumerate(zip(value, hints, strict=True))]
+    return [check_value(item, each, (*path, at)) for at, (item, each) in enumerate(zip(value, hints, strict=True))]
 
 
 @cache
@@ -198,7 +203,7 @@ def _instance(value: object, cls: type, path: Path) -> object:
         key = str(key)
         if key in known:
             try:
-                given[key] = conform(item, known[key], (*path, key))
+                given[key] = check_value(item, known[key], (*path, key))
             except MismatchError as error:
                 problems += error.problems
         elif rest is not None:
@@ -238,30 +243,30 @@ def describe(hint: object) -> str:
     return words.get(hint, hint.__name__) if isinstance(hint, type) else str(hint)
 
 
-def build(cls: type[T], value: object, place: Mapping[Path, str] | None = None) -> T:
+def parse(cls: type[T], value: object, place: Mapping[Path, str] | None = None) -> T:
     """An instance of the dataclass `cls` from plain values; one error names every mistake and, where known, its place.
 
     >>> @dataclass
     ... class Net:
     ...     width: Natural
     ...     depth: Natural = 2
-    >>> build(Net, {"width": 8})
+    >>> parse(Net, {"width": 8})
     Net(width=8, depth=2)
-    >>> build(Net, {"widht": 8, "depth": 0})
+    >>> parse(Net, {"widht": 8, "depth": 0})
     Traceback (most recent call last):
     landscope.core.errors.SpecError: 'width' is missing
     widht: unknown key 'widht'; did you mean 'width'? Choices: depth, width
     depth: must be an integer ≥ 1, but is 0
     """
     if (found := excess(value)) is not None:
-        raise SpecError(located(*found, place))
+        raise SpecError(with_location(*found, place))
     try:
-        return cast(T, conform(value, cls))
+        return cast(T, check_value(value, cls))
     except MismatchError as error:
-        raise SpecError("\n".join(located(path, text, place) for path, text in error.problems)) from None
+        raise SpecError("\n".join(with_location(path, text, place) for path, text in error.problems)) from None
 
 
-def located(path: Path, text: str, place: Mapping[Path, str] | None = None) -> str:
+def with_location(path: Path, text: str, place: Mapping[Path, str] | None = None) -> str:
     """A problem with the place it was found at: the nearest known place in a file, and the path of keys."""
     known = place or {}
     nearest = next((known[path[:end]] for end in range(len(path), -1, -1) if path[:end] in known), "")
@@ -270,7 +275,7 @@ def located(path: Path, text: str, place: Mapping[Path, str] | None = None) -> s
 
 
 def to_plain(value: object) -> Plain:
-    """Plain values only, every field written out: what `build` reads back, and what is stored.
+    """Plain values only, every field written out: what `parse` reads back, and what is stored.
 
     >>> @dataclass
     ... class Net:

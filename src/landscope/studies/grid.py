@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import math
@@ -14,14 +13,15 @@ from pathlib import Path as FilePath
 from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 from landscope.core.json import Plain
 from landscope.models import MODELS
-from landscope.models.catalogue import check
+from landscope.models.catalogue import check_options
 from landscope.specs.limits import MOST_RUNS
 from landscope.specs.names import import_function, is_import, public_names
-from landscope.specs.schema import MismatchError, Path, conform, located, to_plain
+from landscope.specs.overlay import with_value
+from landscope.specs.schema import MismatchError, Path, check_value, to_plain, with_location
 from landscope.studies.spec import SPLITS, AnalysisSpec, StudySpec
 from landscope.training.spec import ModelSpec, TrainingSpec
 
-__all__ = ["Level", "RunSpec", "chosen", "levels", "runs_of"]
+__all__ = ["Level", "RunSpec", "levels", "runs_of", "select_runs"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def runs_of(
     """
     measuring = public_names(to_plain(study.measuring))
     common: dict[str, Plain] = {"measuring": measuring, "versions": public_names(dict(versions or {}))}
-    problems = {located(path, text, place): None for path, text in _unmeasured(study, imports)}
+    problems = {with_location(path, text, place): None for path, text in _unmeasured(study, imports)}
     if study.checkpoints is not None:
         if problems:
             raise SpecError("\n".join(problems))
@@ -114,7 +114,7 @@ def runs_of(
     try:
         axes = {axis: levels(axis, written) for axis, written in study.axes.items()}
     except MismatchError as error:
-        raise SpecError("\n".join(located(path, text, place) for path, text in error.problems)) from None
+        raise SpecError("\n".join(with_location(path, text, place) for path, text in error.problems)) from None
     number = math.prod(map(len, axes.values())) * study.seed_count
     if number > MOST_RUNS:
         at: Path = ("seeds",) if study.seed_count > MOST_RUNS or not axes else ("axes",)
@@ -122,7 +122,7 @@ def runs_of(
         text = (
             f"{asks} are more than {MOST_RUNS:,} runs, the most a study may have. Take fewer, or make several studies"
         )
-        raise SpecError(located(at, text, place))
+        raise SpecError(with_location(at, text, place))
     runs: list[RunSpec] = []
     seen: dict[str, str] = {}
     for chosen in itertools.product(*axes.values()):
@@ -137,16 +137,16 @@ def runs_of(
                 runs.append(run)
             except MismatchError as error:
                 for path, text in error.problems:
-                    problems.setdefault(located(path, text, place), None)
+                    problems.setdefault(with_location(path, text, place), None)
     names = Counter(" · ".join(level.name for level in chosen) for chosen in itertools.product(*axes.values()))
     if twice := [name for name, count in names.items() if count > 1]:
         problems[
-            located(("axes",), f"two conditions would both be called {twice[0]!r}: name them otherwise", place)
+            with_location(("axes",), f"two conditions would both be called {twice[0]!r}: name them otherwise", place)
         ] = None
     asked = study.analysis.baseline
     if asked is not None and asked not in (names if axes else ["all"]) and not problems:
         text = str(UnknownNameError.among("condition to be the baseline", asked, names if axes else ["all"]))
-        problems[located(("analysis", "baseline"), text, place)] = None
+        problems[with_location(("analysis", "baseline"), text, place)] = None
     if problems:
         raise SpecError("\n".join(problems))
     return runs
@@ -158,7 +158,7 @@ def _unmeasured(study: StudySpec, imports: bool) -> Iterator[tuple[Path, str]]:
     for split, wanted in study.measuring.splits.items():
         names: Collection[str] | None = None
         try:
-            names = wanted.chosen() if imports else wanted.names()
+            names = wanted.measures_by_name() if imports else wanted.names()
         except LandscopeError as error:
             yield ("measuring", "splits", split), str(error)
         measured[split] = None if names is None else [f"{split}.{name}" for name in (*names, *wanted.of_paper())]
@@ -182,22 +182,22 @@ def _unmeasured(study: StudySpec, imports: bool) -> Iterator[tuple[Path, str]]:
 def _training_run(
     study: StudySpec, chosen: Mapping[str, Level], seed: int, common: Mapping[str, Plain], imports: bool
 ) -> RunSpec:
-    written = copy.deepcopy(dict(study.training or {}))
+    written: Mapping[str, object] = study.training or {}
     changed: dict[str, Level] = {}
     for level in chosen.values():
         for key in level.changes:
             if key in changed and changed[key] is not level:
                 raise MismatchError((level.path, f"{key} is changed by two axes"))
             changed[key] = level
-    for key, level in sorted(
-        changed.items(), key=lambda item: item[0].count(".")
-    ):  # a mapping before what is set inside it
-        _set(written, key, copy.deepcopy(level.changes[key]), level.path)
+    for key in sorted(changed, key=lambda key: key.count(".")):  # a mapping before what is set inside it
+        try:
+            written = with_value(written, key, changed[key].changes[key])
+        except SpecError as error:
+            raise MismatchError((changed[key].path, str(error))) from None
     if "seed" in written:
         raise MismatchError((("training", "seed"), "the seeds of a study stand under `seeds`"))
-    written["seed"] = seed
     try:
-        training = conform(written, TrainingSpec, ("training",))
+        training = check_value({**written, "seed": seed}, TrainingSpec, ("training",))
     except MismatchError as error:
         raise MismatchError(*(_blame(path, text, changed) for path, text in error.problems)) from None
     except LandscopeError as error:
@@ -220,23 +220,9 @@ def _training_run(
 def _check_model(model: ModelSpec, imports: bool) -> None:
     """The network is there and has the options that are given; one of the user's own is looked for with `imports` only."""
     if not is_import(model.name):
-        check(model.name, MODELS[model.name].options, model.options)  # type: ignore[arg-type]
+        check_options(model.name, MODELS[model.name].options, model.options)  # type: ignore[arg-type]
     elif imports:
         import_function(model.name)
-
-
-def _set(written: dict[str, object], key: str, value: object, path: Path) -> None:
-    """Set a dotted key; a name in short (`model: mlp`) is opened up first."""
-    *folders, last = key.split(".")
-    inside = written
-    for folder in folders:
-        below = inside.get(folder)
-        opened: object = {} if below is None else {"name": below} if isinstance(below, str) else below
-        if not isinstance(opened, dict):
-            raise MismatchError((path, f"{key}: {folder} is {below!r}, which has no keys"))
-        inside[folder] = opened
-        inside = opened
-    inside[last] = value
 
 
 def _blame(path: Path, text: str, changed: Mapping[str, Level]) -> tuple[Path, str]:
@@ -274,14 +260,14 @@ def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain]) -> Iterator[
 # Some of the runs of a study: by seed, by condition, by the level of an axis.
 
 
-def chosen(runs: Mapping[str, RunSpec], only: Sequence[str]) -> set[str]:
+def select_runs(runs: Mapping[str, RunSpec], only: Sequence[str]) -> set[str]:
     """Keys of the runs that have, of every name in `only` ("seed=2", "AXIS=LEVEL", "condition=NAME"), one of its values.
 
     >>> def run(rate, seed):
     ...     return RunSpec(condition=f"rate {rate}", axes={"rate": rate}, seed=seed, plain={})
     >>> runs = {"a": run(0.1, 0), "b": run(0.1, 1), "c": run(0.2, 0), "d": run(0.2, 1)}
-    >>> sorted(chosen(runs, ["rate=1e-1"])), sorted(chosen(runs, ["seed=1", "rate=0.1", "rate=0.2"])), len(chosen(runs, []))
-    (['a', 'b'], ['b', 'd'], 4)
+    >>> sorted(select_runs(runs, ["rate=1e-1"])), sorted(select_runs(runs, ["seed=1", "rate=0.1", "rate=0.2"]))
+    (['a', 'b'], ['b', 'd'])
     """
     levels = {key: _levels(run) for key, run in runs.items()}
     known: dict[str, dict[object, str]] = {}

@@ -1,7 +1,7 @@
 """What a run leaves behind: its spec, the models it made and every number measured on each of them; or why it failed.
 
 Record              one run: spec, axes, seed, history, environment, cost
-└── Subject         one set of weights of that run at one temperature: "final", "best", "average", "step 100"
+└── MeasuredModel         one set of weights of that run at one temperature: "final", "best", "average", "step 100"
     ├── reports     split → Report: every Estimate with its error bars, status and cost
     └── extras      plain data for figures: reliability tables, a landscape, layers, invariances
 """
@@ -32,8 +32,8 @@ __all__ = [
     "FORMAT",
     "OUTPUTS",
     "Failure",
+    "MeasuredModel",
     "Record",
-    "Subject",
     "long_table",
     "outputs_file",
     "wide_table",
@@ -46,7 +46,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class MeasuredModel:
     """One model that was measured."""
 
     checkpoint: str
@@ -64,7 +64,7 @@ class Subject:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Plain]) -> Subject:
+    def from_dict(cls, plain: Mapping[str, Plain]) -> MeasuredModel:
         """The inverse of `to_dict`."""
         found = checked(plain, "a measured model", _SUBJECT)
         return cls(
@@ -96,7 +96,7 @@ class Record:
     """Axis → level, for every axis of the study."""
     seed: int
     spec: Mapping[str, Plain]
-    subjects: tuple[Subject, ...]
+    subjects: tuple[MeasuredModel, ...]
     history: tuple[Mapping[str, Plain], ...] = ()
     """One row per epoch."""
     environment: Mapping[str, Plain] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Record:
         if more := sorted(map(str, found.keys() - _RECORD.keys() - {"format"})):
             raise SpecError(f"expected a record with the keys {', '.join(_RECORD)}; got {', '.join(more)} as well")
         values = {key: value for key, value in found.items() if key not in ("format", "subjects", "history")}
-        subjects = tuple(map(Subject.from_dict, found["subjects"]))
+        subjects = tuple(map(MeasuredModel.from_dict, found["subjects"]))
         history = tuple(checked(row, "a row of the history", {}) for row in found["history"])
         return cls(**values, subjects=subjects, history=history)
 
@@ -147,7 +147,7 @@ _OPTIONAL = ("environment", "seconds", "peak_memory")
 # Records as tables: one row per estimate (long), or one row per measured model (wide).
 
 
-def _identity(record: Record, subject: Subject) -> dict[str, Plain]:
+def _identity(record: Record, subject: MeasuredModel) -> dict[str, Plain]:
     return {
         "run": record.run,
         "condition": record.condition,
@@ -158,7 +158,7 @@ def _identity(record: Record, subject: Subject) -> dict[str, Plain]:
     }
 
 
-def _subjects(records: Iterable[Record]) -> Iterator[tuple[Mapping[str, Plain], Subject]]:
+def _subjects(records: Iterable[Record]) -> Iterator[tuple[Mapping[str, Plain], MeasuredModel]]:
     for record in records:
         for subject in record.subjects:
             yield _identity(record, subject), subject

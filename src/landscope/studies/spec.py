@@ -35,7 +35,7 @@ from landscope.measures.measuring import resolve_measures
 from landscope.probe.loss.losses import LOSSES
 from landscope.specs.limits import excess
 from landscope.specs.names import is_import
-from landscope.specs.schema import Natural, Positive, Range, located
+from landscope.specs.schema import Natural, Positive, Range, with_location
 from landscope.training.spec import DataSpec, ModelSpec
 
 __all__ = [
@@ -82,11 +82,11 @@ class SplitSpec:
                 if name not in known:
                     raise UnknownNameError.among(f"measure of {self.as_published}", name, known)
 
-    def chosen(self, seed: int = 0) -> dict[str, Measure]:
+    def measures_by_name(self, seed: int = 0) -> dict[str, Measure]:
         """The measures by the name under which they are reported; `as_published` is not among them.
 
         >>> split = SplitSpec(measures={"near": {"measure": "random_sharpness", "rho": 0.005}, "l2_norm": None})
-        >>> {name: measure.key for name, measure in split.chosen().items()}
+        >>> {name: measure.key for name, measure in split.measures_by_name().items()}
         {'near': 'random_sharpness', 'l2_norm': 'l2_norm'}
         """
         found = self._resolved(seed, imports=True)
@@ -94,11 +94,11 @@ class SplitSpec:
         return found
 
     def own(self) -> list[str]:
-        """Those of the user's own among the measures, as `package.module:Class`; `chosen` imports them."""
+        """Those of the user's own among the measures, as `package.module:Class`; `measures_by_name` imports them."""
         return [key for key, _ in self._written().values() if is_import(key)]
 
     def names(self) -> list[str] | None:
-        """The names under which `chosen` reports, without importing; None where a list has a measure that alone tells its own.
+        """The names that `measures_by_name` reports, without importing; None where only a measure itself knows its own name.
 
         >>> SplitSpec(measures=("loss", "my_package:Mine")).names(), SplitSpec(measures={"my_package:Mine": None}).names()
         (None, ['my_package:Mine'])
@@ -281,8 +281,8 @@ LONGEST_NAME = 200
 class StudySpec:
     """A whole study: `training` with axes and seeds, or `checkpoints`.
 
-    >>> from landscope.specs.schema import build
-    >>> study = build(StudySpec, {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}})
+    >>> from landscope.specs.schema import parse
+    >>> study = parse(StudySpec, {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}})
     >>> study.seeds, list(study.axes)
     (3, ['rate'])
     """
@@ -306,7 +306,7 @@ class StudySpec:
     def __post_init__(self) -> None:
         for part in ("name", "question", "training", "axes", "notes"):
             if (found := excess(getattr(self, part))) is not None:
-                raise SpecError(located((part, *found[0]), found[1]))
+                raise SpecError(with_location((part, *found[0]), found[1]))
         if self.name in ("", ".", "..") or set(self.name) & set("/\\\0") or len(self.name.encode()) > LONGEST_NAME:
             raise SpecError(f"name: a folder is called by it, so it is short and has no slash; {self.name!r} came")
         if (self.training is None) == (self.checkpoints is None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +18,7 @@ from landscope.core.json import OBJECT, TEXT, Plain, checked, parse_json
 from landscope.data import status as data_status
 from landscope.specs.documents import read_document
 from landscope.specs.names import is_import, public_name, source_version
-from landscope.specs.schema import Path, build, to_plain
+from landscope.specs.schema import Path, parse, to_plain
 from landscope.studies.executors.base import Job, Resources
 from landscope.studies.grid import RunSpec, runs_of
 from landscope.studies.record import Failure, Record, wide_table, with_consistency
@@ -30,11 +31,9 @@ from landscope.training.spec import DataSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["WORK", "Progress", "Study"]
+__all__ = ["Progress", "Study", "has_mark", "report_mark"]
 
 
-WORK = "landscope.studies.work.run:work"
-"""What a worker calls for every run."""
 STUDY_FILE = "study.json"
 _KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
 TIMED_RUNS = 32
@@ -99,9 +98,9 @@ class Study:
         if isinstance(source, StudySpec):
             return cls(source, root)
         if isinstance(source, Mapping):
-            return cls(build(StudySpec, source), root)
+            return cls(parse(StudySpec, source), root)
         document = read_document(source)
-        return cls(build(StudySpec, document.content, document.place), root, document.place)
+        return cls(parse(StudySpec, document.content, document.place), root, document.place)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Study:
@@ -117,7 +116,7 @@ class Study:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error
-        return cls(build(StudySpec, spec, {(): str(place)}), root, versions=versions, imports=False)
+        return cls(parse(StudySpec, spec, {(): str(place)}), root, versions=versions, imports=False)
 
     def save(self, folder: str | os.PathLike[str]) -> FilePath:
         """Keep the spec in a folder, so that `open` finds the study there."""
@@ -134,7 +133,7 @@ class Study:
         return [Job(key, run.plain, resources) for key, run in runs]
 
     def pools(self, resources: Resources) -> list[Job]:
-        """Trainings that an executor may do together before the runs; see `pooling`."""
+        """Trainings that an executor may do together before the runs; see `work/pools`."""
         specs = pools_of(self)
         if specs:
             for run in self.runs.values():  # members are handed their training, so they must be there
@@ -195,7 +194,7 @@ class Study:
 def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool) -> dict[str, Plain]:
     """Versions of the data and of the user's own code, part of every run's key; data that is missing is reported now."""
     taken = spec.checkpoints
-    named = taken.data if taken is not None else build(DataSpec, (spec.training or {}).get("data", {}))
+    named = taken.data if taken is not None else parse(DataSpec, (spec.training or {}).get("data", {}))
     versions: dict[str, Plain] = {"data": _data_version(named, place, imports)}
     if others := sorted({name for name in _named(spec.axes, "data") if name != named.name}):
         versions["data on axes"] = [_data_version(DataSpec(name=name), place, imports) for name in others]
@@ -248,3 +247,31 @@ def _named(written: object, what: str, key: str = "") -> Iterator[str]:
     elif isinstance(written, list | tuple):
         for value in written:
             yield from _named(value, what, key)
+
+
+# A mark in the head of a report: a digest of everything it is made from. A study of thousands of runs in which nothing is left
+# to do need not read and draw them all again. It lives here, not with the pages, because those take long to import.
+
+
+HEAD = 4096
+"""Bytes of a page among which its mark stands."""
+SHOWN = (RunState.DONE, RunState.FAILED)
+"""The states of runs that a report shows."""
+
+
+def report_mark(study: Study, statuses: Mapping[str, RunStatus], *, light: bool = False) -> str:
+    """The digest of the version, the spec, each record by its checksum and each failure."""
+    from landscope import __version__
+
+    runs = {key: status.checksum or status.error for key, status in statuses.items() if status.state in SHOWN}
+    made_of = [__version__, light, to_plain(study.spec), runs]
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+
+def has_mark(page: FilePath, mark: str) -> bool:
+    """Whether a file is there and has the mark in its head."""
+    try:
+        with page.open("rb") as file:
+            return mark.encode() in file.read(HEAD)
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from landscope.core.errors import SpecError
 from landscope.core.seeding import generator
 from landscope.data import DataSplits, Split, load
-from landscope.data.dataset import Task as Kind
+from landscope.data.dataset import TaskKind
 from landscope.specs.names import call_imported, is_import
 from landscope.training.spec import DataSpec
 
@@ -35,7 +35,7 @@ class Rows:
     train: Split
     validation: Split
     test: Split
-    kind: Kind
+    kind: TaskKind
     classes: int
     name: str
     extra: Mapping[str, Tensor] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def as_rows(data: object, name: str) -> Rows:
     nothing = Split(train.x[:0], train.y[:0])
     labels = not train.y.is_floating_point() and train.y.dim() == 1
     present = [split.y for split in given.values() if len(split.y)]
-    kind: Kind = "classification" if labels else "reconstruction" if _alike(train) else "regression"
+    kind: TaskKind = "classification" if labels else "reconstruction" if _alike(train) else "regression"
     return Rows(
         train=train,
         validation=given.get("validation", nothing),

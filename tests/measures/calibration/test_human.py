@@ -81,7 +81,7 @@ def test_more_people_bring_it_closer() -> None:
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_refusals(function) -> None:
     z = torch.zeros(3, 2)
-    with pytest.raises(OperandError, match="One label per sample"):
+    with pytest.raises(OperandError, match="For one label per sample"):
         function(z, torch.tensor([0, 1, 1]))
     with pytest.raises(OperandError, match=r"\(3, 3\)"):
         function(z, torch.ones(3, 3))

@@ -87,7 +87,7 @@ def test_separable_labels_have_no_optimum() -> None:
     assert (fit.temperature, fit.status, fit.nll_after) == (0.0, Status.FAILED, 0.0)
     assert "goes to 0" in fit.reason
     assert not fit.estimate.status.has_value
-    with pytest.raises(DataError, match="no temperature"):
+    with pytest.raises(DataError, match="no finite temperature"):
         fit.scale(z)
 
 

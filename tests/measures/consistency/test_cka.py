@@ -102,7 +102,7 @@ def test_refusals() -> None:
         linear_cka([x, y[:5]])
     with pytest.raises(OperandError, match="n ≥ 4"):
         linear_cka([x[:3], y[:3]], debiased=True)
-    with pytest.raises(DataError, match="model 1 do not vary"):
+    with pytest.raises(DataError, match="model 1 vary over these 10 samples no more than by chance"):
         linear_cka([x, torch.ones(10, 3)])
     with pytest.raises(DataError, match="NaN"):
         linear_cka([x, y * math.nan])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import landscope as ls
 from landscope.core.errors import DataError, EmptyDataError, LabelRangeError, OperandError
-from landscope.measures.robustness import fgsm, pgd
+from landscope.measures.robustness import Classifier, fgsm, pgd
 
 
 def linear(seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
@@ -99,18 +99,20 @@ def test_batches_change_nothing_and_seeds_do(norm: str) -> None:
     net = net.double()
     x = x.double()
     whole = pgd(net, x, y, 0.1, steps=3, norm=norm)
-    torch.testing.assert_close(pgd(net, x, y, 0.1, steps=3, norm=norm, batch_size=7).inputs, whole.inputs)
+    torch.testing.assert_close(
+        pgd(Classifier.of(net, batch_size=7), x, y, 0.1, steps=3, norm=norm).inputs, whole.inputs
+    )
     assert torch.equal(pgd(net, x, y, 0.1, steps=3, norm=norm).inputs, whole.inputs)
     assert not torch.equal(pgd(net, x, y, 0.1, steps=3, norm=norm, seed=1).inputs, whole.inputs)
-    torch.testing.assert_close(fgsm(net, x, y, 0.1, batch_size=4).inputs, fgsm(net, x, y, 0.1).inputs)
+    torch.testing.assert_close(fgsm(Classifier.of(net, batch_size=4), x, y, 0.1).inputs, fgsm(net, x, y, 0.1).inputs)
 
 
 def test_random_starts_fill_the_ball() -> None:
-    from landscope.measures.robustness.attacks import Ball
+    from landscope.measures.robustness.attacks import InputBall
 
     like = torch.zeros(20000, 3)
     for norm, inner in (("inf", lambda s: s.abs().amax(1)), ("2", lambda s: s.norm(dim=1))):
-        shift = Ball(0.5, norm, None).draw(like, 0, 0)
+        shift = InputBall.of(0.5, norm, None).draw(like, 0, 0)
         within = inner(shift) / 0.5
         assert float(within.max()) <= 1 + 1e-6
         assert float((within < 0.5).double().mean()) == pytest.approx(1 / 8, abs=0.01)  # volume grows with the cube

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from landscope.core.errors import OperandError
 from landscope.data.corruptions import corrupt
-from landscope.measures.robustness import corruption_accuracy
+from landscope.measures.robustness import Classifier, corruption_accuracy
 
 NAMES = ["gaussian_noise", "contrast"]
 
@@ -28,7 +28,7 @@ def network() -> nn.Module:
 
 def test_every_entry_is_the_accuracy_on_the_corrupted_set() -> None:
     net, (x, y) = network(), images()
-    table = corruption_accuracy(net, x, y, corrupt, NAMES, [1, 5], seed=3, batch_size=7)
+    table = corruption_accuracy(Classifier.of(net, batch_size=7), x, y, corrupt, NAMES, [1, 5], seed=3)
     for i, name in enumerate(NAMES):
         for j, severity in enumerate((1, 5)):
             right = net(corrupt(x, name, severity, seed=3)).argmax(1) == y
@@ -50,7 +50,9 @@ def test_errors_know_that_the_images_are_shared() -> None:
 
 def test_batches_change_nothing() -> None:
     net, (x, y) = network(), images()
-    whole, cut = (corruption_accuracy(net, x, y, corrupt, ["shot_noise"], batch_size=k).accuracy for k in (40, 9))
+    whole, cut = (
+        corruption_accuracy(Classifier.of(net, batch_size=k), x, y, corrupt, ["shot_noise"]).accuracy for k in (40, 9)
+    )
     np.testing.assert_array_equal(whole, cut)
 
 
@@ -79,11 +81,11 @@ def test_tables() -> None:
 
 
 def test_progress_is_told() -> None:
-    told = []
+    seen = []
     net, (x, y) = network(), images(4)
-    corruption_accuracy(net, x, y, corrupt, NAMES, [1, 2], progress=lambda *args: told.append(args))
-    assert told[0] == (0, 5, "clean")
-    assert told[-1] == (4, 5, "contrast 2")
+    corruption_accuracy(net, x, y, corrupt, NAMES, [1, 2], progress=lambda *args: seen.append(args))
+    assert seen[0] == (0, 5, "clean")
+    assert seen[-1] == (4, 5, "contrast 2")
 
 
 def test_the_model_stays_as_it_was() -> None:
@@ -104,4 +106,4 @@ def test_refusals() -> None:
     with pytest.raises(KeyError, match="gaussian_noise"):
         corruption_accuracy(net, x, y, corrupt, ["gaussian_noize"])
     with pytest.raises(ValueError, match="batch_size"):
-        corruption_accuracy(net, x, y, corrupt, NAMES, batch_size=0)
+        Classifier.of(net, batch_size=0)

@@ -144,7 +144,7 @@ def test_a_target_out_of_reach_is_not_applicable() -> None:
     flat = Probe(nn.Linear(2, 2), (torch.zeros(4, 2), torch.arange(4) % 2), params="weight")
     estimate = PacBayesSigma(samples=4)(flat)
     assert estimate.status is Status.NOT_APPLICABLE
-    assert "no noise was found" in estimate.reason
+    assert "no noise scale was found" in estimate.reason
 
 
 def test_crossing_is_found_from_either_side_and_past_overflow() -> None:

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature import dense
 from landscope.measures.base import Measure
-from landscope.measures.invariance import check
-from landscope.measures.sharpness import search as worst_case
-from landscope.measures.sharpness.ascent import Ball, ascend
+from landscope.measures.invariance import movements
+from landscope.measures.norm_ball import NormBall
+from landscope.measures.sharpness import ascent
+from landscope.measures.sharpness.ascent import Search, ascend, worst_case
 from landscope.measures.sharpness.random_noise import AverageSharpness, PacBayesSigma
 from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
 from landscope.probe import perturbed as perturbation
-from landscope.probe import perturbed as row_losses
+from landscope.probe import points
 from landscope.probe.probe import Probe
 from landscope.probe.samples import m_batches
 
@@ -162,7 +163,7 @@ def test_more_effort_finds_more() -> None:
 @pytest.mark.parametrize("p", [2, "inf"])
 @pytest.mark.parametrize("method", ["pga", "apgd"])
 def test_every_point_stays_in_the_ball(p: float, method: str) -> None:
-    ball = Ball(0.3, 2 if p == 2 else math.inf)
+    ball = NormBall(0.3, 2 if p == 2 else math.inf)
     centre = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.1, -0.1]], dtype=torch.float64)
     seen = []
 
@@ -234,9 +235,7 @@ def test_zero_weights_stay_where_they_are() -> None:
 
 def test_the_reported_rise_is_reached_by_a_real_perturbation() -> None:
     probe = probe_of("conv")
-    found = worst_case.worst_case(
-        probe, probe.vector().abs(), Ball(0.2, math.inf), worst_case.Search(10, 3, "apgd", seed=1)
-    )
+    found = worst_case(probe, probe.vector().abs(), NormBall(0.2, math.inf), Search(10, 3, "apgd", seed=1))
     g = probe.gradient()
     corner = 0.2 * probe.vector().abs() * g.sign()
     rise = float(slow_losses("conv", corner).mean() - slow_losses("conv", torch.zeros_like(corner)).mean())
@@ -258,10 +257,9 @@ def test_at_once_equals_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -
     ]
     values = []
     for at_once in (True, False):
-        for module in (perturbation, worst_case):
+        for module in (perturbation, ascent):
             monkeypatch.setattr(module, "together", lambda probe, samples, at_once=at_once: at_once)
-        monkeypatch.setattr(perturbation, "REFUSALS", ())
-        monkeypatch.setattr(row_losses, "REFUSALS", ())
+        monkeypatch.setattr(points, "REFUSALS", ())
         values.append([measure(probe_of(name)).value for measure in measures])
     torch.testing.assert_close(torch.tensor(values[0]), torch.tensor(values[1]), rtol=1e-6, atol=1e-12)
 
@@ -272,8 +270,8 @@ def test_what_vmap_refuses_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*args: object, **kwargs: object) -> None:
         raise RuntimeError("vmap: no")
 
-    monkeypatch.setattr(worst_case, "together", lambda probe, samples: True)
-    monkeypatch.setattr(row_losses, "vmap", refuse)
+    monkeypatch.setattr(ascent, "together", lambda probe, samples: True)
+    monkeypatch.setattr(perturbation, "vmap", refuse)
     assert math.isclose(AdaptiveSharpness(batch_size=4, restarts=2)(probe_of("mlp")).value, expected, rel_tol=1e-6)
     assert SAMSharpness(restarts=2, steps=2)(probe_of("mlp")).value > 0
 
@@ -370,8 +368,8 @@ def test_claims_of_invariance_follow_the_settings() -> None:
         (PacBayesSigma(adaptive=True, samples=4), rescalings),
         (KeskarSharpness(restarts=2), set()),
     ):
-        assert measure.invariant_to == claims
-        for name, movement in check(measure, probe_of("mlp")).items():
+        assert measure.invariances == claims
+        for name, movement in movements(measure, probe_of("mlp")).items():
             if name in claims and movement is not None:
                 assert movement.change < 1e-6, (measure, name)
 

@@ -81,7 +81,7 @@ def nll(logits: Logits, labels: Array) -> Estimate:
     return mean_estimate(refuse_infinite(losses, "negative log-likelihood", "the label"))
 
 
-# The Brier score of class probabilities, and the parts that it consists of.
+# The Brier score of class probabilities, and its parts.
 #
 #     BS = mean_i Σ_c (p_ic − 1[y_i = c])²                                        Brier 1950; between 0 and 2
 #
@@ -90,17 +90,16 @@ def nll(logits: Logits, labels: Array) -> Estimate:
 #
 #     BS = reliability − resolution + uncertainty + within_bins
 #     reliability  Σ_c Σ_b n_cb/n (p̄_cb − ō_cb)²      how far stated probabilities are from frequencies: 0 is calibrated
-#     resolution   Σ_c Σ_b n_cb/n (ō_cb − ō_c)²        how far the frequencies of the bins are from the base rate: more is
-#     better
+#     resolution   Σ_c Σ_b n_cb/n (ō_cb − ō_c)²        how far frequencies in bins are from the base rate: more is better
 #     uncertainty  Σ_c ō_c (1 − ō_c)                    the data's own, whatever the model
-#     within_bins  mean over samples of (p − p̄)² − 2 (p − p̄)(o − ō), which goes to 0 as bins narrow
+#     within_bins  mean over samples of (p − p̄)² − 2 (p − p̄)(o − ō), which tends to 0 as bins narrow
 #
 # with p̄, ō the mean probability and the frequency of the class in the bin, ō_c in all samples. The identity is exact.
 
 
 @dataclass(frozen=True)
 class BrierParts:
-    """What a Brier score consists of: score = reliability − resolution + uncertainty + within_bins."""
+    """The parts of a Brier score: score = reliability − resolution + uncertainty + within_bins."""
 
     score: float
     reliability: float
@@ -155,9 +154,9 @@ def _parts(scores: Scores, n_bins: int) -> BrierParts:
 def binned_error(stated: Tensor, happened: Tensor, bins: Tensor, n_bins: int, resamples: int, seed: int) -> Estimate:
     """Σ_b n_b/n |mean of (happened − stated) in b|, over (n,) numbers or the mean over the columns of (n, C) of them.
 
-    `details["if_calibrated"]` is what a perfectly calibrated model with these probabilities would get from this many samples:
-    a bin's gaps then add up to a normal number of variance v_b = Σ p(1 − p), whose size is √(2 v_b / π) on average. An error
-    near it says nothing against the model.
+    `details["if_calibrated"]` is its expected value for a perfectly calibrated model with these probabilities and this many
+    samples: a bin's gaps then add up to a normal number of variance v_b = Σ p(1 − p), whose size is √(2 v_b / π) on average. An
+    error near it is no evidence of miscalibration.
 
     >>> half = torch.full((100,), 0.5, dtype=torch.float64)
     >>> error = binned_error(half, (torch.arange(100) % 2).double(), torch.zeros(100, dtype=torch.long), 1, 0, 0)
@@ -263,7 +262,7 @@ def ace(
 #     cwECE = 1/C Σ_c Σ_b n_cb/n |freq_c(b) − p̄_c(b)|,    b over bins (lo, hi] of equal width of the probability of class c
 #
 # (Kull et al. 2019; the static calibration error of Nixon et al. 2019). A class that no label names has frequency 0 in
-# every bin and counts like any other: probability given to it is misplaced. With many classes nearly all probabilities
+# every bin and counts like any other: probability assigned to it is misplaced. With many classes nearly all probabilities
 # lie in the lowest bin and the number shrinks like 1/C: compare it between models, not between data sets.
 
 

@@ -10,7 +10,8 @@ q_i the distribution of the labels that people gave to sample i (counts (n, C), 
     human_ece              Σ_b n_b/n |mean over b of q_i(ŷ_i) − conf(b)|: the ECE where a prediction ŷ is as right as the share
                            of people who agree; what ECE tends to when every person's label counts as a sample
 
-Few people per sample make q_i itself noisy: of the true distribution, human_kl and human_distance are overestimates.
+With few people per sample q_i itself is noisy, and human_kl and human_distance overestimate the distance to the true
+distribution.
 """
 
 from __future__ import annotations
@@ -108,9 +109,9 @@ def _paired(logits: Logits, counts: Array) -> tuple[Tensor, Tensor, Tensor]:
     p, log_p = predicted(logits)
     given = as_tensor(counts, "counts")
     if given.shape != log_p.shape:
-        hint = " One label per sample is what ece, nll and brier take." if given.dim() == 1 else ""
+        hint = " For one label per sample, use ece, nll or brier." if given.dim() == 1 else ""
         raise OperandError(
-            f"counts of shape {tuple(log_p.shape)}, as the logits, were expected; {tuple(given.shape)} came.{hint}"
+            f"expected counts of the shape of the logits, {tuple(log_p.shape)}, got {tuple(given.shape)}.{hint}"
         )
     q = given.double()
     if not bool(torch.isfinite(q).all()):

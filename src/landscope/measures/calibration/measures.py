@@ -1,7 +1,7 @@
 """Calibration and generalisation at a probe: the logits are collected in one forward pass and shared by all.
 
-The value is exact for the probe's data; the bootstrap says what another sample of that size would change (`data_stderr`).
-Which split it is, train, validation or test, is the choice of whoever builds the probe; a gap is the difference of two.
+The value is exact for the probe's data; the bootstrap gives the error over samples of that size (`data_stderr`). The probe
+decides which split is measured, train, validation or test; a gap is the difference of two.
 A single yes/no output z counts as the two logits 0 and z.
 """
 
@@ -43,9 +43,7 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
     [(10, 3), (10,)]
     """
     if probe.loss.likelihood == "gaussian":
-        raise NotApplicableError(
-            f"the loss {probe.loss.name!r} is one of regression: there are no classes to be right about"
-        )
+        raise NotApplicableError(f"the loss {probe.loss.name!r} is a regression loss: there are no classes to predict")
     found: list[tuple[Tensor, Tensor]] = []
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
@@ -67,7 +65,7 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
 
 
 def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
-    """One row of logits and one label per sample, or a reason, from shapes and types alone, why there are none."""
+    """One row of logits and one label per sample; refused with a reason, from shapes and types alone, where there are none."""
     if not isinstance(y, Tensor):
         raise NotApplicableError("there are no labels to compare predictions with")
     if y.dtype == torch.bool:

@@ -1,10 +1,10 @@
 """What every calibration measure starts from: checked logits and labels, in float64, in an order of their own.
 
-Logits (n, C) and labels (n,) may be tensors or NumPy arrays of any real precision, on any device; they are computed with
-in float64 on the CPU. A logit of −∞ is a class that is masked out: its probability is 0. In place of logits, all functions
-take `probabilities(p)`. What would make a number meaningless is refused: no samples, NaN or +∞, a sample without any possible
-class, labels that name no class. The samples are sorted by label, correctness and confidence, so that no result, a seeded
-bootstrap included, depends on the order or the batches in which they came.
+Logits (n, C) and labels (n,) may be tensors or NumPy arrays of any real precision, on any device; computation is in float64
+on the CPU. A logit of −∞ is a class that is masked out: its probability is 0. In place of logits, all functions
+take `probabilities(p)`. Input that would make a number meaningless is refused: no samples, NaN or +∞, a sample without any
+possible class, labels out of range. The samples are sorted by label, correctness and confidence, so that no result, a seeded
+bootstrap included, depends on their order or on batches.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Array = Tensor | NDArray[np.generic]
 """A tensor or a NumPy array."""
 
 SUM_TOLERANCE = 1e-3
-"""By how much the probabilities of a sample may miss 1: values that were stored with a few decimals do."""
+"""By how much the sum of a sample's probabilities may differ from 1: those stored with a few decimals do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,18 +157,18 @@ def checked_logits(logits: Logits) -> Tensor:
 
     >>> checked_logits(torch.zeros(3, 1))
     Traceback (most recent call last):
-    landscope.core.errors.OperandError: logits (n, C) of at least two classes were expected; (3, 1) came. ...
+    landscope.core.errors.OperandError: expected logits (n, C) of at least two classes, got shape (3, 1). ...
     """
     if isinstance(logits, Probabilities):
         return logits.p.log()
     z = as_tensor(logits, "logits")
     if z.dim() != 2 or (z.shape[1] < 2 and len(z)):
         raise OperandError(
-            f"logits (n, C) of at least two classes were expected; {tuple(z.shape)} came. One logit z per sample of a yes/no "
+            f"expected logits (n, C) of at least two classes, got shape {tuple(z.shape)}. One logit z per sample of a yes/no "
             f"model becomes two with torch.stack([torch.zeros_like(z), z], 1)."
         )
     if not len(z):
-        raise EmptyDataError("there are no samples: logits of shape (0, C) came, and a mean over nothing has no value")
+        raise EmptyDataError("there are no samples: got logits of shape (0, C), and a mean over nothing has no value")
     if not z.is_floating_point():
         raise OperandError(f"logits must be real numbers, got {z.dtype}; class labels are the second argument")
     z = z.double()
@@ -186,11 +186,11 @@ def _checked_labels(labels: Array, n: int, classes: int) -> Tensor:
     y = as_tensor(labels, "labels")
     if y.shape == (n, classes) and y.dim() == 2:
         raise OperandError(
-            f"one class label per sample (n,) was expected; {tuple(y.shape)} came. For label distributions use the human_… "
+            f"expected one class label per sample (n,), got shape {tuple(y.shape)}. For label distributions use the human_… "
             f"functions of landscope.measures.calibration."
         )
     if y.shape != (n,):
-        raise OperandError(f"labels of shape ({n},) were expected, one per row of logits; {tuple(y.shape)} came")
+        raise OperandError(f"expected labels of shape ({n},), one per row of logits, got {tuple(y.shape)}")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         raise LabelRangeError(f"class labels must be integers, got {y.dtype}; convert them with labels.long()")
     y = y.long()
@@ -214,11 +214,11 @@ def as_tensor(values: Array, what: str) -> Tensor:
 
 # Error bars by bootstrap for whatever is a function of sums over samples.
 #
-# A binned calibration error is a smooth enough function of a few sums (how many samples and how much gap in each bin). Its
-# bootstrap redraws the samples with replacement, which is to say: weights them by a multinomial draw and adds up again. The
+# A binned calibration error is a smooth enough function of a few sums (the number of samples and the gap in each bin). Its
+# bootstrap redraws the samples with replacement: it weights them by a multinomial draw and adds up again. The
 # standard deviation over the draws is the standard error (Efron 1979). Above a thousand samples, random groups of samples
 # are redrawn instead of single ones: sums over groups are as independent and as variable as sums over samples, and the
-# cost no longer grows with n. What that costs is 2 % of noise in the error bar, as much as a thousand draws leave anyway.
+# cost no longer grows with n. The price is 2 % of noise in the error bar, as much as a thousand draws leave anyway.
 #
 # The mean of numbers per sample needs no draws: there the bootstrap's limit is the usual standard error of a mean.
 
@@ -244,7 +244,7 @@ def mean_estimate(values: Tensor, details: dict[str, Plain] | None = None) -> Es
 
 
 def refuse_infinite(losses: Tensor, what: str, whose: str) -> Tensor:
-    """Losses per sample whose mean is finite; raise `NotApplicableError` where something that happened had probability 0."""
+    """Losses per sample whose mean is finite; raise `NotApplicableError` where a label has probability 0."""
     lost = int((~torch.isfinite(losses)).sum())
     if lost:
         raise NotApplicableError(
@@ -294,7 +294,7 @@ def bootstrap(
 #
 # With n bins of equal width the edges are the fractions k/n, rounded once. A confidence on an edge belongs to the bin below
 # it, so exactly 1.0 lies in the last bin; exactly 0 lies in the first. With bins of equal mass, samples of one confidence
-# stay together, whatever the order in which they came: where many are tied (a saturated model), bins are fewer and uneven.
+# stay together, whatever their order: where many are tied (a saturated model), bins are fewer and uneven.
 
 
 TIE = 1e-6
@@ -309,7 +309,7 @@ def check_bins(n_bins: int) -> int:
 
 
 def equal_width_edges(n_bins: int) -> Tensor:
-    """0, 1/n, …, 1: exactly the floating-point numbers that the decimals mean.
+    """0, 1/n, …, 1: exactly the floating-point numbers nearest to the fractions.
 
     >>> float(equal_width_edges(15)[9]) == 0.6, float(torch.linspace(0, 1, 16, dtype=torch.float64)[3]) == 0.2
     (True, True)

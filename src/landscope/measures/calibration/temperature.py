@@ -2,17 +2,17 @@
 
     T = argmin −mean_i log softmax(z_i / T)_{y_i}
 
-Classes that are masked out (logits of −∞) have probability 0 at every T and count nowhere.
+Classes that are masked out (logits of −∞) have probability 0 at every T and do not count.
 
 In β = 1/T the loss L is convex, with L′(β) = mean_i (E_p[z_i] − z_iy) and L″(β) = mean_i Var_p(z_i), so L′ grows from
 L′(0) = mean_i (mean_c z_ic − z_iy) to L′(∞) = mean_i (max_c z_ic − z_iy) ≥ 0, and there is a finite, positive T exactly
-if L′(0) < 0 < L′(∞). That is decided first. Otherwise
+if L′(0) < 0 < L′(∞). That is checked first. Otherwise
     all labels have the largest logit      the more confident the better: T → 0
     labels no better than chance           the less confident the better: T → ∞
     every sample has equal logits          T changes nothing: 1 is returned
 Newton's method in log T from T = the spread of the logits, with a line search on |L′|, converges in a few steps however
 the logits are scaled: T(cz) = c T(z). The error of log T is 1/√(n β² L″) by the Fisher information, if some tempered model
-is true, and √(mean_i s_i²) / (√n β² L″) with s_i the slopes of single samples whether or not (the sandwich).
+is true, and √(mean_i s_i²) / (√n β² L″), with s_i the slopes of single samples, in any case (the sandwich).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TemperatureFit:
     log_stderr: float
     """Standard error of log T, which is the relative one of T."""
     log_stderr_robust: float
-    """The same without believing that a tempered model is the true one."""
+    """The same without assuming that some tempered model is true."""
     samples: int
 
     @property
@@ -72,7 +72,7 @@ class TemperatureFit:
     def scale(self, logits: Logits) -> Tensor:
         """The logits over T, in float64; refused where the optimum is not a finite, positive number."""
         if not self.status.has_value:
-            raise DataError(f"there is no temperature to divide by: {self.reason}")
+            raise DataError(f"no finite temperature to divide by: {self.reason}")
         return checked_logits(logits) / self.temperature
 
 
@@ -155,9 +155,7 @@ def _limit(z: Tensor, chosen: Tensor, before: float) -> TemperatureFit | None:
         found = 1.0, Status.SATURATED, "all logits of a sample are equal: the temperature changes nothing", before
     elif bool((chosen == largest).all()):
         tied = (z == largest).sum(1).double().log().mean()
-        reason = (
-            "every label has the largest logit: the loss falls for ever as T goes to 0. Use more validation samples"
-        )
+        reason = "every label has the largest logit: the loss keeps falling as T goes to 0. Use more validation samples"
         found = 0.0, Status.FAILED, reason, float(tied)
     elif float((_mean(z) - chosen).mean()) >= 0:
         reason = "the labels have no larger logits than other classes on average: the loss falls as T goes to infinity"
@@ -167,11 +165,11 @@ def _limit(z: Tensor, chosen: Tensor, before: float) -> TemperatureFit | None:
     return TemperatureFit(*found[:3], before, found[3], 0.0, 0, math.inf, math.inf, len(z))
 
 
-# Temperature scaling as it is to be used: fitted on validation samples, applied to others.
+# Temperature scaling in use: fitted on validation samples, applied to others.
 
 
 REPEATED = 0.05
-"""Share of validation samples that may reappear among the test samples: data sets do hold a few duplicates."""
+"""Share of validation samples that may reappear among the test samples: data sets hold a few duplicates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +184,7 @@ def calibrated(validation_logits: Logits, validation_labels: Array, test_logits:
     """Fit on the validation samples and scale the test logits; refused where samples are in both.
 
     A temperature that is scored on the samples it was fitted to looks better than it is. Samples are recognised by their
-    logits, bit for bit: more than 5 % of the validation samples among the test samples are taken for a mistake.
+    logits, bit for bit: more than 5 % of the validation samples among the test samples count as a mistake.
 
     >>> import torch
     >>> z = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))

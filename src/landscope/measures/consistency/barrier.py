@@ -4,8 +4,8 @@
 
 (Frankle et al. 2020; measured against the line between the ends as in Entezari et al. 2022, and never below zero, since the
 ends lie on it). All parameters move, measured or not. Running statistics of BatchNorm move along with them in `eval` mode,
-which makes the ends right and the middle too hard a test: there the statistics fit neither model (Jordan et al. 2023). Build
-both probes with `mode="batch_statistics"` to have them estimated afresh at every point.
+which is right at the ends and too hard a test in the middle: there the statistics fit neither model (Jordan et al. 2023). Build
+both probes with `mode="batch_statistics"` to estimate them again at every point.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Barrier:
 
     @property
     def estimate(self) -> Estimate:
-        """The height, with what another sample of the data would change at its place.
+        """The height, with the error that another sample of the data would give at its place.
 
-        The largest of a number of points is a lower bound of the largest on the line.
+        The largest of several points is a lower bound of the largest on the line.
         """
         top = int(self.excess.argmax())
         error = None if self.excess_stderr is None else float(self.excess_stderr[top])
@@ -77,8 +77,8 @@ class Barrier:
 def loss_barrier(first: Probe, second: Probe, points: int = 25) -> Barrier:
     """The loss at `points` equally spaced points between two probes of one architecture, on the data of the first.
 
-    The probes must agree in architecture, loss, mode, temperature and data; that the far end of the line gives the second
-    probe's own loss is checked. One forward pass per point, and one more.
+    The probes must agree in architecture, loss, mode, temperature and data; the far end of the line is checked against the
+    second probe's own loss. One forward pass per point, and one more.
 
     >>> x, y = torch.randn(20, 2), torch.arange(20) % 2
     >>> a, b = (Probe(torch.nn.Linear(2, 2), (x, y)) for _ in range(2))
@@ -86,7 +86,7 @@ def loss_barrier(first: Probe, second: Probe, points: int = 25) -> Barrier:
     0.0
     """
     if points < 3:
-        raise ValueError(f"points must be at least 3, two ends and something between them, got {points}")
+        raise ValueError(f"points must be at least 3, the two ends and one between them, got {points}")
     start, stop = _matched_states(first, second)
     t = torch.linspace(0, 1, points, dtype=torch.float64)
     per_sample = first.loss.reduction == "per_sample"
@@ -120,7 +120,7 @@ def _matched_states(first: Probe, second: Probe) -> tuple[dict[str, Tensor], dic
     for what in ("mode", "temperature", "n_samples"):
         a, b = getattr(first, what), getattr(second, what)
         if a != b:
-            raise OperandError(f"the two probes must be alike but for the parameters; their {what} is {a} and {b}")
+            raise OperandError(f"the two probes may differ in their parameters only; their {what} is {a} and {b}")
     if first.loss.name != second.loss.name:
         raise OperandError(f"the two probes have different losses: {first.loss.name} and {second.loss.name}")
     states = []

@@ -1,4 +1,4 @@
-"""A pool of models compared pair by pair: the matrix, its mean over pairs, and how far that mean can be trusted.
+"""A pool of models compared pair by pair: the matrix, its mean over pairs, and the error of that mean.
 
 The mean over the M(M − 1)/2 unordered pairs of M models is a U-statistic: pairs that share a model are not independent, and
 a standard error over pairs would be too small by about √M / 2. The jackknife over models (Arvesen 1969) leaves out one
@@ -54,10 +54,10 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Consistency:
-    """What comparing all pairs of a pool of models gave.
+    """The result of comparing all pairs of a pool of models.
 
-    `stderr` says what another pool of as many models would change (`None` for two models: one pair tells nothing of that),
-    `data_stderr` what another sample of the data would.
+    `stderr` is the error over pools of as many models (`None` for two models: one pair has no spread), `data_stderr` the error
+    over samples of the data.
     """
 
     name: str
@@ -76,13 +76,11 @@ class Consistency:
     def estimate(self) -> Estimate:
         """The mean with both errors."""
         details = {"models": self.models, "pairs": self.models * (self.models - 1) // 2, "samples": self.samples}
-        reason = (
-            "" if self.stderr is not None else "two models are one pair: what another pool would change is not known"
-        )
+        reason = "" if self.stderr is not None else "two models are one pair, which has no spread over pools"
         return Estimate(self.mean, self.stderr or 0.0, self.data_stderr, reason=reason, details=dict(details))
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Where the mean over pairs of all models of this kind lies, by Student's t with M − 1 degrees of freedom.
+        """A confidence interval of the mean over pairs of all models of this kind, by Student's t with M − 1 degrees of freedom.
 
         >>> pool = Consistency("x", np.zeros((3, 3)), 0.5, 0.1, None, 10)
         >>> [round(bound, 2) for bound in pool.interval()]
@@ -127,16 +125,16 @@ def stacked_logits(logits: Array | Sequence[Array]) -> Tensor:
 
     >>> stacked_logits([torch.zeros(3, 2), torch.zeros(4, 2)])
     Traceback (most recent call last):
-    landscope.core.errors.OperandError: all models must be evaluated at the same samples; logits of (3, 2), (4, 2) came
+    landscope.core.errors.OperandError: expected logits of all models at the same samples, got shapes (3, 2), (4, 2)
     """
     each = list(logits) if isinstance(logits, Sequence) else list(as_tensor(logits, "logits"))
     if len(each) < 2:
-        raise OperandError(f"consistency compares models: at least two were expected, {len(each)} came")
+        raise OperandError(f"consistency compares models: expected at least two, got {len(each)}")
     checked = [checked_logits(one) for one in each]
     shapes = list(dict.fromkeys(tuple(one.shape) for one in checked))
     if len(shapes) > 1:
-        came = ", ".join(map(str, shapes))
-        raise OperandError(f"all models must be evaluated at the same samples; logits of {came} came")
+        found = ", ".join(map(str, shapes))
+        raise OperandError(f"expected logits of all models at the same samples, got shapes {found}")
     return torch.stack(checked)
 
 
@@ -165,7 +163,7 @@ def compare_samples(name: str, items: Tensor, value: Callable[[Tensor, Tensor], 
 #
 #     d(a, b) = mean_i 1[argmax z_i^a ≠ argmax z_i^b],    averaged over unordered pairs
 #
-# (churn; the disagreement of Jiang et al. 2022). Ordered pairs would count every comparison twice and, taken for
+# (churn; the disagreement of Jiang et al. 2022). Ordered pairs would count every comparison twice and, treated as
 # independent samples, make any test look sharper than it is.
 
 
@@ -235,7 +233,9 @@ def logit_cosine(logits: Array | Sequence[Array], *, centred: bool = True) -> Co
     """
     z = stacked_logits(logits)
     if not bool(torch.isfinite(z).all()):
-        raise DataError("a cosine needs finite logits; these hold −inf for classes that are masked out. Leave them out")
+        raise DataError(
+            "a cosine needs finite logits; these hold −inf for classes that are masked out. Drop those classes"
+        )
     if centred:
         z = z - z.mean(-1, keepdim=True)
     return compare_samples("logit_cosine", normalize(z, dim=-1, eps=TINY), lambda one, others: (one * others).sum(-1))
@@ -271,7 +271,7 @@ def linear_cka(features: Sequence[Array], *, debiased: bool = False) -> Consiste
     for number, share in enumerate(own):
         if not float(share.sum()) > 0:
             raise DataError(
-                f"the features of model {number} do not vary more over these {n} samples than chance: alignment is not defined"
+                f"the features of model {number} vary over these {n} samples no more than by chance: alignment is not defined"
                 + (" without bias; use more samples" if debiased else "")
             )
     matrix, influence = np.eye(count), torch.zeros(n, dtype=torch.float64)
@@ -301,11 +301,11 @@ def _shares(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
 def _centred(features: Sequence[Array], least: int) -> list[Tensor]:
     tensors = [as_tensor(one, "features") for one in features]
     if len(tensors) < 2:
-        raise OperandError(f"consistency compares models: features of at least two were expected, {len(tensors)} came")
+        raise OperandError(f"consistency compares models: expected features of at least two, got {len(tensors)}")
     sizes = sorted({len(x) if x.dim() > 1 else 0 for x in tensors})
     if len(sizes) > 1 or sizes[0] < least:
         shapes = ", ".join(str(tuple(x.shape)) for x in tensors)
-        raise OperandError(f"features (n, d) of the same n ≥ {least} samples were expected; {shapes} came")
+        raise OperandError(f"expected features (n, d) of the same n ≥ {least} samples, got shapes {shapes}")
     matrices = [x.double().flatten(1) for x in tensors]
     for number, x in enumerate(matrices):
         if not bool(torch.isfinite(x).all()):

@@ -1,4 +1,4 @@
-"""Balls of perturbations in the norms ∞ and 2, and what an attack does in them."""
+"""Attacks on a classifier: the worst inputs in a ball around the given ones, by one step or by ascent."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.memory import available_bytes
 from landscope.core.seeding import generator, normal
 from landscope.measures.calibration.scores import mean_estimate
+from landscope.measures.norm_ball import NormBall
 from landscope.probe.checks import tensor_output
 from landscope.probe.conditions import Precision, measuring
 from landscope.probe.frozen import frozen_copy, is_recurrent, unwrap
 from landscope.probe.probe import Probe
 
-__all__ = ["Attack", "Ball", "Classifier", "Clip", "Norm", "checked_inputs", "fgsm", "parts", "pgd"]
+__all__ = ["Attack", "Classifier", "Clip", "InputBall", "Norm", "checked_inputs", "fgsm", "pgd"]
 
 
 Norm = Literal["inf", "2"]
 Clip = tuple[float, float] | None
 
+BATCH = 256
+"""Samples that are attacked together, unless a `Classifier` says otherwise."""
+
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """Adversarial inputs, on the device of the given ones, and whether the model still classifies them rightly."""
+    """Adversarial inputs, on the device of the given ones, and whether the model still classifies them correctly."""
 
     inputs: Tensor
     correct: Tensor
@@ -39,7 +43,7 @@ class Attack:
     clean_correct: Tensor
     """On the given inputs (n,)."""
     searched: bool = False
-    """The inputs are the worst that a search found, which stand for the worst of the ball."""
+    """The inputs are the worst that a search found; the ball may hold worse ones."""
 
     @property
     def accuracy(self) -> Estimate:
@@ -57,25 +61,27 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Ball:
-    """Perturbations δ with ‖δ‖ ≤ eps of inputs that stay within `clip`; the 2-norm is over all numbers of a sample.
+class InputBall:
+    """A ball of perturbations of inputs that stay within `clip`; the norm is over all numbers of a sample.
 
-    >>> ball = Ball(0.5, "2", (0.0, 1.0))
+    >>> ball = InputBall.of(0.5, "2", (0.0, 1.0))
     >>> ball.inside(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
     tensor([[0.3000, 0.4000]])
     """
 
-    eps: float
-    norm: Norm
+    ball: NormBall
     clip: Clip
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise ValueError(f"eps must be a finite number, not negative, got {self.eps}")
-        if self.norm not in ("inf", "2"):
-            raise ValueError(f"norm must be 'inf' or '2', got {self.norm!r}")
-        if self.clip is not None and not self.clip[0] < self.clip[1]:
-            raise ValueError(f"clip must be (lowest, highest) valid input, or None, got {self.clip}")
+    @classmethod
+    def of(cls, eps: float, norm: Norm, clip: Clip) -> InputBall:
+        """Checked."""
+        if not (math.isfinite(eps) and eps >= 0):
+            raise ValueError(f"eps must be a finite number, not negative, got {eps}")
+        if norm not in ("inf", "2"):
+            raise ValueError(f"norm must be 'inf' or '2', got {norm!r}")
+        if clip is not None and not clip[0] < clip[1]:
+            raise ValueError(f"clip must be (lowest, highest) valid input, or None, got {clip}")
+        return cls(NormBall(eps, float(norm)), clip)
 
     def check(self, x: Tensor) -> None:
         """Refuse inputs that are not valid to begin with: projecting them would change them without an attack."""
@@ -89,31 +95,20 @@ class Ball:
                     f"normalised (put that into the model), or pass the range of valid inputs as clip=, or clip=None."
                 )
 
-    def direction(self, slope: Tensor) -> Tensor:
-        """The step of length 1 along which the loss rises fastest."""
-        return slope.sign() if self.norm == "inf" else slope / _length(slope).clamp(min=1e-30)
-
     def inside(self, x: Tensor, shift: Tensor) -> Tensor:
         """The nearest valid input to x + shift: within the ball around x, then within `clip`."""
-        if self.norm == "inf":
-            moved = x + shift.clamp(-self.eps, self.eps)
-        else:
-            moved = x + shift * (self.eps / _length(shift).clamp(min=1e-30)).clamp(max=1)
+        moved = x + self.ball.project(shift)
         return moved if self.clip is None else moved.clamp(*self.clip)
 
     def draw(self, like: Tensor, seed: int, restart: int) -> Tensor:
         """Uniform in the ball, on the CPU, for all samples at once: batches change nothing."""
         rng = generator(seed, "attack", restart)
         dtype = torch.promote_types(like.dtype, torch.float32)
-        if self.norm == "inf":
-            return (2 * torch.rand(like.shape, generator=rng, dtype=dtype) - 1) * self.eps
+        if self.ball.p == math.inf:
+            return (2 * torch.rand(like.shape, generator=rng, dtype=dtype) - 1) * self.ball.radius
         shift = normal(like.shape, rng, dtype)
-        radius = torch.rand((len(like),) + (1,) * (like.dim() - 1), generator=rng, dtype=dtype) ** (1 / like[0].numel())
-        return self.eps * radius * shift / _length(shift)
-
-
-def _length(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())), keepdim=True)
+        share = torch.rand((len(like),) + (1,) * (like.dim() - 1), generator=rng, dtype=dtype) ** (1 / like[0].numel())
+        return share * self.ball.random(shift)
 
 
 # A frozen classifier to try inputs on: a private copy of a model, so that the given one stays untouched.
@@ -121,30 +116,58 @@ def _length(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A model in eval mode with fixed parameters, where and in which precision it computes."""
+    """A model in eval mode with fixed parameters; where, how precisely and in what batches it computes.
+
+    `precision="tf32"` is faster on a GPU and hardly ever changes a prediction. `batch_size` bounds memory; no result depends on
+    it.
+    """
 
     model: nn.Module
     device: torch.device
     dtype: torch.dtype
     temperature: float = 1.0
+    precision: Precision = "highest"
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
     @classmethod
-    def of(cls, model: nn.Module | Probe, device: torch.device | str | None = None) -> Classifier:
-        """A copy of a model, or the frozen model that a probe holds already."""
+    def of(
+        cls,
+        model: nn.Module | Probe | Classifier,
+        device: torch.device | str | None = None,
+        precision: Precision = "highest",
+        batch_size: int | None = None,
+    ) -> Classifier:
+        """A copy of a model, on its own device where none is named, or the frozen model that a probe holds already."""
+        if isinstance(model, Classifier):
+            return model
         if isinstance(model, Probe):
             if model.mode != "eval":
-                raise OperandError("robustness is about the model as it predicts: build the probe with mode='eval'")
-            return cls(model.modules[""], model.device, model.dtype, model.temperature)
+                raise OperandError("robustness is measured in eval mode: build the probe with mode='eval'")
+            return cls(model.modules[""], model.device, model.dtype, model.temperature, precision, batch_size)
         inner = unwrap(model)
         present = next((p.device for p in inner.parameters()), torch.device("cpu"))
         home = present if device is None else torch.device(device)
         twin, _ = frozen_copy(inner, "eval", None, home)
         dtype = next((p.dtype for p in twin.parameters() if p.is_floating_point()), torch.float32)
-        return cls(twin, home, dtype)
+        return cls(twin, home, dtype, precision=precision, batch_size=batch_size)
 
-    def evaluating(self, precision: Precision = "highest") -> AbstractContextManager[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """The context to evaluate and differentiate in; global random state is preserved."""
-        return measuring(self.device, precision, is_recurrent(self.model))
+        return measuring(self.device, self.precision, is_recurrent(self.model))
+
+    def parts(self, n: int, usual: int) -> Iterator[slice]:
+        """Consecutive slices of n samples, of the batch size or else of the usual one.
+
+        >>> list(Classifier.of(nn.Linear(2, 2)).parts(5, 3))
+        [slice(0, 3, None), slice(3, 5, None)]
+        """
+        size = self.batch_size or usual
+        for start in range(0, n, size):
+            yield slice(start, min(start + size, n))
 
     def held(self, x: Tensor) -> Tensor:
         """All inputs where the model is, if they fit there with room to spare; otherwise where they are."""
@@ -160,18 +183,18 @@ class Classifier:
         z = tensor_output(self.model(x.clone())) / self.temperature  # a forward pass may write into its input
         if z.dim() != 2 or z.shape[0] != len(x) or z.shape[1] < 2:
             raise OperandError(
-                f"logits ({len(x)}, C) of at least two classes were expected; the model gave {tuple(z.shape)}"
+                f"expected logits ({len(x)}, C) of at least two classes, got {tuple(z.shape)} from the model"
             )
         return z
 
     def judged(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each sample of a batch, and whether it is classified rightly."""
+        """The loss of each sample of a batch, and whether it is classified correctly."""
         with torch.no_grad():
             z = self.logits(x)
             return F.cross_entropy(z, y, reduction="none"), z.argmax(1) == y
 
     def slopes(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `judged` gives, and the gradient of each sample's loss with respect to its input."""
+        """The result of `judged`, and the gradient of each sample's loss with respect to its input."""
         point = x.detach().requires_grad_()
         z = self.logits(point)
         losses = F.cross_entropy(z, y, reduction="none")
@@ -180,16 +203,14 @@ class Classifier:
 
 
 def checked_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (n, …) and whole-numbered labels (n,), detached; refused where they cannot be meant.
+    """Inputs (n, …) and integer labels (n,), detached; refused where they do not fit together.
 
     >>> checked_inputs(torch.rand(3, 2), torch.tensor([0, 1]))
     Traceback (most recent call last):
-    landscope.core.errors.OperandError: one label per input was expected; inputs (3, 2) and labels (2,) came
+    landscope.core.errors.OperandError: expected one label per input, got inputs (3, 2) and labels (2,)
     """
     if x.dim() < 2 or y.shape != x.shape[:1]:
-        raise OperandError(
-            f"one label per input was expected; inputs {tuple(x.shape)} and labels {tuple(y.shape)} came"
-        )
+        raise OperandError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
     if not len(x):
         raise EmptyDataError("there are no samples")
     if y.is_floating_point() or y.dtype == torch.bool or bool((y < 0).any()):
@@ -199,31 +220,17 @@ def checked_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.detach(), y.detach().long()
 
 
-def parts(n: int, batch_size: int) -> Iterator[slice]:
-    """Consecutive slices of at most `batch_size`.
-
-    >>> list(parts(5, 3))
-    [slice(0, 3, None), slice(3, 5, None)]
-    """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    for start in range(0, n, batch_size):
-        yield slice(start, min(start + batch_size, n))
-
-
 # The fast gradient sign method (Goodfellow et al. 2015): one step up the loss, as long as the ∞-norm allows.
 #
 #     x′ = clip(x + ε sign ∇_x ℓ(x, y)),    ℓ the cross-entropy of the true label
 #
-# It needs no search and finds little: `pgd` is the stronger attack.
+# It needs no search and is weak: `pgd` is the stronger attack.
 
 
-def fgsm(
-    model: nn.Module | Probe, x: Tensor, y: Tensor, eps: float, *, clip: Clip = (0.0, 1.0), batch_size: int = 256
-) -> Attack:
+def fgsm(model: nn.Module | Probe | Classifier, x: Tensor, y: Tensor, eps: float, *, clip: Clip = (0.0, 1.0)) -> Attack:
     """Adversarial inputs by one step, and the accuracy on them. One gradient and one forward pass.
 
-    The model is untouched: a frozen copy of it is attacked, or the one that a probe holds.
+    The model is untouched: a frozen copy of it is attacked, or the one that a probe or a `Classifier` holds.
 
     >>> net, x = nn.Linear(2, 2), torch.rand(8, 2)
     >>> attack = fgsm(net, x, torch.arange(8) % 2, eps=0.1)
@@ -231,17 +238,17 @@ def fgsm(
     True
     """
     x, y = checked_inputs(x, y)
-    ball = Ball(eps, "inf", clip)
+    ball = InputBall.of(eps, "inf", clip)
     ball.check(x)
     classifier = Classifier.of(model)
     home, x = x.device, classifier.held(x)
     found = torch.empty_like(x)
     correct, clean = (torch.empty(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
     with classifier.evaluating():
-        for part in parts(len(x), batch_size):
+        for part in classifier.parts(len(x), BATCH):
             images, labels = classifier.ready(x[part]), y[part].to(classifier.device)
             _, right, slope = classifier.slopes(images, labels)
-            moved = ball.inside(images, eps * ball.direction(slope))
+            moved = ball.inside(images, eps * ball.ball.steepest(slope))
             found[part], clean[part] = moved.to(found), right.to(clean)
             correct[part] = classifier.judged(moved, labels)[1].to(correct)
     return Attack(found.to(home), correct.to(home), clean.to(home))
@@ -253,11 +260,11 @@ def fgsm(
 #
 # with ℓ the cross-entropy of the true label, in the norm ∞ (direction: the sign) or 2 (direction: the normalised gradient). Of
 # all points that it visits, the clean one included, each sample keeps one that is misclassified if there is any, and among
-# those the one with the largest loss: the accuracy never exceeds the clean one. It bounds the robust accuracy from above.
+# those the one with the largest loss. The accuracy never exceeds the clean one, and bounds the robust accuracy from above.
 
 
 def pgd(
-    model: nn.Module | Probe,
+    model: nn.Module | Probe | Classifier,
     x: Tensor,
     y: Tensor,
     eps: float,
@@ -267,20 +274,18 @@ def pgd(
     restarts: int = 1,
     norm: Norm = "inf",
     clip: Clip = (0.0, 1.0),
-    batch_size: int = 256,
     seed: int = 0,
 ) -> Attack:
     """Adversarial inputs by ascent, and the accuracy on them; restarts · steps gradients and a few forward passes.
 
     Args:
-        model: a module, of which a frozen copy is attacked, or a probe, whose frozen model is.
+        model: a module, of which a frozen copy is attacked, or a probe or `Classifier`, whose frozen model is.
         x, y: inputs (n, …) within `clip`, and labels (n,).
         eps: the radius of the ball.
         steps, step_size: how many steps, and how long each; default 2.5 ε / steps, enough to cross the ball.
         restarts: random starts per sample; the worst point of all counts.
         norm: of the ball, `"inf"` or `"2"`.
-        clip: the range of valid inputs, or `None`. Normalised inputs have another one than (0, 1), and ε is in their unit.
-        batch_size: bounds memory; the result does not depend on it.
+        clip: the range of valid inputs, or `None`. For normalised inputs it is not (0, 1), and ε is in their unit.
         seed: of the starts.
 
     >>> net = nn.Linear(2, 2)
@@ -289,7 +294,7 @@ def pgd(
     True
     """
     x, y = checked_inputs(x, y)
-    ball = Ball(eps, norm, clip)
+    ball = InputBall.of(eps, norm, clip)
     ball.check(x)
     if steps < 1 or restarts < 1:
         raise ValueError(f"steps and restarts must be at least 1, got {steps} and {restarts}")
@@ -298,19 +303,19 @@ def pgd(
     home, x = x.device, classifier.held(x)
     worst = _Worst(x)
     with classifier.evaluating():
-        for part in parts(len(x), batch_size):
+        for part in classifier.parts(len(x), BATCH):
             images, labels = classifier.ready(x[part]), y[part].to(classifier.device)
             worst.note(part, images, *classifier.judged(images, labels))
         clean = worst.correct.clone()
         for restart in range(restarts):
             start = ball.draw(x, seed, restart)
-            for part in parts(len(x), batch_size):
+            for part in classifier.parts(len(x), BATCH):
                 images, labels = classifier.ready(x[part]), y[part].to(classifier.device)
                 moved = ball.inside(images, classifier.ready(start[part]))
                 for _ in range(steps):
                     loss, right, slope = classifier.slopes(moved, labels)
                     worst.note(part, moved, loss, right)
-                    moved = ball.inside(images, moved - images + length * ball.direction(slope))
+                    moved = ball.inside(images, moved - images + length * ball.ball.steepest(slope))
                 worst.note(part, moved, *classifier.judged(moved, labels))
     return Attack(worst.inputs.to(home), worst.correct.to(home), clean.to(home), searched=True)
 

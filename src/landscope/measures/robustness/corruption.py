@@ -2,7 +2,7 @@
 
 The images are corrupted in batches where the model is and never stored: memory does not grow with the number of corruptions.
 Corrupting is the caller's function, for instance `landscope.data.corruptions.corrupt`: an image's noise must depend on the
-seed and its number, which `first_index` carries, and not on the batch it comes in.
+seed and its number, which `first_index` carries, not on its batch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscope.core.estimate import Estimate
-from landscope.measures.robustness.attacks import Classifier, checked_inputs, parts
-from landscope.probe.conditions import Precision
+from landscope.measures.robustness.attacks import Classifier, checked_inputs
 from landscope.probe.probe import Probe
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Corrupt", "CorruptionAccuracy", "corruption_accuracy"]
 
 Progress = Callable[[int, int, str], None]
-"""Told (how many are done, of how many, what is next)."""
+"""Called with (how many are done, of how many, what is next)."""
 
 
 class Corrupt(Protocol):
@@ -47,8 +46,8 @@ class CorruptionAccuracy:
     accuracy: NDArray[np.float64]
     clean: float
     mean_stderr: float | None
-    """Standard error over images of the mean over all corruptions: they share the images, so it is not one of a mean of
-    independent accuracies."""
+    """Standard error over images of the mean over all corruptions. These share the images, so their accuracies are not
+    independent."""
     samples: int
 
     @property
@@ -58,7 +57,7 @@ class CorruptionAccuracy:
 
     @property
     def mean(self) -> Estimate:
-        """The mean over all corruptions and severities, with what other images would change."""
+        """The mean over all corruptions and severities, with its error over images."""
         details = {"clean": self.clean, "corruptions": len(self.names), "severities": len(self.severities)}
         mean = float(self.accuracy.mean())
         return Estimate(mean, self.mean_stderr or 0.0, self.mean_stderr, details={**details, "samples": self.samples})
@@ -83,7 +82,7 @@ class CorruptionAccuracy:
 
 
 def corruption_accuracy(
-    model: nn.Module | Probe,
+    model: nn.Module | Probe | Classifier,
     images: Tensor,
     labels: Tensor,
     corrupt: Corrupt,
@@ -92,23 +91,18 @@ def corruption_accuracy(
     *,
     prepare: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
-    batch_size: int | None = None,
-    device: torch.device | str | None = None,
-    precision: Precision = "highest",
     progress: Progress | None = None,
 ) -> CorruptionAccuracy:
     """The accuracy of a model on corrupted images; one forward pass for each corruption and severity, and a clean one.
 
     Args:
-        model: a module, of which a frozen copy is asked, or a probe, whose frozen model is.
+        model: a module, which is copied and frozen, or a probe, whose frozen model is used; pass `Classifier.of(model, device,
+            precision, batch_size)` to choose where and how to compute.
         images, labels: pixels in [0, 1] or bytes, before normalisation, and classes.
         corrupt: see `Corrupt`.
         names, severities: which corruptions.
         prepare: from corrupted images to what the model takes (normalisation); bytes become [0, 1] without it.
         seed: of the noise.
-        batch_size: bounds memory; the result does not depend on it. Default: 500, on a GPU 2,000.
-        device: where to compute; default: where the model is.
-        precision: `"tf32"` is faster on a GPU and hardly ever changes a prediction.
         progress: called before each corruption.
 
     >>> def darker(images, name, severity, seed, *, first_index): return images / (1 + severity)
@@ -121,23 +115,23 @@ def corruption_accuracy(
     chosen, levels = tuple(names), tuple(severities)
     if not chosen or not levels:
         raise ValueError("names and severities must not be empty")
-    classifier = Classifier.of(model, device)
+    classifier = Classifier.of(model)
     images, labels = classifier.held(images), labels.to(classifier.device)
-    size = (2_000 if classifier.device.type == "cuda" else 500) if batch_size is None else batch_size
+    usual = 2_000 if classifier.device.type == "cuda" else 500
     wanted = [("clean", 0), *((name, severity) for name in chosen for severity in levels)]
     counts, of_image = [], torch.zeros(len(images), dtype=torch.float64, device=classifier.device)
-    with classifier.evaluating(precision), torch.no_grad():
+    with classifier.evaluating(), torch.no_grad():
         for done, (name, severity) in enumerate(wanted):
             if progress is not None:
                 progress(done, len(wanted), f"{name} {severity}" if severity else name)
             right = torch.zeros(len(images), dtype=torch.float64, device=classifier.device)
-            for part in parts(len(images), size):
+            for part in classifier.parts(len(images), usual):
                 x = images[part].to(classifier.device)
                 if severity:
                     x = corrupt(x, name, severity, seed, first_index=part.start)
                 x = prepare(x) if prepare is not None else x / 255 if x.dtype == torch.uint8 else x
                 right[part] = (classifier.logits(classifier.ready(x)).argmax(1) == labels[part]).double()
-            counts.append(right.mean())  # read at the end, so that the device is not waited for
+            counts.append(right.mean())  # read at the end, so as not to wait for the device
             if severity:
                 of_image += right
     clean, *accuracies = torch.stack(counts).tolist()

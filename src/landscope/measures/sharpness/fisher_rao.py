@@ -31,12 +31,12 @@ __all__ = ["FisherRao", "FisherRaoHomogeneous", "root_of"]
 #     θᵀFθ = (1/n) Σ_i (J_iθ)ᵀ B_i (J_iθ),   J_iθ = d/dt f_{(1+t)θ}(x_i) at t = 0
 #
 # With the model's own labels B_i is that of the Fisher matrix (diag(p) − ppᵀ for cross-entropy; see
-# `landscope.curvature.Fisher`), with the data's labels r_i r_iᵀ, r_i = ∂ℓ_i/∂z_i. What θ does to the outputs when it grows does
-# not depend on how it is parametrised: the norm is unchanged by any linear reparametrisation that keeps the function.
+# `landscope.curvature.Fisher`), with the data's labels r_i r_iᵀ, r_i = ∂ℓ_i/∂z_i. How the outputs change when θ grows does not
+# depend on the parametrisation: the norm is unchanged by any linear reparametrisation that preserves the function.
 
 
 def root_of(mean: float, error: float | None) -> tuple[float, float | None]:
-    """√mean, and its standard error to first order; `None` at zero, where there is no first order.
+    """√mean, and its standard error to first order; `None` at zero, where the root has no derivative.
 
     >>> root_of(4.0, 0.4)
     (2.0, 0.1)
@@ -148,7 +148,7 @@ class FisherRaoHomogeneous(Measure):
     """D² mean_i ⟨∂ℓ_i/∂z_i, z_i⟩², or its root; one forward pass.
 
     Args:
-        layers: D; default: the number of weight layers that a forward pass runs. Given, no test refuses.
+        layers: D; default: the number of weight layers that a forward pass runs. Where it is given, failed assumptions only warn.
         root: the square root instead.
 
     >>> net = nn.Sequential(nn.Linear(2, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
@@ -194,11 +194,11 @@ class FisherRaoHomogeneous(Measure):
         return Estimate(value, data_stderr=data_stderr, reason=warning, details={**details, "squared": mean})
 
     def _assumptions(self, probe: Probe, depth: int) -> str:
-        """What is not as the formula assumes: refused where it fails grossly, unless the number of layers was given."""
+        """Which assumption does not hold; refused where it fails grossly, unless the number of layers was given."""
         suspects = sorted({type(m).__name__ for m in probe.modules.values() if isinstance(m, NEVER_HOMOGENEOUS)})
         if depth < 1:
             raise NotApplicableError(
-                "no linear or convolutional layer with a measured weight runs: there is nothing to count"
+                "no linear or convolutional layer with a measured weight runs, so there are no layers to count"
             )
         biases = {
             name: torch.zeros_like(p) for name, p in probe.modules[""].named_parameters() if name.endswith("bias")
@@ -213,7 +213,7 @@ class FisherRaoHomogeneous(Measure):
             if self.layers is None:
                 raise NotApplicableError(
                     f"{text}. The closed form would be an arbitrary number; use fisher_rao, or pass layers= to get the "
-                    f"formula's value all the same."
+                    f"formula's value anyway."
                 )
             return f"{text}; the value is the formula's, not the norm's"
         with_biases = departure(probe, depth, {})

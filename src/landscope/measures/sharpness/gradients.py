@@ -28,7 +28,7 @@ from landscope.probe.shared import gradient, mean_and_error, sums
 __all__ = ["GradientNoise", "GradientNorm", "L2Norm", "slopes_along"]
 
 
-# The norm of the gradient of the mean loss, ‖∇L‖₂: zero at a minimum, so it says how far from one the network is.
+# The norm of the gradient of the mean loss, ‖∇L‖₂: zero at a minimum, so it shows how far from one the network is.
 #
 # Another sample of the data would change ∇L by the mean of the per-sample gradients' deviations; to first order only their
 # part along ∇L changes the norm: the standard error is that of the mean of ⟨g_i, ∇L⟩/‖∇L‖, one forward-mode derivative.
@@ -69,7 +69,7 @@ class GradientNorm(Measure):
         details: dict[str, Plain] = {"per_parameter": norm / probe.n_params**0.5}
         try:
             if probe.mode == "batch_statistics":
-                raise NotApplicableError("samples share batch statistics: there is no spread over single samples")
+                raise NotApplicableError("samples share batch statistics, so there is no spread over single samples")
             total, squares = probe.total(
                 lambda batch: sums(slopes_along(probe, batch, unit)),
                 load=TANGENT_LOAD,
@@ -85,13 +85,13 @@ class GradientNorm(Measure):
         return 1.0 + TANGENT_PASSES
 
 
-# The trace of the covariance of the per-sample gradients: how much the samples disagree about where to go.
+# The trace of the covariance of the per-sample gradients: how much the samples disagree about the direction of descent.
 #
 #     tr Cov = (1/n) Σ_i ‖g_i − ∇L‖² = (1/n) Σ_i ‖g_i‖² − ‖∇L‖²
 #
 # Exact: the covariance of this data (1/n, not 1/(n − 1)). The squared norms take about one gradient where all layers are
-# linear and
-# two to four otherwise (see `per_sample_gradients`), ∇L one (shared with other measures), the error bar two forward passes.
+# linear and two to four otherwise (see `landscope.curvature.per_sample`), ∇L one (shared with other measures), the error bar
+# two forward passes.
 
 
 @register("gradient_noise")

@@ -41,9 +41,9 @@ from landscope.probe.samples import gather_values, m_batches
 __all__ = ["InformationGeometricSharpness", "igs_curve", "saturated_igs"]
 
 SATURATED = 0.99
-"""Share of the full-rank value from which a rank tells nothing of its own."""
+"""Share of the full-rank value from which a rank adds no information of its own."""
 CURVE_POINTS = 200
-"""At most so many ranks of the curve are reported, evenly spaced on a logarithmic scale."""
+"""At most this many ranks of the curve are reported, evenly spaced on a logarithmic scale."""
 
 
 def igs_curve(matrix: GramMatrix) -> Tensor:
@@ -60,13 +60,13 @@ def igs_curve(matrix: GramMatrix) -> Tensor:
 
 
 def saturated_igs(matrix: GramMatrix) -> Tensor:
-    """Σ_i r_iᵀ Λ_i⁺ r_i, for labels Σ_i (1/p_{i,y_i} − 1): what IGS is at full rank if the Jacobians are independent."""
+    """Σ_i r_iᵀ Λ_i⁺ r_i, for labels Σ_i (1/p_{i,y_i} − 1): the value of IGS at full rank if the Jacobians are independent."""
     return matrix.scores.square().sum()
 
 
 @dataclass(frozen=True, eq=False)
 class _BatchCurve:
-    """IGS of one batch at rank 0, 1, … up to the numerical rank, and what it would be if the Jacobians were independent."""
+    """IGS of one batch at rank 0, 1, … up to the numerical rank, and its value if the Jacobians were independent."""
 
     curve: Tensor
     saturated: float
@@ -77,14 +77,14 @@ class _BatchCurve:
         return len(self.curve) - 1
 
     def at(self, rank: int) -> float:
-        """IGS at a rank, or at the largest that there is."""
+        """IGS at a rank, or at the largest available."""
         return float(self.curve[min(rank, self.rank)])
 
 
 def _batch_curves(
     probe: Probe, batch_size: int, batches: int | None, seed: int, passes: float
 ) -> tuple[Sequence[_BatchCurve], str]:
-    """The curves of this process's batches, each `passes` passes, once per probe; and why some are missing, if so.
+    """The curves of this process's batches, each `passes` passes, once per probe; and why some are missing, if any are.
 
     Those at other temperatures (`Probe.at_temperature`) come from the same Gram matrices.
     """
@@ -246,7 +246,7 @@ def shown_ranks(largest: int, asked: int) -> list[int]:
 
 
 def _finite(value: float) -> float | None:
-    """`None` for what JSON cannot hold: 1/p of a prediction that is surely wrong is beyond float64."""
+    """`None` for a number that JSON cannot hold: 1/p of a confidently wrong prediction overflows float64."""
     return value if math.isfinite(value) else None
 
 

@@ -2,9 +2,10 @@
 
 κ = Σ_{k,t} (f_k ⊗ e_t)ᵀ H (f_k ⊗ e_t) = tr (F ⊗ I)ᵀ H (F ⊗ I), F Fᵀ = W Wᵀ, H the Hessian in the layer's weight.
 
-No assumption about the layer: right for tied weights, layers that run several times, weights that are used without calling their
-layer, and networks that mix the samples of a batch. A product costs about three gradients; the trace is exact where all
+No assumption about the layer: it holds for tied weights, layers that run several times, weights that are used without calling
+their layer, and networks that mix the samples of a batch. A product costs about three gradients; the trace is exact where all
 r·m directions are affordable and otherwise estimated, E ⟨F R, H[F R]⟩ (see `landscope.spectra.trace`).
+Its only user is `relative_flatness`, which would be too long with it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,6 @@ def layer_hessian_trace(
     18.0
     """
     operator = LayerHessian(Hessian(probe, params=weight), factor, column_scale)
-    if operator.shape[0] <= max_products:  # a tolerance that no sample meets: all columns are taken
+    if operator.shape[0] <= max_products:  # no sample meets this tolerance, so all columns are taken
         tol, max_products = 1e-15, 2 * max_products
     return trace(operator, tol=tol, seed=seed, max_matvecs=max_products)

@@ -16,7 +16,7 @@ from landscope.core.estimate import Estimate, Status
 from landscope.measures.base import register
 from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
 from landscope.probe.batches import Batch
-from landscope.probe.loss.targets import class_dimension
+from landscope.probe.loss.answers import right_answers
 from landscope.probe.perturbed import (
     Shifts,
     antithetic,
@@ -26,8 +26,8 @@ from landscope.probe.perturbed import (
     losses_at,
     on_sphere,
     sample_losses,
-    width,
 )
+from landscope.probe.points import width
 from landscope.probe.probe import Probe
 from landscope.probe.totals import FORWARD
 
@@ -48,7 +48,7 @@ __all__ = [
 #
 # ρ is the standard deviation of each coordinate, so that ‖δ‖₂ ≈ ρ√P. For small ρ it is ½ρ² Σ c_i² H_ii: plain, half of
 # ρ² tr H. Noise comes in pairs ±δ, in which everything odd cancels, the gradient first of all; the error bar is that of
-# the mean over pairs, widened where there are few of them (Student), so that two of it cover 95 %. samples + 1 forward passes.
+# the mean over pairs, widened where there are few of them (Student), so that two errors cover 95 %. samples + 1 forward passes.
 
 
 @register("average_sharpness")
@@ -84,8 +84,13 @@ class AverageSharpness(PerturbationMeasure):
             )
         if self.eta < 0 or (self.eta and not self.adaptive):
             raise ValueError(f"eta must not be negative and needs adaptive=True, got eta={self.eta}")
-        if self.adaptive:
-            self._is_invariant_to(frozenset() if self.eta else RESCALINGS)
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Noise in proportion to the weights ignores their scale, but not a shift of the logits."""
+        if not self.adaptive:
+            return self.invariant_to
+        return frozenset() if self.eta else RESCALINGS
 
     def passes(self, probe: Probe) -> float:
         """One forward pass per sample, and one at θ."""
@@ -117,14 +122,13 @@ class AverageSharpness(PerturbationMeasure):
         )
 
 
-# Random-direction sharpness (papers 1 and 2): the change of the loss at a fixed distance, over random directions.
+# Random-direction sharpness: the change of the loss at a fixed distance, over random directions.
 #
 #     Δ_j = L(θ + ε_j) − L(θ),   ε_j uniform on the sphere ‖ε‖₂ = ρ,   j = 1 … samples
 #
-# Paper 1 takes the maximum of 20 directions at ρ = 0.05, paper 2 the mean of |Δ|/ρ over 100 at ρ = 0.005. To second order the
-# mean is ρ² tr H / (2P), so in many dimensions it is tiny against the worst case: a random direction hardly meets the sharp
-# ones. The maximum is that of `samples` directions, not of the sphere: it grows with their number and has no error bar.
-# samples + 1 forward passes.
+# To second order the mean is ρ² tr H / (2P), so in many dimensions it is tiny against the worst case: a random direction is
+# nearly orthogonal to the few sharp ones. The maximum is that of `samples` directions, not of the sphere: it grows with their
+# number and has no error bar. samples + 1 forward passes.
 
 
 Statistic = Literal["max", "mean", "mean_abs"]
@@ -208,18 +212,17 @@ class RandomSharpness(PerturbationMeasure):
         )
 
 
-# PAC-Bayes noise scale (Neyshabur et al. 2017; Jiang et al. 2020): how much Gaussian noise the parameters bear.
+# PAC-Bayes noise scale (Neyshabur et al. 2017; Jiang et al. 2020): how much Gaussian noise the parameters tolerate.
 #
 #     σ* = largest σ with  E_{z ~ N(0, I)} [ L(θ + σ c ⊙ z) ] − L(θ) ≤ target,   c = 1, or c = |θ| (`adaptive`)
 #
-# σ is a standard deviation; 1/σ² is the sharpness that the bounds hold. The mean over z is taken over the same pairs ±z at
-# every
-# σ, so that it is a smooth function of σ, whose first crossing of the target is bracketed by doubling and found by
-# bisection in log σ. For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop in accuracy.
+# σ is a standard deviation; 1/σ² is the sharpness in the bounds. The mean is taken over the same pairs ±z at every σ, so that
+# it is a smooth function of σ, whose first crossing of the target is bracketed by doubling and found by bisection in log σ.
+# For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop in accuracy.
 
 
 DOUBLINGS = 40
-"""How far the bracket is looked for: a factor of 10¹² either way."""
+"""How often the bracket is doubled or halved: a factor of 10¹² either way."""
 
 
 @dataclass(frozen=True)
@@ -276,19 +279,11 @@ def first_crossing(rise: Callable[[float], float], target: float, start: float, 
 
 def sample_errors(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
     """The fraction of wrong predictions of each sample (n,): 0 or 1 where it has one label."""
-    outputs, labels = probe.outputs(params, batch), probe.targets(batch)
-    if not isinstance(outputs, Tensor) or not isinstance(labels, Tensor) or labels.is_floating_point():
-        raise NotApplicableError("accuracy needs one tensor of outputs and integer class labels; use metric='loss'")
-    if probe.loss.likelihood == "categorical":
-        wrong = outputs.argmax(class_dimension(outputs, labels, probe.loss.classes_last)) != labels
-        counted = labels != -100
-    elif probe.loss.likelihood == "bernoulli":
-        wrong = (outputs > 0) != labels.reshape(outputs.shape).bool()
-        counted = torch.ones_like(wrong)
-    else:
-        raise NotApplicableError(f"accuracy is not defined for the loss {probe.loss.name!r}; use metric='loss'")
-    wrong, counted = ((t.to(outputs.dtype)).reshape(batch.size, -1) for t in (wrong & counted, counted))
-    return wrong.sum(1) / counted.sum(1).clamp(min=1)
+    try:
+        right = right_answers(probe.loss, probe.outputs(params, batch), probe.targets(batch), batch.size)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{error}; use metric='loss'") from error
+    return 1 - right
 
 
 @register("pac_bayes_sigma")
@@ -326,11 +321,14 @@ class PacBayesSigma(PerturbationMeasure):
             raise ValueError(
                 f"samples come in pairs and an error bar needs two: an even number ≥ 4, got {self.samples}"
             )
-        if self.adaptive:
-            self._is_invariant_to(RESCALINGS)
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Noise in proportion to the weights ignores their scale, but not a shift of the logits."""
+        return RESCALINGS if self.adaptive else self.invariant_to
 
     def _evaluations(self) -> int:
-        """Values of σ that a search takes: some for the bracket, then one for each halving of log 2, one at the end."""
+        """Values of σ that a search tries: some for the bracket, then one for each halving of log 2, one at the end."""
         return 5 + math.ceil(math.log2(math.log(2) / math.log1p(self.tol)))
 
     def passes(self, probe: Probe) -> float:
@@ -364,8 +362,8 @@ class PacBayesSigma(PerturbationMeasure):
         bracket = first_crossing(rise, self.target, start, self.tol)
         if bracket is None:
             raise NotApplicableError(
-                f"no noise was found that costs {self.target:g} in {self.metric}: it stays below at every scale tried, or "
-                f"above it. Ask for another target."
+                f"no noise scale was found that costs {self.target:g} in {self.metric}: the cost is below it, or above it, at "
+                f"every scale tried. Ask for another target."
             )
         sigma = bracket.crossing(self.target)
         final = shifts(sigma)

@@ -5,8 +5,8 @@
 
 w_s are the weights into neuron (or channel) s, H_{s,s'} the block of the Hessian of the mean loss between those of s
 and s'; biases are left out. A weight that other layers use as well (a head tied to the embedding) has one Hessian, of all its
-uses: κ is then of the tensor, can be negative where the head's alone is not, and the estimate says so (`measures.tied`).
-`details["form"]` says which of the equivalent forms was used, the cheapest that holds:
+uses: κ is then that of the tensor, can be negative where the head's alone is not, and the estimate notes it (`measures.tied`).
+`details["form"]` is which of the equivalent forms was used, the cheapest that holds:
 
     softmax head     one forward pass, all samples                                  (`softmax_head`)
     layer forms      second derivatives behind the layer only, exact                (`layer_forms`)
@@ -76,7 +76,7 @@ __all__ = [
 
 
 MANY_CLASSES = 4096
-"""Above, C² distances would take more room than they save rounding; the variance is then a difference, in float64."""
+"""Above, C² distances would take more memory than their accuracy is worth; the variance is then a difference, in float64."""
 
 
 def class_distances(weight: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> tupl
 
     def keep(x: Tensor, out: Tensor) -> Tensor:
         inputs.append(x)
-        outputs.append(out.clone())  # what follows may work in place
+        outputs.append(out.clone())  # later layers may work in place
         return out
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
@@ -236,7 +236,7 @@ class _LayerMeasure(Measure):
         if weight is None:
             raise NotApplicableError(
                 f"the weight of {name!r} is computed from other parameters (weight norm or another parametrisation) and used "
-                f"more than once: there is no Hessian in it. Fold the parametrisation into the weight first."
+                f"more than once: it has no Hessian. Fold the parametrisation into the weight first."
             )
         found = layer_hessian_trace(
             probe, weight, factor, geometry.column_scale(), self.tol, self.max_probes, self.seed
@@ -291,7 +291,7 @@ class RelativeFlatness(_LayerMeasure):
         layer: its name; default: the classifier (see `default_layer`).
         normalise: divide features by their standard deviation, multiply weights by it.
         tol: relative standard error at which random directions stop.
-        max_probes: directions for each sample (or Hessian products) at most; up to so many, the value is exact.
+        max_probes: directions for each sample (or Hessian products) at most; up to this many, the value is exact.
 
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
     >>> probe = Probe(net, (torch.randn(50, 2), torch.arange(50) % 3))

@@ -13,8 +13,8 @@ from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.sharpness.ascent import Ball, Method
-from landscope.measures.sharpness.search import Search, affordable, ascent_estimate, check_effort, worst_case
+from landscope.measures.norm_ball import NormBall
+from landscope.measures.sharpness.ascent import Method, Search, affordable, ascent_estimate, check_effort, worst_case
 from landscope.probe.perturbed import Include, Shifts, check_positive, included
 from landscope.probe.probe import Probe
 from landscope.probe.totals import FORWARD
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 
-# What the perturbation measures have in common: the choice of parameters, the scaling, and what to refuse.
+# What the perturbation measures share: the choice of parameters, the scaling, and what to refuse.
 
 
 RESCALINGS = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_scaling"})
-"""What perturbations in proportion to |θ| do not see."""
+"""Transformations that perturbations in proportion to |θ| ignore."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,10 @@ class PerturbationMeasure(Measure):
         elif self.include not in ("all", "weights"):
             object.__setattr__(self, "include", (self.include,))
 
-    def _is_invariant_to(self, names: frozenset[str]) -> None:
-        """State what these settings are invariant to, where that differs from the defaults."""
-        object.__setattr__(self, "invariant_to", names)
+    @property
+    def invariances(self) -> frozenset[str]:
+        """What the value is invariant to with these settings; `invariant_to` is for the defaults."""
+        return self.invariant_to
 
 
 def adaptive_scale(probe: Probe, eta: float) -> Tensor:
@@ -79,13 +80,13 @@ def require_finite(shifts: Shifts, what: str) -> Shifts:
     return shifts
 
 
-# Worst-case adaptive m-sharpness (Kwon et al. 2021; Andriushchenko et al. 2023; paper 5).
+# Worst-case adaptive m-sharpness (Kwon et al. 2021; Andriushchenko et al. 2023).
 #
 #     E_S max_{‖δ ⊘ c‖_p ≤ ρ} L_S(θ + δ) − L_S(θ),   c = |θ| + η,  p ∈ {2, ∞},  S a batch of m samples
 #
 # Every parameter moves in proportion to its size, so that rescalings of ReLU networks change nothing (η = 0); one that is
 # exactly zero does not move then. For small ρ the value over ρ tends to the mean over batches of Σ|θ_i g_i| (p = ∞) or
-# ‖θ ⊙ g‖₂ (p = 2). Paper 5: p = ∞, m = 64, `method="pga"`, `steps=5`, `step_size` the training learning rate, `batches=50`.
+# ‖θ ⊙ g‖₂ (p = 2).
 
 
 @register("adaptive_sharpness")
@@ -93,7 +94,7 @@ def require_finite(shifts: Shifts, what: str) -> Shifts:
 class AdaptiveSharpness(PerturbationMeasure):
     """The mean over batches of `batch_size` samples of the largest loss found within ‖δ ⊘ (|θ| + η)‖_p ≤ ρ.
 
-    A lower bound of the mean of the maxima, and its status says so: restarts find more, and how much is left is not known.
+    A lower bound of the mean of the maxima, with status `lower bound`: more restarts may find more, by an unknown amount.
     `data_stderr` is the spread over batches.
 
     Args:
@@ -141,8 +142,12 @@ class AdaptiveSharpness(PerturbationMeasure):
             if self.method != "pga":
                 raise ValueError("step_size is for method='pga'; Auto-PGD chooses its own steps")
         check_effort(self.steps, self.restarts, self.batch_size, self.batches)
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts depend on the order of neurons; η and plain gradient steps depend on scales."""
         rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
-        self._is_invariant_to(rescalings if self.restarts > 1 else rescalings | {"permutation"})
+        return rescalings if self.restarts > 1 else rescalings | {"permutation"}
 
     def _share(self, probe: Probe) -> float:
         """The part of the data that one round over the batches uses."""
@@ -166,7 +171,7 @@ class AdaptiveSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, self.method, self.step_size, self.seed)
-        ball = Ball(self.rho, 2 if self.p == 2 else math.inf)
+        ball = NormBall(self.rho, 2 if self.p == 2 else math.inf)
         scale = adaptive_scale(moved, self.eta)
         found = worst_case(moved, scale, ball, search, self.batch_size, self.batches)
         nothing_moves = not bool(scale.any())
@@ -175,7 +180,7 @@ class AdaptiveSharpness(PerturbationMeasure):
         return replace(estimate, details={**estimate.details, "parameters_at_zero": fixed})
 
 
-# Keskar sharpness (Keskar et al. 2017; paper 3): the largest rise of the loss in a box, relative to 1 + L, in per cent.
+# Keskar sharpness (Keskar et al. 2017): the largest rise of the loss in a box, relative to 1 + L, in per cent.
 #
 #     φ = 100 · ( max_{|δ_i| ≤ ε (|θ_i| + 1)} L(θ + δ) − L(θ) ) / (1 + L(θ))
 #
@@ -189,7 +194,7 @@ class AdaptiveSharpness(PerturbationMeasure):
 class KeskarSharpness(PerturbationMeasure):
     """100 · (largest loss found in the box − L) / (1 + L).
 
-    A lower bound of φ, and its status says so: restarts find more, and how much is left is not known.
+    A lower bound of φ, with status `lower bound`: more restarts may find more, by an unknown amount.
 
     >>> import torch
     >>> net = torch.nn.Linear(1, 1, bias=False)
@@ -213,8 +218,11 @@ class KeskarSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(epsilon=self.epsilon)
         check_effort(self.steps, self.restarts)
-        if self.restarts > 1:
-            self._is_invariant_to(frozenset())
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts depend on the order of neurons."""
+        return frozenset() if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and three forward passes."""
@@ -228,7 +236,7 @@ class KeskarSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, adaptive_scale(moved, 1.0), Ball(self.epsilon, math.inf), search)
+        found = worst_case(moved, adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf), search)
         (loss,) = found.losses
         factor = 100 / (1 + loss)
         estimate = ascent_estimate(found, found.mean, self.epsilon, search, moved.n_params)
@@ -241,13 +249,13 @@ class KeskarSharpness(PerturbationMeasure):
         )
 
 
-# SAM sharpness (Foret et al. 2021; papers 1 and 2): the largest rise of the loss within a Euclidean distance ρ.
+# SAM sharpness (Foret et al. 2021): the largest rise of the loss within a Euclidean distance ρ.
 #
 #     max_{‖ε‖₂ ≤ ρ} L(θ + ε) − L(θ)
 #
 # One step is SAM's own: the loss at ρ ∇L/‖∇L‖, exact to first order (the value over ρ tends to ‖∇L‖). More steps are
 # Auto-PGD with normalised gradients, whose first step is SAM's: they can only find more. At a stationary point the
-# gradient says nothing; the first step is random there, and further ones find ½ρ²λ₁ as power iteration would.
+# gradient gives no direction: the first step is random there, and further ones find ½ρ²λ₁ as power iteration would.
 
 
 @register("sam_sharpness")
@@ -256,8 +264,8 @@ class SAMSharpness(PerturbationMeasure):
     """The best of `restarts` ascents of `steps` steps, on all data or as a mean over batches of `batch_size` samples.
 
     With one step from θ the value is SAM's own, which the step defines: status `exact` (except where the gradient is zero, and
-    the step random). With more, it is what the search found: a `lower bound` of the maximum. With several restarts the random
-    starts see permutations of neurons.
+    the step random). With more, it is what the search found: a `lower bound` of the maximum. With several restarts the value
+    depends on the order of neurons, through the random starts.
 
     >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse", dtype=torch.float64)
     >>> w = float(probe.vector().abs())                                # L = w²
@@ -279,8 +287,11 @@ class SAMSharpness(PerturbationMeasure):
         super().__post_init__()
         check_positive(rho=self.rho)
         check_effort(self.steps, self.restarts, self.batch_size)
-        if self.restarts > 1:
-            self._is_invariant_to(frozenset({"logit_shift"}))
+
+    @property
+    def invariances(self) -> frozenset[str]:
+        """Random restarts depend on the order of neurons."""
+        return frozenset({"logit_shift"}) if self.restarts > 1 else self.invariant_to
 
     def passes(self, probe: Probe) -> float:
         """One gradient per step and restart, and a few forward passes."""
@@ -294,6 +305,6 @@ class SAMSharpness(PerturbationMeasure):
     def _measure(self, probe: Probe) -> Estimate:
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, torch.ones_like(moved.vector()), Ball(self.rho, 2), search, self.batch_size)
+        found = worst_case(moved, torch.ones_like(moved.vector()), NormBall(self.rho, 2), search, self.batch_size)
         one_step = self.steps == self.restarts == 1 and not found.stationary
         return ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)

@@ -26,12 +26,12 @@ from landscope.report.data.columns import (
     repeated,
     value_columns,
 )
-from landscope.studies.record import Record, Subject, wide_table
+from landscope.studies.record import MeasuredModel, Record, wide_table
 
 __all__ = ["Cohort", "Cohorts", "error_bar", "estimate_of"]
 
 SCALED, PUBLISHED, UNFITTED = "temperature-scaled", "at the paper's temperature", "without its temperature"
-Groups: TypeAlias = dict[tuple[str, str, int], dict[int, Subject]]
+Groups: TypeAlias = dict[tuple[str, str, int], dict[int, MeasuredModel]]
 """By checkpoint, kind of temperature and how many of the same kind a run has before."""
 
 
@@ -40,7 +40,7 @@ class Cohort:
     """`frame` has a row for each member, indexed by the number of its run in the study; `errors` the same shape of error bars."""
 
     name: str
-    members: Mapping[int, Subject]
+    members: Mapping[int, MeasuredModel]
     frame: pd.DataFrame
     errors: pd.DataFrame
 
@@ -120,7 +120,7 @@ class Cohorts:
         return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen), repeats, notes)
 
 
-def estimate_of(subject: Subject, column: str) -> Estimate | None:
+def estimate_of(subject: MeasuredModel, column: str) -> Estimate | None:
     """The estimate behind a column `split.measure`, where the model has one."""
     split, _, name = column.partition(".")
     report = subject.reports.get(split)
@@ -137,7 +137,7 @@ def error_bar(estimate: Estimate) -> float:
     return max(known, default=math.nan) if estimate.status.has_value else math.nan
 
 
-def _temperature(subject: Subject) -> str:
+def _temperature(subject: MeasuredModel) -> str:
     """Which kind of temperature a model was measured at; empty for 1."""
     fit = estimate_of(subject, "calibration.temperature")
     if fit is None:
@@ -169,7 +169,7 @@ def _without_unfitted(groups: Groups) -> tuple[Groups, tuple[str, ...]]:
     return kept, tuple(notes)
 
 
-def _cohort(records: Sequence[Record], key: tuple[str, str, int], members: Mapping[int, Subject]) -> Cohort:
+def _cohort(records: Sequence[Record], key: tuple[str, str, int], members: Mapping[int, MeasuredModel]) -> Cohort:
     checkpoint, temperature, again = key
     name = ", ".join(filter(None, (checkpoint, temperature))) + (f" ({again + 1})" if again else "")
     frame = wide_table(replace(records[run], subjects=(subject,)) for run, subject in members.items())

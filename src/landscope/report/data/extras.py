@@ -1,4 +1,4 @@
-"""What a report reads from `Subject.extras`, the plain data for figures that a run leaves beside its estimates.
+"""What a report reads from `MeasuredModel.extras`, the plain data for figures that a run leaves beside its estimates.
 
     "reliability"   {"before": table, "after": table}: before and after temperature scaling, each as
                     `Reliability.to_frame().to_dict("list")`: lower, upper, count, confidence, accuracy (null where empty).
@@ -7,7 +7,7 @@
     "layers"        `LayerReport.to_frame().reset_index().to_dict("list")`: layer, and for every measure MEASURE and
                     MEASURE_stderr (null where it does not apply)
     "invariance"    {measure: {transformation: {"change": |after − before|/|before|, "error": its standard error} or null}},
-                    as `landscope.invariance.check` finds them
+                    as `landscope.invariance.movements` finds them
     "corruptions"   {"names": [k], "severities": [s], "accuracy": [k][s], "clean": accuracy without corruption}
 
 Spectra and the curve of IGS over rank are in the details of their estimates. A key that is absent is no fault; one that cannot
@@ -30,7 +30,7 @@ from landscope.measures.calibration.reliability import Reliability
 from landscope.planes import Landscape
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.page.blocks import Prose
-from landscope.studies.record import Subject
+from landscope.studies.record import MeasuredModel
 
 __all__ = [
     "Calibration",
@@ -85,7 +85,7 @@ class Gathered:
 
 
 def gather(
-    study: Cohorts, key: str, read: Callable[[Plain, Subject], T], cohorts: Sequence[Cohort] | None = None
+    study: Cohorts, key: str, read: Callable[[Plain, MeasuredModel], T], cohorts: Sequence[Cohort] | None = None
 ) -> tuple[dict[int, T], Gathered]:
     """What `read` makes of `extras[key]`, by run, in the first cohort that has any of it."""
     for cohort in study.cohorts if cohorts is None else cohorts:
@@ -116,7 +116,7 @@ def spread_over_conditions(study: Cohorts, runs: Mapping[int, T], most: int) -> 
     return {run: value for run, value in runs.items() if run in kept}
 
 
-def read_reliability(plain: Plain, subject: Subject) -> Calibration:
+def read_reliability(plain: Plain, subject: MeasuredModel) -> Calibration:
     """The tables by "before" and "after"."""
     tables = cast("dict[str, Plain]", plain)
     if "lower" in tables:
@@ -133,7 +133,7 @@ def _table(plain: Mapping[str, Plain]) -> Reliability:
     return Reliability(np.append(lower, upper[-1]), count.astype(np.int64), confidence, accuracy)
 
 
-def read_landscape(plain: Plain, _: Subject) -> Landscapes:
+def read_landscape(plain: Plain, _: MeasuredModel) -> Landscapes:
     """Landscapes of one value each, by the name of the split."""
     given = cast("dict[str, dict[str, Plain]]", plain)
     whole = {"": given} if "axes" in given else given
@@ -149,7 +149,7 @@ def read_landscape(plain: Plain, _: Subject) -> Landscapes:
     return found
 
 
-def read_layers(plain: Plain, _: Subject) -> Layers:
+def read_layers(plain: Plain, _: MeasuredModel) -> Layers:
     """Value and standard error by measure and layer; without those that do not apply."""
     columns = cast("dict[str, list[Plain]]", plain)
     layers = [str(layer) for layer in columns["layer"]]
@@ -165,7 +165,7 @@ def read_layers(plain: Plain, _: Subject) -> Layers:
     return found
 
 
-def read_corruptions(plain: Plain, _: Subject) -> Corrupted:
+def read_corruptions(plain: Plain, _: MeasuredModel) -> Corrupted:
     """Accuracy by corruption and severity."""
     table = cast("dict[str, list[Plain]]", plain)
     found = Corrupted(
@@ -179,7 +179,7 @@ def read_corruptions(plain: Plain, _: Subject) -> Corrupted:
     return found
 
 
-def read_invariance(plain: Plain, _: Subject) -> Movements:
+def read_invariance(plain: Plain, _: MeasuredModel) -> Movements:
     """Relative change and its error by measure and transformation; `None` where the model has no place for one."""
     measures = cast("dict[str, dict[str, dict[str, Plain] | None]]", plain)
     return {

@@ -18,7 +18,7 @@ from landscope.studies.store import RunState, Store
 from landscope.studies.store.identity import run_key
 from landscope.studies.work.attempt import Ending, Result
 
-__all__ = ["Course", "Event", "Executor", "Job", "OnEvent", "Resources", "StopSignals", "Summary", "ignore", "to_do"]
+__all__ = ["Event", "Executor", "Job", "JobQueue", "OnEvent", "Resources", "StopSignals", "Summary", "ignore", "to_do"]
 
 
 @dataclass(frozen=True)
@@ -123,15 +123,15 @@ def to_do(
     return left
 
 
-# The course of one call to an executor: which jobs wait, which are busy elsewhere, how the others ended.
+# The jobs of one call to an executor: which wait, which another process runs, how the others ended.
 
 
 LOOK_AGAIN = 1.0
 """Seconds between looks at runs that another process works on."""
 
 
-class Course:
-    """Book-keeping that is the same wherever the runs are done."""
+class JobQueue:
+    """Bookkeeping that is the same wherever runs are run."""
 
     def __init__(
         self, store: Store, jobs: Sequence[Job], on_event: OnEvent, *, attempts: int, retry_failed: bool

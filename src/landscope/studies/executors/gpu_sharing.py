@@ -24,15 +24,25 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
+
 from landscope.core.errors import SpecError, StudyError
 from landscope.core.memory import GPU_SHARE
 
-__all__ = ["multi_process_service", "shares", "warn_of_parts"]
+__all__ = ["multi_process_service", "shares", "visible_gpus", "warn_of_parts"]
 
 CONTROL = "nvidia-cuda-mps-control"
 PERCENTAGE, PIPES, LOGS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 PATIENCE = 60.0
 """Seconds that the service has to start or to end."""
+
+
+def visible_gpus() -> list[str]:
+    """Names of the graphics cards that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
+    return [str(index) for index in range(torch.cuda.device_count())]
 
 
 def shares(workers: int) -> dict[str, str]:

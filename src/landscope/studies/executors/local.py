@@ -18,14 +18,13 @@ from pathlib import Path
 import torch
 
 from landscope.core.errors import SpecError, StoreGoneError, StudyError
+from landscope.core.memory import available_bytes
 from landscope.core.safe_start import SAFE, search_path
-from landscope.specs.names import import_function
-from landscope.studies.executors.base import Course, Job, OnEvent, StopSignals, Summary, ignore
-from landscope.studies.executors.gpu_sharing import multi_process_service, shares, warn_of_parts
-from landscope.studies.executors.memory_watch import MemoryWatch, oom_kills
+from landscope.studies.executors.base import Job, JobQueue, OnEvent, StopSignals, Summary, ignore
+from landscope.studies.executors.gpu_sharing import multi_process_service, shares, visible_gpus, warn_of_parts
 from landscope.studies.store import Store
 from landscope.studies.store.run_folder import RunFolder
-from landscope.studies.work.attempt import Ending, Result
+from landscope.studies.work.attempt import Ending, Result, Work, name_of
 
 __all__ = ["LocalExecutor", "WorkerProcess", "environment"]
 
@@ -62,7 +61,7 @@ def environment(threads: int, gpu: str, sharing: int = 1) -> dict[str, str]:
 class WorkerProcess:
     """A process of its own session (Ctrl-C on the terminal does not reach it) that does one job at a time."""
 
-    def __init__(self, work: str, grace: float, variables: Mapping[str, str]) -> None:
+    def __init__(self, work: Work, grace: float, variables: Mapping[str, str]) -> None:
         self.gpu = variables["CUDA_VISIBLE_DEVICES"]
         self.job: Job | None = None
         self.company = 1
@@ -71,7 +70,7 @@ class WorkerProcess:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._rest = b""
         self._process = subprocess.Popen(
-            [sys.executable, *SAFE, "-m", "landscope.studies.work.worker", work, str(grace)],
+            [sys.executable, *SAFE, "-m", "landscope.studies.work.worker", name_of(work), str(grace)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
@@ -139,6 +138,56 @@ class WorkerProcess:
         self._process.wait()
 
 
+# How much memory the workers took, and whether another one would fit.
+
+
+class MemoryWatch:
+    """The largest peak that any worker has had.
+
+    >>> watch = MemoryWatch(expected=10**18)
+    >>> watch.allows(), MemoryWatch().allows()
+    (False, True)
+    """
+
+    def __init__(self, expected: int = 0) -> None:
+        self.peak = expected
+
+    def observe(self, pid: int) -> None:
+        """Take note of a worker's peak so far."""
+        self.peak = max(self.peak, _bytes(pid, "VmHWM"))
+
+    def allows(self, pid: int | None = None) -> bool:
+        """Whether a run as large as the largest fits into what is free, in a new worker or in one that is there."""
+        present = 0 if pid is None else _bytes(pid, "VmRSS")
+        return available_bytes(torch.device("cpu")) >= self.peak - present
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed so far because memory ran out; 0 where it does not tell."""
+    count = 0
+    for counters in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
+        try:
+            lines = counters.read_text().splitlines()
+        except OSError:
+            continue
+        count += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return count
+
+
+def _bytes(pid: int, field: str) -> int:
+    """A field of the kernel's account of a process; 0 where there is none."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+# The executor.
+
+
 COUNTS = {
     "workers": "processes that work at once",
     "per_gpu": "runs that share a graphics card",
@@ -160,7 +209,7 @@ class LocalExecutor:
     """
 
     store: Store
-    work: str
+    work: Work
     workers: int | None = None
     """None: as many as the cores allow, `per_gpu` per graphics card where runs need one."""
     gpus: Sequence[str] | None = None
@@ -168,7 +217,7 @@ class LocalExecutor:
     per_gpu: int = 1
     """How many runs share a graphics card; small networks leave most of one idle."""
     mps: bool = False
-    """Whether runs that share a card do so through NVIDIA's multi-process service, begun and ended here (`card_sharing`)."""
+    """Whether runs that share a card do so through NVIDIA's multi-process service, started and ended here (`gpu_sharing`)."""
     attempts: int = 3
     retry_failed: bool = False
     grace: float = 30.0
@@ -186,31 +235,31 @@ class LocalExecutor:
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
         """Do what is not done."""
-        import_function(self.work)  # a wrong name is found out before any process is started
-        course = Course(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
-        on_cards = any(job.resources.gpus for job in course.waiting)
+        name_of(self.work)  # refused before anything starts
+        queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
+        on_cards = any(job.resources.gpus for job in queue.waiting)
         if on_cards:
             warn_of_parts()
         sharing = multi_process_service() if self.mps and on_cards else nullcontext(dict[str, str]())
         with sharing as service, StopSignals() as stop:
-            crew = _Crew(self, course, service)
+            crew = _Crew(self, queue, service)
             try:
-                while course.unfinished or crew.working:
+                while queue.unfinished or crew.working:
                     if stop.count:
                         raise KeyboardInterrupt
-                    with course.minding_the_store():
+                    with queue.minding_the_store():
                         crew.assign()
                         crew.listen()
-                        course.look_elsewhere()
+                        queue.look_elsewhere()
             except StoreGoneError:
                 raise  # there is nothing to write a checkpoint to
             except BaseException:
-                with course.minding_the_store():
+                with queue.minding_the_store():
                     crew.stop(stop)
                 raise
             finally:
                 crew.dismiss()
-        return course.summary
+        return queue.summary
 
 
 @dataclass
@@ -222,11 +271,11 @@ class _Seat:
 class _Crew:
     """The workers of one call, and what they are doing."""
 
-    def __init__(self, settings: LocalExecutor, course: Course, service: Mapping[str, str]) -> None:
-        self._settings, self._course, self._service = settings, course, service
-        waiting = [job.resources for job in course.waiting]
+    def __init__(self, settings: LocalExecutor, queue: JobQueue, service: Mapping[str, str]) -> None:
+        self._settings, self._queue, self._service = settings, queue, service
+        waiting = [job.resources for job in queue.waiting]
         needing = sum(needs.gpus > 0 for needs in waiting)
-        cards = list(_gpus() if settings.gpus is None else settings.gpus) if needing else []
+        cards = list(visible_gpus() if settings.gpus is None else settings.gpus) if needing else []
         gpus = cards * settings.per_gpu
         most = max((needs.gpus for needs in waiting), default=0)
         if most > min(1, len(cards)):
@@ -258,11 +307,11 @@ class _Crew:
             if len(self.working) >= self._limit:
                 self._vacate(seat)
                 continue
-            job = self._course.next(lambda job, seat=seat: bool(seat.gpu) or not job.resources.gpus)  # type: ignore[misc]
+            job = self._queue.next(lambda job, seat=seat: bool(seat.gpu) or not job.resources.gpus)  # type: ignore[misc]
             if job is None:
                 continue
             if self.working and not self._memory.allows(seat.worker.pid if seat.worker else None):
-                self._course.put_back(job)
+                self._queue.put_back(job)
                 return
             gpu = seat.gpu if job.resources.gpus else ""
             if seat.worker and (seat.worker.gpu != gpu or seat.worker.dead()):
@@ -274,7 +323,7 @@ class _Crew:
             seat.worker.give(job, self._settings.store.run(job.key))
             for worker in self.working:
                 worker.company = max(worker.company, len(self.working))
-            self._course.started(job, f"worker {seat.worker.pid}")
+            self._queue.started(job, f"worker {seat.worker.pid}")
 
     def listen(self) -> None:
         """Wait for a moment, and hear what workers say or that they have died."""
@@ -290,13 +339,13 @@ class _Crew:
             if result is not None:
                 worker.job = None
                 if not (result.memory and self._with_fewer(worker, job, result.detail)):
-                    self._course.ended(job, result)
+                    self._queue.ended(job, result)
             elif gone:
                 self._bury(seat, worker, job)
 
     def stop(self, signals: StopSignals) -> None:
         """Ask all to stop at a checkpoint, wait for as long as the grace lasts or until asked again, end the rest."""
-        self._course.stopping = True
+        self._queue.stopping = True
         for worker in self.working:
             worker.ask_to_stop()
         asked, until = signals.count, time.monotonic() + self._settings.grace
@@ -317,7 +366,7 @@ class _Crew:
         if worker.signal() == signal.SIGKILL and (kills := oom_kills()) > self._oom_kills:
             self._oom_kills, out_of_memory = kills, True
         self._vacate(seat)
-        if not worker.ready and not self._course.stopping:
+        if not worker.ready and not self._queue.stopping:
             self._never_ready += 1
             most = max(STARTS, self._settings.attempts) * len(self._seats)
             if not worker.signal() or self._never_ready > most:  # no run is to blame
@@ -325,14 +374,14 @@ class _Crew:
                 raise StudyError(f"a worker could not start: {words}{times}")
             words += " while it started"
         if not (out_of_memory and self._with_fewer(worker, job, words)):
-            self._course.died(job, words + (": memory ran out" if out_of_memory else ""))
+            self._queue.died(job, words + (": memory ran out" if out_of_memory else ""))
 
     def _with_fewer(self, worker: WorkerProcess, job: Job, words: str) -> bool:
         """Try a job again that ran out of memory, half as many at a time; False if it was alone with all there is."""
-        if worker.company == 1 or self._course.stopping:
+        if worker.company == 1 or self._queue.stopping:
             return False
         self._limit = min(self._limit, worker.company // 2)
-        self._course.retry(job, f"{words}; memory ran out, fewer workers go on")
+        self._queue.retry(job, f"{words}; memory ran out, fewer workers go on")
         return True
 
     def _vacate(self, seat: _Seat) -> None:
@@ -349,11 +398,3 @@ def _cores() -> int:
         return max(1, min(cores, int(quota) // int(period)))
     except (OSError, ValueError):  # no container, or "max"
         return cores
-
-
-def _gpus() -> list[str]:
-    """Names of the graphics cards that this process may use."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip()]
-    return [str(index) for index in range(torch.cuda.device_count())]

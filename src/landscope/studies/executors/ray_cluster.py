@@ -9,11 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from landscope.models.catalogue import require
-from landscope.specs.names import import_function
-from landscope.studies.executors.base import Course, Job, OnEvent, Summary, ignore
-from landscope.studies.executors.remote import do_run, follow
+from landscope.studies.executors.base import Job, JobQueue, OnEvent, Summary, ignore
+from landscope.studies.executors.remote import attempt_remotely, follow
 from landscope.studies.store import Store
-from landscope.studies.work.attempt import Ending, Result
+from landscope.studies.work.attempt import Ending, Result, Work, name_of
 
 __all__ = ["RayExecutor"]
 
@@ -27,7 +26,7 @@ class RayExecutor:
     """
 
     store: Store
-    work: str
+    work: Work
     address: str | None = None
     """Of the cluster; None: that of RAY_ADDRESS, or the one on this machine, or a new one on this machine alone."""
     attempts: int = 3
@@ -37,18 +36,18 @@ class RayExecutor:
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
         """Do what is not done."""
         ray = require("ray", extra="ray", purpose="the executor ray")
-        import_function(self.work)
-        course = Course(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
-        if course.unfinished:
+        name_of(self.work)  # refused before anything starts
+        queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
+        if queue.unfinished:
             ours = not ray.is_initialized()
             if ours:
                 ray.init(address=self.address, log_to_driver=False, logging_level="warning")
             try:
-                follow(course, _Tasks(ray, self), self.grace)
+                follow(queue, _Tasks(ray, self), self.grace)
             finally:
                 if ours:
                     ray.shutdown()
-        return course.summary
+        return queue.summary
 
 
 class _Tasks:
@@ -59,8 +58,8 @@ class _Tasks:
         self._jobs: dict[Any, Job] = {}
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        # Ray's own retries are off: the course counts them, and says that they happen.
-        task = self._ray.remote(max_retries=0)(do_run)
+        # Ray's own retries are off: the queue counts them, and says that they happen.
+        task = self._ray.remote(max_retries=0)(attempt_remotely)
         store = self._settings.store
         for job in jobs:
             needs = job.resources
@@ -68,7 +67,7 @@ class _Tasks:
                 num_cpus=needs.cpus, num_gpus=needs.gpus, memory=needs.memory or None, name=f"landscope {job.key}"
             )
             folder = str(store.run(job.key).folder)
-            self._jobs[chosen.remote(self._settings.work, folder, store.stale_after, needs.cpus)] = job
+            self._jobs[chosen.remote(name_of(self._settings.work), folder, store.stale_after, needs.cpus)] = job
 
     def ended(self) -> list[tuple[Job, Result | str]]:
         if not self._jobs:

@@ -10,11 +10,12 @@ from typing import Protocol
 import torch
 
 from landscope.core.errors import StoreGoneError
-from landscope.studies.executors.base import Course, Job, StopSignals
+from landscope.specs.names import import_function
+from landscope.studies.executors.base import Job, JobQueue, StopSignals
 from landscope.studies.store.run_folder import RunFolder
-from landscope.studies.work.attempt import Result, perform
+from landscope.studies.work.attempt import Result, attempt_run
 
-__all__ = ["Cluster", "do_run", "follow"]
+__all__ = ["Cluster", "attempt_remotely", "follow"]
 
 LOOKED_AT = 64
 """Of the runs handed over, how many are looked at in the store each time to see whether they have begun."""
@@ -36,18 +37,18 @@ class Cluster(Protocol):
         ...
 
 
-def follow(course: Course, cluster: Cluster, grace: float) -> None:
-    """Have all jobs of a course done by a cluster."""
+def follow(queue: JobQueue, cluster: Cluster, grace: float) -> None:
+    """Have all jobs of a queue done by a cluster."""
     going: dict[str, Job] = {}
     before: dict[str, int] = {}  # the number of attempts when a job was handed over, until it is seen to begin
 
     def look(jobs: Iterable[Job]) -> None:
         """The cluster does not say when it begins a run; a new attempt in its folder does."""
         for job in jobs:
-            last = course.store.run(job.key).latest()
+            last = queue.store.run(job.key).latest()
             if last and last.number > before[job.key]:
                 del before[job.key]
-                course.started(job, str(last.owner))
+                queue.started(job, str(last.owner))
 
     def hear() -> None:
         look(list(islice((job for job in going.values() if job.key in before), LOOKED_AT)))
@@ -57,40 +58,40 @@ def follow(course: Course, cluster: Cluster, grace: float) -> None:
         for job, end in over:
             look([job] if job.key in before else [])
             if isinstance(end, Result):
-                course.ended(job, end)
+                queue.ended(job, end)
             else:
-                course.died(job, end)
+                queue.died(job, end)
 
     with StopSignals() as stop:
         try:
-            while course.unfinished or going:
+            while queue.unfinished or going:
                 if stop.count:
                     raise KeyboardInterrupt
-                with course.minding_the_store():
-                    fresh = {job.key: job for job in iter(course.next, None)}
-                    before |= {key: course.store.run(key).attempts for key in fresh}
+                with queue.minding_the_store():
+                    fresh = {job.key: job for job in iter(queue.next, None)}
+                    before |= {key: queue.store.run(key).attempts for key in fresh}
                     cluster.submit(list(fresh.values()))
                     going |= fresh
                     hear()
-                    course.look_elsewhere()
+                    queue.look_elsewhere()
         except StoreGoneError:
             cluster.cancel()  # there is nothing to write a checkpoint to
             raise
         except BaseException:
-            course.stopping = True
+            queue.stopping = True
             cluster.cancel()
             until, asked = time.monotonic() + grace, stop.count
             while going and time.monotonic() < until and stop.count == asked:
-                with course.minding_the_store():
+                with queue.minding_the_store():
                     hear()
             raise
 
 
-def do_run(work: str, folder: str, stale_after: float, cpus: int) -> Result:
-    """Do one run, in a process of a cluster, with as many threads as it was given cores."""
+def attempt_remotely(work_name: str, folder: str, stale_after: float, cpus: int) -> Result:
+    """Attempt one run in a process of a cluster, with as many threads as it was given cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(cpus)
     try:
-        return perform(work, RunFolder(folder, stale_after))
+        return attempt_run(import_function(work_name), RunFolder(folder, stale_after))
     finally:
         torch.set_num_threads(threads)

@@ -22,11 +22,10 @@ from typing import Any, Literal
 from landscope.core.errors import StudyError
 from landscope.core.safe_start import SAFE
 from landscope.models.catalogue import require
-from landscope.specs.names import import_function
-from landscope.studies.executors.base import Course, Job, OnEvent, Resources, Summary, ignore
-from landscope.studies.executors.remote import do_run, follow
+from landscope.studies.executors.base import Job, JobQueue, OnEvent, Resources, Summary, ignore
+from landscope.studies.executors.remote import attempt_remotely, follow
 from landscope.studies.store import Store
-from landscope.studies.work.attempt import Result
+from landscope.studies.work.attempt import Result, Work, name_of
 
 __all__ = ["SlurmExecutor"]
 
@@ -40,12 +39,13 @@ ASK_QUEUE = 15.0
 class SlurmExecutor:
     """Do runs as tasks of Slurm job arrays.
 
-    >>> SlurmExecutor(Store("runs"), "my_study:work", minutes=240, options={"slurm_partition": "gpu"}).parallel
+    >>> from landscope.studies.work.run import run_in_folder
+    >>> SlurmExecutor(Store("runs"), run_in_folder, minutes=240, options={"slurm_partition": "gpu"}).parallel
     256
     """
 
     store: Store
-    work: str
+    work: Work
     minutes: int = 60
     """What a task may take before it is put back into the queue."""
     requeues: int = 20
@@ -63,23 +63,23 @@ class SlurmExecutor:
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
         """Do what is not done."""
         submitit = _submitit()
-        import_function(self.work)
-        course = Course(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
-        follow(course, _Arrays(submitit, self), self.grace)
-        return course.summary
+        name_of(self.work)  # refused before anything starts
+        queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
+        follow(queue, _Arrays(submitit, self), self.grace)
+        return queue.summary
 
 
 @dataclass(frozen=True)
 class _Task:
     """What submitit pickles and calls, and calls again when the job was put back into the queue."""
 
-    work: str
+    work_name: str
     folder: str
     stale_after: float
     cpus: int
 
     def __call__(self) -> Result:
-        return do_run(self.work, self.folder, self.stale_after, self.cpus)
+        return attempt_remotely(self.work_name, self.folder, self.stale_after, self.cpus)
 
     def checkpoint(self) -> object:
         """What to do after a time-out or preemption: the same, which begins at the last checkpoint."""
@@ -103,7 +103,7 @@ class _Arrays:
             for start in range(0, len(same), ARRAY):
                 array = same[start : start + ARRAY]
                 tasks = [
-                    _Task(self._settings.work, str(store.run(job.key).folder), store.stale_after, needs.cpus)
+                    _Task(name_of(self._settings.work), str(store.run(job.key).folder), store.stale_after, needs.cpus)
                     for job in array
                 ]
                 executor = self._executor(needs)

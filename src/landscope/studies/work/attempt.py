@@ -1,26 +1,55 @@
-"""One run, done in this process: claim it, call the work, say how it ended. Every executor comes here in the end.
+"""One attempt at a run, in this process: claim it, run it, report how it ended. Every executor ends up here.
 
-The work is named as `package.module:function` and called as `function(spec, folder)`. It takes up what an earlier attempt
-left in `RunFolder(folder)`, and ends with `RunFolder(folder).finish(record)`. What it prints is appended to `log.txt`.
+A run is run by a function `work(spec, folder)`. It takes up what an earlier attempt left in `RunFolder(folder)`, and ends with
+`RunFolder(folder).finish(record)`. What it prints is appended to `log.txt`.
+
+The work can be asked to stop, by a signal or by the end of the process that started it. A function that trains asks
+`stop_requested` after each epoch, saves a checkpoint if the answer is yes, and calls `raise_if_stopping`. One that never asks is
+killed when its time of grace is over, and resumes from its last checkpoint the next time.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeAlias
 
-from landscope.core.errors import ClaimError, RunFailedError, RunStoppedError
+from landscope.core.errors import ClaimError, RunFailedError, RunStoppedError, StudyError
 from landscope.core.memory import is_out_of_memory
-from landscope.specs.names import import_function
 from landscope.studies.store.durable import is_full
 from landscope.studies.store.run_folder import RunFolder
 
-__all__ = ["Ending", "Result", "perform"]
+__all__ = [
+    "Ending",
+    "Result",
+    "Work",
+    "attempt_run",
+    "name_of",
+    "raise_if_stopping",
+    "request_stop",
+    "stop_requested",
+]
+
+Work: TypeAlias = Callable[..., object]
+"""Called as `work(spec, folder)`, with the spec of a run and the path of its folder."""
+
+
+def name_of(work: Work) -> str:
+    """How another process finds a function: `package.module:function`.
+
+    >>> import json
+    >>> name_of(json.dumps)
+    'json:dumps'
+    """
+    if work.__module__ == "__main__" or "<" in work.__qualname__:
+        raise StudyError(f"{work.__qualname__} cannot be found by another process; define it at the top of a module")
+    return f"{work.__module__}:{work.__qualname__}"
 
 
 class Ending(StrEnum):
@@ -28,7 +57,7 @@ class Ending(StrEnum):
 
     FINISHED = "finished"
     SKIPPED = "skipped"
-    """It was done already."""
+    """It was done before."""
     FAILED = "failed"
     STOPPED = "stopped"
     """It was asked to stop, and can be resumed."""
@@ -47,8 +76,8 @@ class Result:
     memory: bool = False
 
 
-def perform(work: str, run: RunFolder) -> Result:
-    """Do one run, or what is left of it. Errors of the work are kept in the run's folder, not raised."""
+def attempt_run(work: Work, run: RunFolder) -> Result:
+    """Run one run, or what is left of it. Errors of the work are kept in the run's folder, not raised."""
     try:
         if run.done():
             run.tidy()
@@ -57,10 +86,10 @@ def perform(work: str, run: RunFolder) -> Result:
             if run.done():  # by somebody who was faster
                 return Result(Ending.SKIPPED)
             with _printing_to(run.path("log.txt")):
-                import_function(work)(run.spec(), str(run.folder))
+                work(run.spec(), str(run.folder))
             if not run.done():
                 raise RunFailedError(
-                    f"{work} came back without a record; it must call RunFolder(folder).finish(record)"
+                    f"{work.__qualname__} returned without a record; it must call RunFolder(folder).finish(record)"
                 )
     except ClaimError as error:
         return Result(Ending.BUSY, str(error))
@@ -95,3 +124,26 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # closed, absent, or no room for it
             stream.flush()
+
+
+_asked = threading.Event()
+
+
+def request_stop() -> None:
+    """Ask the work in this process to stop at its next checkpoint."""
+    _asked.set()
+
+
+def stop_requested() -> bool:
+    """Whether the work in this process should stop.
+
+    >>> stop_requested()
+    False
+    """
+    return _asked.is_set()
+
+
+def raise_if_stopping() -> None:
+    """Raise `RunStoppedError` if the work should stop; call it when everything needed to resume is written."""
+    if stop_requested():
+        raise RunStoppedError("the run was asked to stop and did so at a checkpoint; run the study again to resume it")

@@ -18,11 +18,11 @@ from landscope.data.loading import draw
 from landscope.measures import Report, by_layer, invariance, measure
 from landscope.measures.base import Measure
 from landscope.measures.calibration import fit_temperature, reliability
-from landscope.measures.robustness import corruption_accuracy
+from landscope.measures.robustness import Classifier, corruption_accuracy
 from landscope.measures.shapes import shape_scores
 from landscope.planes import landscape
 from landscope.probe.probe import Probe
-from landscope.studies.record import Subject
+from landscope.studies.record import MeasuredModel
 from landscope.studies.spec import CorruptionsSpec, MeasuringSpec, SplitSpec
 from landscope.training.task import Forward, Task
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIGURES",
-    "Gauge",
-    "Point",
+    "ModelMeter",
+    "WeightsAtTemperatures",
     "fitted_temperature",
-    "measure_subject",
+    "measure_model",
     "published_temperature",
     "temperature_of",
 ]
@@ -59,7 +59,7 @@ class _AsCalled(nn.Module):
 
 
 @dataclass(frozen=True)
-class Gauge:
+class ModelMeter:
     """How the models of one task are measured: what is called on what."""
 
     task: Task
@@ -118,17 +118,19 @@ class Gauge:
             return torch.cat([model(part.to(self.device)).float().cpu() for part in x.split(EVALUATION_ROWS)])
 
 
-class Point:
+class WeightsAtTemperatures:
     """One set of weights, to be measured at some temperatures one after the other; they share the work that they can.
 
     Args:
-        gauge: how models are measured.
+        meter: how models are measured.
         weights: the model.
         temperatures: in the order in which they will be measured; `None`, or one that was not found, for 1.
     """
 
-    def __init__(self, gauge: Gauge, weights: Mapping[str, Tensor], temperatures: Sequence[Estimate | None]) -> None:
-        self.gauge, self.weights = gauge, weights
+    def __init__(
+        self, meter: ModelMeter, weights: Mapping[str, Tensor], temperatures: Sequence[Estimate | None]
+    ) -> None:
+        self.meter, self.weights = meter, weights
         self._temperatures = [temperature_of(each) for each in temperatures]
         self._waiting: dict[str, list[Probe]] = {}
 
@@ -136,7 +138,7 @@ class Point:
         """The point at which a split is measured, at the next of the temperatures."""
         if split not in self._waiting:
             first, *others = self._temperatures
-            probe = self.gauge.probe(self.gauge.model(self.weights), split, samples, first)
+            probe = self.meter.probe(self.meter.model(self.weights), split, samples, first)
             self._waiting[split] = [probe, *(probe.at_temperature(other) for other in others)]
         return self._waiting[split].pop(0)
 
@@ -158,60 +160,60 @@ def _accepts(model: nn.Module, x: Tensor) -> bool:
     return True
 
 
-def fitted_temperature(gauge: Gauge, model: nn.Module) -> Estimate:
+def fitted_temperature(meter: ModelMeter, model: nn.Module) -> Estimate:
     """The temperature fitted on the validation rows to convergence."""
-    return _temperature(gauge, model, lambda logits, labels: fit_temperature(logits, labels).estimate)
+    return _temperature(meter, model, lambda logits, labels: fit_temperature(logits, labels).estimate)
 
 
-def published_temperature(gauge: Gauge, model: nn.Module) -> Estimate:
+def published_temperature(meter: ModelMeter, model: nn.Module) -> Estimate:
     """The temperature that the code of the study's paper would have fitted on the validation rows."""
-    preset = gauge.spec.preset_with_temperature
+    preset = meter.spec.preset_with_temperature
     assert preset is not None, "a spec that asks for it has one"
     assert preset.temperature is not None, "so the preset was chosen"
-    return _temperature(gauge, model, preset.temperature)
+    return _temperature(meter, model, preset.temperature)
 
 
-def _temperature(gauge: Gauge, model: nn.Module, fit: Callable[[Tensor, Tensor], Estimate]) -> Estimate:
-    _, labels = gauge.rows("validation")
-    if not gauge.task.classes:
+def _temperature(meter: ModelMeter, model: nn.Module, fit: Callable[[Tensor, Tensor], Estimate]) -> Estimate:
+    _, labels = meter.rows("validation")
+    if not meter.task.classes:
         return Estimate.not_applicable("a temperature is fitted to class probabilities")
     if not len(labels):
         return Estimate.not_applicable("there are no validation rows to fit a temperature on")
-    return fit(gauge.outputs(model, "validation"), labels.cpu())
+    return fit(meter.outputs(model, "validation"), labels.cpu())
 
 
-def measure_subject(
-    point: Point,
+def measure_model(
+    point: WeightsAtTemperatures,
     checkpoint: str,
     temperature: Estimate | None = None,
     *,
     figures: bool = False,
     note: Callable[[str], None] = lambda _: None,
-) -> Subject:
+) -> MeasuredModel:
     """Everything that the spec asks for, at the next temperature of a point, which is 1 or a fitted one.
 
     `figures` adds what is shown for one model of each condition only: layers, invariances, a landscape.
     """
-    gauge, T = point.gauge, temperature_of(temperature)
-    spec, model = gauge.spec, gauge.model(point.weights)
+    meter, T = point.meter, temperature_of(temperature)
+    spec, model = meter.spec, meter.model(point.weights)
     reports: dict[str, Report] = {}
     extras: dict[str, Plain] = {}
     for split, wanted in spec.splits.items():
-        if len(gauge.rows(split).y):
+        if len(meter.rows(split).y):
             note(f"{checkpoint}: {split}")
             reports[split] = _split_report(point, split, wanted, temperature)
     if temperature is not None:
         reports["calibration"] = Report({"temperature": temperature})
-    if gauge.task.classes and spec.reliability and len(gauge.rows("test").y) and not _is_published(temperature):
-        extras["reliability"] = _reliability(gauge, model, temperature)
-    if gauge.task.rows.kind == "reconstruction":
-        reports |= _shapes(gauge, model)
+    if meter.task.classes and spec.reliability and len(meter.rows("test").y) and not _is_published(temperature):
+        extras["reliability"] = _reliability(meter, model, temperature)
+    if meter.task.rows.kind == "reconstruction":
+        reports |= _shapes(meter, model)
     if spec.corruptions is not None:
         note(f"{checkpoint}: corruptions")
-        reports["corrupted"], extras["corruptions"] = _corrupted(gauge, model, spec.corruptions, T)
+        reports["corrupted"], extras["corruptions"] = _corrupted(meter, model, spec.corruptions, T)
     if figures:
-        extras |= _figures(gauge, model, T, note)
-    return Subject(checkpoint=checkpoint, temperature=T, reports=reports, extras=extras)
+        extras |= _figures(meter, model, T, note)
+    return MeasuredModel(checkpoint=checkpoint, temperature=T, reports=reports, extras=extras)
 
 
 def _is_published(temperature: Estimate | None) -> bool:
@@ -219,9 +221,9 @@ def _is_published(temperature: Estimate | None) -> bool:
     return temperature is not None and bool(temperature.details.get("as_published"))
 
 
-def _split_report(point: Point, split: str, wanted: SplitSpec, temperature: Estimate | None) -> Report:
-    spec = point.gauge.spec
-    chosen: dict[str, Measure] = wanted.chosen(spec.seed)
+def _split_report(point: WeightsAtTemperatures, split: str, wanted: SplitSpec, temperature: Estimate | None) -> Report:
+    spec = point.meter.spec
+    chosen: dict[str, Measure] = wanted.measures_by_name(spec.seed)
     if spec.temperatures > 1 and temperature is not None and wanted.tempered is not None:
         chosen = {name: chosen[name] for name in wanted.tempered}
     kept = ("published.",) if _is_published(temperature) else ("published.", "corrected.")
@@ -231,20 +233,20 @@ def _split_report(point: Point, split: str, wanted: SplitSpec, temperature: Esti
     return Report(report.estimates, {**report.about, "split": split})
 
 
-def _shapes(gauge: Gauge, model: nn.Module) -> dict[str, Report]:
+def _shapes(meter: ModelMeter, model: nn.Module) -> dict[str, Report]:
     """Dice score and distances of reconstructed shapes; under "shapes_shifted" those from another kind of defect."""
-    inputs, truth = gauge.rows("test")
+    inputs, truth = meter.rows("test")
     if not len(truth):
         return {}
-    shifted = gauge.task.rows.extra.get("test_shifted")
+    shifted = meter.task.rows.extra.get("test_shifted")
     given = {"shapes": inputs} | ({} if shifted is None else {"shapes_shifted": shifted})
     return {
-        name: Report(shape_scores(gauge.answers(model, x) > FILLED, truth.cpu() > FILLED)) for name, x in given.items()
+        name: Report(shape_scores(meter.answers(model, x) > FILLED, truth.cpu() > FILLED)) for name, x in given.items()
     }
 
 
-def _reliability(gauge: Gauge, model: nn.Module, temperature: Estimate | None) -> Plain:
-    logits, labels = gauge.outputs(model, "test"), gauge.rows("test").y.cpu()
+def _reliability(meter: ModelMeter, model: nn.Module, temperature: Estimate | None) -> Plain:
+    logits, labels = meter.outputs(model, "test"), meter.rows("test").y.cpu()
     shown: dict[str, Plain] = {"before": _table(logits, labels)}
     if temperature is not None and temperature.status.has_value:
         shown["after"] = _table(logits / temperature.value, labels)
@@ -264,27 +266,26 @@ def _lists(frame: pd.DataFrame) -> dict[str, Plain]:
     }
 
 
-def _corrupted(gauge: Gauge, model: nn.Module, wanted: CorruptionsSpec, T: float) -> tuple[Report, Plain]:
-    rows, data = gauge.task.rows, gauge.task.spec.data
+def _corrupted(meter: ModelMeter, model: nn.Module, wanted: CorruptionsSpec, T: float) -> tuple[Report, Plain]:
+    rows, data = meter.task.rows, meter.task.spec.data
     pixels = str(data.options.get("pixels", "unit"))
-    x, y = (part.cpu() for part in gauge.task.rows.test)
+    x, y = (part.cpu() for part in meter.task.rows.test)
     if x.dim() != 4 or not rows.classes or pixels == "raw":
         raise NotApplicableError(f"corruptions are for images with classes, not for {rows.name}")
     if wanted.samples is not None and wanted.samples < len(y):
-        chosen, _ = draw(y, wanted.samples, gauge.spec.seed, "corrupted")
+        chosen, _ = draw(y, wanted.samples, meter.spec.seed, "corrupted")
         x, y = x[chosen], y[chosen]
-    mean, std = _moments(gauge.task)
+    mean, std = _moments(meter.task)
     unit = {"unit": x, "symmetric": (x + 1) / 2, "standard": x * std + mean}[pixels].clamp(0, 1)
     scores = corruption_accuracy(
-        model,
+        Classifier.of(model, meter.device),
         unit,
         y,
         corrupt,
         wanted.names,
         wanted.severities,
-        prepare=lambda images: gauge._shaped(scaled(images, pixels, mean.flatten(), std.flatten())),  # type: ignore[arg-type]
-        seed=gauge.spec.seed,
-        device=gauge.device,
+        prepare=lambda images: meter._shaped(scaled(images, pixels, mean.flatten(), std.flatten())),  # type: ignore[arg-type]
+        seed=meter.spec.seed,
     )
     table: dict[str, Plain] = {
         "names": list(scores.names),
@@ -308,22 +309,22 @@ def _moments(task: Task) -> tuple[Tensor, Tensor]:
     return torch.tensor(card.mean).reshape(shape), torch.tensor(card.std).reshape(shape)
 
 
-def _figures(gauge: Gauge, model: nn.Module, T: float, note: Callable[[str], None]) -> dict[str, Plain]:
-    spec = gauge.spec
+def _figures(meter: ModelMeter, model: nn.Module, T: float, note: Callable[[str], None]) -> dict[str, Plain]:
+    spec = meter.spec
     found: dict[str, Plain] = {}
     train = spec.splits.get("train", SplitSpec())
     if spec.layers:
         note("layers")
-        layers = by_layer(gauge.probe(model, "train", train.samples, T), seconds=spec.seconds)
+        layers = by_layer(meter.probe(model, "train", train.samples, T), seconds=spec.seconds)
         found["layers"] = _lists(layers.to_frame().reset_index())
     if spec.invariance:
         note("invariances")
-        found["invariance"] = _invariances(gauge.probe(model, "train", train.samples, T), train)
+        found["invariance"] = _invariances(meter.probe(model, "train", train.samples, T), train)
     if spec.landscape is not None:
         note("landscape")
         shown = spec.landscape
-        probe = gauge.probe(model, "train", shown.samples, T)
-        others = {"test": gauge.probe(model, "test", shown.samples, T)} if len(gauge.rows("test").y) else {}
+        probe = meter.probe(model, "train", shown.samples, T)
+        others = {"test": meter.probe(model, "test", shown.samples, T)} if len(meter.rows("test").y) else {}
         plane = landscape(probe, resolution=shown.resolution, span=shown.span, others=others, seed=spec.seed)
         found["landscape"] = plane.to_dict()
     return found
@@ -332,9 +333,9 @@ def _figures(gauge: Gauge, model: nn.Module, T: float, note: Callable[[str], Non
 def _invariances(probe: Probe, split: SplitSpec) -> Plain:
     """How far each measure of the split moves, relative to its value, while the function does not."""
     table: dict[str, Plain] = {}
-    for name, one in split.chosen(probe.seed).items():
+    for name, one in split.measures_by_name(probe.seed).items():
         try:
-            moved = invariance.check(one, probe)
+            moved = invariance.movements(one, probe)
         except LandscopeError:
             continue
         table[name] = {

@@ -18,12 +18,12 @@ import torch
 from landscope.core.errors import ClaimError
 from landscope.core.json import Plain
 from landscope.specs.canonical import canonical_json
-from landscope.specs.schema import build, to_plain
+from landscope.specs.overlay import get, with_value
+from landscope.specs.schema import parse, to_plain
 from landscope.studies.store.identity import POOL
 from landscope.studies.store.run_folder import RunFolder
-from landscope.studies.work import stopping
-from landscope.training.pool.members import NUMBERS, choose, unsupported
-from landscope.training.pool.train_pool import train_pool
+from landscope.studies.work import attempt
+from landscope.training.pool.train_pool import NUMBERS, choose, train_pool, unsupported
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 
@@ -72,38 +72,27 @@ def members_of(spec: Mapping[str, Plain]) -> list[str]:
 
 def _pool(group: list[tuple[str, dict[str, Plain]]]) -> PoolSpec:
     specs = [training for _, training in group]
-    columns = {name: tuple(_at(spec, name) for spec in specs) for name in NUMBERS}
+    columns = {name: tuple(get(spec, name) for spec in specs) for name in NUMBERS}
     return PoolSpec(
-        training=build(TrainingSpec, specs[0]),
+        training=parse(TrainingSpec, specs[0]),
         seeds=tuple(cast(int, spec["seed"]) for spec in specs),
         overrides={name: values for name, values in columns.items() if any(value != values[0] for value in values[1:])},
         members=tuple(key for key, _ in group),
     )
 
 
-def _without_numbers(training: Mapping[str, Plain]) -> dict[str, Plain]:
+def _without_numbers(training: Mapping[str, Plain]) -> dict[str, object]:
     """A training without what may differ between the members of a pool; whether a number is given stays."""
-    rest = cast(dict[str, Plain], to_plain({**training, "seed": 0}))
+    rest: dict[str, object] = {**training, "seed": 0}
     for name in NUMBERS:
-        *path, last = name.split(".")
-        inside: Plain = rest
-        for part in path:
-            inside = inside.get(part) if isinstance(inside, dict) else None
-        if isinstance(inside, dict) and inside.get(last) is not None:
-            inside[last] = "a number"
+        if get(rest, name) is not None:
+            rest = with_value(rest, name, "a number")
     return rest
-
-
-def _at(training: Mapping[str, Plain], name: str) -> Plain:
-    inside: Plain = dict(training)
-    for part in name.split("."):
-        inside = inside.get(part) if isinstance(inside, dict) else None
-    return inside
 
 
 def train_together(spec: Plain, run: RunFolder, device: torch.device) -> None:
     """Train a pool in the folder of its run, and hand each member's training to the member's run."""
-    pool = build(PoolSpec, spec)
+    pool = parse(PoolSpec, spec)
     choice = choose(make_task(pool.training).to(device), "auto", unsupported(pool.training))
     if choice.way != "together":
         run.finish({"trained": [], "seconds": 0.0, "why": choice.reason})
@@ -115,12 +104,12 @@ def train_together(spec: Plain, run: RunFolder, device: torch.device) -> None:
         way="together",
         folder=run.path("members"),
         device=device,
-        should_stop=stopping.requested,
+        should_stop=attempt.stop_requested,
         progress=False,
     )
     if not trained.finished:
-        stopping.request()  # a signal that the training took was meant for this whole process
-        stopping.check()
+        attempt.request_stop()  # a signal that the training took was meant for this whole process
+        attempt.raise_if_stopping()
     each = trained.seconds / len(trained)
     handed = []
     for at, key in enumerate(pool.members):

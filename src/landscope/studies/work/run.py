@@ -21,19 +21,19 @@ from landscope.core.estimate import Estimate
 from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, read_regular
 from landscope.core.json import Plain, parse_json
 from landscope.core.weights import load_weights, read_weights
-from landscope.specs.schema import build
-from landscope.studies.record import Record, Subject, outputs_file
+from landscope.specs.schema import parse
+from landscope.studies.record import MeasuredModel, Record, outputs_file
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
 from landscope.studies.store.identity import POOL
 from landscope.studies.store.run_folder import RunFolder
-from landscope.studies.work import stopping
+from landscope.studies.work import attempt
 from landscope.studies.work.environment import environment, forget_peak_memory, peak_memory
 from landscope.studies.work.measure import (
     FIGURES,
-    Gauge,
-    Point,
+    ModelMeter,
+    WeightsAtTemperatures,
     fitted_temperature,
-    measure_subject,
+    measure_model,
     published_temperature,
 )
 from landscope.studies.work.pools import train_together
@@ -42,13 +42,13 @@ from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, make_task
 
-__all__ = ["work"]
+__all__ = ["run_in_folder"]
 
 Weights = Mapping[str, Tensor]
 
 
-def work(spec: Mapping[str, Plain], folder: str) -> None:
-    """Do the run in `folder`, or train a pool of runs there; a worker of an executor calls this, holding the run's claim."""
+def run_in_folder(spec: Mapping[str, Plain], folder: str) -> None:
+    """Run what a spec asks for in `folder`, or train a pool of runs there; `attempt_run` calls it, holding the run's claim."""
     run = RunFolder(folder)
     started = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -56,14 +56,14 @@ def work(spec: Mapping[str, Plain], folder: str) -> None:
         train_together(spec[POOL], run, device)
         return
     forget_peak_memory(device)
-    measuring = build(MeasuringSpec, spec["measuring"])
+    measuring = parse(MeasuringSpec, spec["measuring"])
     if "training" in spec:
-        task, models, history = _trained(run, build(TrainingSpec, spec["training"]), measuring, device)
+        task, models, history = _trained(run, parse(TrainingSpec, spec["training"]), measuring, device)
     else:
-        task, models = _taken(build(CheckpointsSpec, spec["checkpoint"]))
+        task, models = _taken(parse(CheckpointsSpec, spec["checkpoint"]))
         history = []
-    gauge = Gauge(task.to(device), measuring, device)
-    subjects = tuple(_subjects(run, gauge, models, figures=bool(spec.get("figures"))))
+    meter = ModelMeter(task.to(device), measuring, device)
+    subjects = tuple(_subjects(run, meter, models, figures=bool(spec.get("figures"))))
     record = Record(
         run=run.key,
         condition="",
@@ -84,12 +84,12 @@ def _trained(
 ) -> tuple[Task, dict[str, Weights], list[Mapping[str, Plain]]]:
     started = time.monotonic()
     trained = train(
-        training, folder=run.path("training"), device=device, progress=False, should_stop=stopping.requested
+        training, folder=run.path("training"), device=device, progress=False, should_stop=attempt.stop_requested
     )
     if not trained.finished:
         _note_seconds(run, time.monotonic() - started)
-        stopping.request()  # a signal that the training took was meant for this whole process
-        stopping.check()
+        attempt.request_stop()  # a signal that the training took was meant for this whole process
+        attempt.raise_if_stopping()
     models = {name: _weights(trained, name) for name in measuring.checkpoints}
     return make_task(training), models, [cast(dict[str, Plain], dict(row)) for row in trained.history]
 
@@ -112,38 +112,40 @@ def _taken(taken: CheckpointsSpec) -> tuple[Task, dict[str, Weights]]:
     return task, {"final": {name: value.clone() for name, value in task.model.state_dict().items()}}
 
 
-def _subjects(run: RunFolder, gauge: Gauge, models: Mapping[str, Weights], figures: bool) -> Iterator[Subject]:
+def _subjects(
+    run: RunFolder, meter: ModelMeter, models: Mapping[str, Weights], figures: bool
+) -> Iterator[MeasuredModel]:
     """Every model at every temperature; those that were measured before, under this name or another, are read."""
-    spec = gauge.spec
+    spec = meter.spec
     for number, (checkpoint, weights) in enumerate(models.items()):
-        if spec.consistency and len(gauge.rows("test").y):
+        if spec.consistency and len(meter.rows("test").y):
             with run.writing(outputs_file(checkpoint)) as path:
-                save_file({"test": gauge.outputs(gauge.model(weights), "test").contiguous()}, path)
+                save_file({"test": meter.outputs(meter.model(weights), "test").contiguous()}, path)
         same = next((name for name in list(models)[:number] if _are_same(models[name], weights)), None)
         if same is None:
-            _measure_all(run, gauge, checkpoint, weights, figures=figures and number == 0)
+            _measure_all(run, meter, checkpoint, weights, figures=figures and number == 0)
         for file in _files(spec, same or checkpoint):
             subject = _kept_subject(run.path(file))
             yield subject if same is None else _renamed(subject, checkpoint)
 
 
-def _measure_all(run: RunFolder, gauge: Gauge, checkpoint: str, weights: Weights, *, figures: bool) -> None:
+def _measure_all(run: RunFolder, meter: ModelMeter, checkpoint: str, weights: Weights, *, figures: bool) -> None:
     """Measure a model at those temperatures for which it was not measured before."""
-    spec = gauge.spec
+    spec = meter.spec
     if all(run.path(file).exists() for file in _files(spec, checkpoint)):
         return
     temperatures: list[Estimate | None] = [None] if spec.temperature != "fitted" else []
     if spec.temperature != "none":
-        temperatures.append(fitted_temperature(gauge, gauge.model(weights)))
+        temperatures.append(fitted_temperature(meter, meter.model(weights)))
     if spec.temperature == "published":
-        temperatures.append(published_temperature(gauge, gauge.model(weights)))
+        temperatures.append(published_temperature(meter, meter.model(weights)))
     files = dict(zip(_files(spec, checkpoint), temperatures, strict=True))
     waiting = {file: temperature for file, temperature in files.items() if not run.path(file).exists()}
-    point = Point(gauge, weights, list(waiting.values()))
+    point = WeightsAtTemperatures(meter, weights, list(waiting.values()))
     for file, temperature in waiting.items():
         shown = figures and file == next(iter(files))
-        run.write_json(file, measure_subject(point, checkpoint, temperature, figures=shown, note=print).to_dict())
-        stopping.check()
+        run.write_json(file, measure_model(point, checkpoint, temperature, figures=shown, note=print).to_dict())
+        attempt.raise_if_stopping()
 
 
 def _files(spec: MeasuringSpec, checkpoint: str) -> list[str]:
@@ -156,14 +158,14 @@ def _are_same(one: Weights, other: Weights) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def _kept_subject(path: Path) -> Subject:
+def _kept_subject(path: Path) -> MeasuredModel:
     try:
-        return Subject.from_dict(cast("dict[str, Plain]", parse_json(read_regular(path, LARGEST_RECORD))))
+        return MeasuredModel.from_dict(cast("dict[str, Plain]", parse_json(read_regular(path, LARGEST_RECORD))))
     except ValueError as error:
         raise StoreError(f"{path} is damaged: {error}. Remove it and resume: the model is measured again") from error
 
 
-def _renamed(subject: Subject, checkpoint: str) -> Subject:
+def _renamed(subject: MeasuredModel, checkpoint: str) -> MeasuredModel:
     """What was measured of the same weights under another name, without what is shown for one model only."""
     extras = {name: extra for name, extra in subject.extras.items() if name not in FIGURES}
     return replace(subject, checkpoint=checkpoint, extras=extras)

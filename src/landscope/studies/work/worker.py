@@ -21,15 +21,15 @@ from queue import SimpleQueue
 from typing import BinaryIO
 
 from landscope.core.memory import keep_to_gpu_share
+from landscope.specs.names import import_function
 from landscope.studies.store.run_folder import RunFolder
-from landscope.studies.work import stopping
-from landscope.studies.work.attempt import perform
+from landscope.studies.work.attempt import attempt_run, request_stop, stop_requested
 
 __all__ = ["main"]
 
 
-def main(work: str, grace: float) -> None:
-    """Do the runs that are asked for, until the input ends."""
+def main(work_name: str, grace: float) -> None:
+    """Run what is asked for, until the input ends."""
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -39,7 +39,7 @@ def main(work: str, grace: float) -> None:
     runs: SimpleQueue[RunFolder | None] = SimpleQueue()
 
     def stop(*_: object) -> None:
-        stopping.request()
+        request_stop()
         runs.put(None)
         last = threading.Timer(grace, os._exit, (1,))
         last.daemon = True
@@ -48,9 +48,10 @@ def main(work: str, grace: float) -> None:
     signal.signal(signal.SIGTERM, stop)
     threading.Thread(target=_listen, args=(jobs, runs, stop), daemon=True).start()
     keep_to_gpu_share()
+    work = import_function(work_name)
     _say(replies, {"ready": os.getpid()})
-    while not stopping.requested() and (run := runs.get()) is not None:
-        _say(replies, asdict(perform(work, run)))
+    while not stop_requested() and (run := runs.get()) is not None:
+        _say(replies, asdict(attempt_run(work, run)))
     os._exit(0)  # torch's own threads may still run, and tearing the interpreter down around them can abort
 
 
@@ -65,7 +66,7 @@ def _say(replies: BinaryIO, answer: dict[str, object]) -> None:
     try:
         replies.write(json.dumps(answer).encode() + b"\n")
     except BrokenPipeError:  # nobody listens any more; the store knows what was done
-        stopping.request()
+        request_stop()
 
 
 if __name__ == "__main__":
