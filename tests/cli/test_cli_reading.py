@@ -13,7 +13,7 @@ from study_runs import do_here
 
 from landscope.core.errors import SpecError
 from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
-from landscope.report.write import write_study_report
+from landscope.report.write import ReportOptions, write_study_report
 from landscope.specs.schema import parse
 from landscope.studies.grid import runs_of
 from landscope.studies.record import long_table, wide_table
@@ -168,8 +168,8 @@ def test_a_report_is_written_again_where_it_would_be_another(
     do_here(Study.of(spec, folder))
     made: list[Path] = []
 
-    def write_report(records: object, path: Path, mark: str, **_: object) -> Path:
-        path.write_text(f'<meta name="landscope-study" content="{mark}">')
+    def write_report(records: object, path: Path, options: ReportOptions) -> Path:
+        path.write_text(f'<meta name="landscope-study" content="{options.mark}">')
         made.append(path)
         return path
 
@@ -208,7 +208,7 @@ def test_a_report_is_written_again_where_it_would_be_another(
 def test_a_page_carries_its_mark_in_its_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = do_here(Study.of({**BASE, "seeds": 1}, tmp_path / "s"))
     statuses = study.statuses()
-    page = write_study_report(study, tmp_path / "page.html", study.records(), statuses, light=True)
+    page = write_study_report(study, tmp_path / "page.html", study.records(), statuses, static=True)
     assert has_mark(page, report_mark(study, statuses, light=True))
     assert not has_mark(page, report_mark(study, statuses))
     (key,) = study.runs

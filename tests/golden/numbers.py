@@ -104,10 +104,12 @@ def report_data() -> Values:
         path = where.write_report(
             records,
             Path(root) / "report.html",
-            title="Do flatter minima generalise better?",
-            question="On digits?",
-            baseline="baseline",
-            claims=[("Flat is good", "supported", "because", [records[0].run])],
+            where.ReportOptions(
+                title="Do flatter minima generalise better?",
+                question="On digits?",
+                baseline="baseline",
+                claims=[where.Claim("Flat is good", "supported", "because", [records[0].run])],
+            ),
         )
         page = path.read_text(encoding="utf-8")
     embedded = re.search(r"<script[^>]*>(.*?)</script>", page, re.DOTALL)

@@ -15,7 +15,7 @@ from landscope.planes.slices import NORMALISATIONS
 from landscope.probe.loss.losses import LOSSES
 from landscope.recipes import RECIPES, load_bundle, results_page, study_as_kept, take_over
 from landscope.recipes.results_text import part_of
-from landscope.report import write_report
+from landscope.report import Claim, ReportOptions, write_report
 from landscope.specs.schema import to_plain
 from landscope.spectra.eigen import ends as ENDS
 from landscope.studies.executors import EXECUTORS
@@ -33,6 +33,8 @@ __all__ = [
     "REGISTRIES",
     "SCHEMA",
     "Callback",
+    "Claim",
+    "ReportOptions",
     "Study",
     "StudySpec",
     "TrainingSpec",

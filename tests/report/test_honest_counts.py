@@ -14,13 +14,14 @@ from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.core.text import significant
 from landscope.measures import Report
-from landscope.report import figures, write_report
+from landscope.report import ReportOptions, figures, write_report
 from landscope.report.data.associations import associate
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Plot, Prose, Table
+from landscope.report.page.blocks import Prose, Table
+from landscope.report.page.figure import Figure
 from landscope.report.sections.answer import answer_section
 from landscope.report.sections.conditions import condition_section
-from landscope.report.write import write_records_report
+from landscope.report.write import options_of
 from landscope.specs.schema import parse
 from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.spec import StudySpec
@@ -39,7 +40,7 @@ def answer(records: list[Record]) -> tuple[str, str]:
     study = Cohorts.of(records, outcomes=["test.error"])
     lead, *_, forest = answer_section(study, associate(study, study.main)).blocks
     assert isinstance(lead, Prose)
-    assert isinstance(forest, Plot)
+    assert isinstance(forest, Figure)
     return lead.text, forest.caption
 
 
@@ -77,8 +78,8 @@ def test_numbers_of_any_size_are_shown(tmp_path: Path, large: float) -> None:
     ]
     history = [{"epoch": 0, "loss": 1.0}, {"epoch": 1, "loss": large}]
     records = [replace(record, history=tuple(history)) for record in records]
-    for light in (False, True):
-        assert write_report(records, tmp_path / "r.html", light=light).stat().st_size > 1000
+    for static in (False, True):
+        assert write_report(records, tmp_path / "r.html", ReportOptions(static=static)).stat().st_size > 1000
     assert figures(records, tmp_path / "figures", formats=("png",))
 
 
@@ -90,19 +91,23 @@ def spec_of(**analysis: object) -> StudySpec:
     return parse(StudySpec, {"name": "s", "training": {"model": "mlp"}, "analysis": analysis})
 
 
+def written(spec: StudySpec, records: list[Record], folder: Path) -> str:
+    return write_report(records, folder / "r.html", replace(options_of(spec, records), static=True)).read_text()
+
+
 def test_a_name_that_no_record_has_is_told(tmp_path: Path) -> None:
     records = make_records(["a", "b"], seeds=3, extras=False, temperature=False)
     spec = spec_of(
         outcomes=["test.error", "test.ecce"], measures=["train.l2_norm", "train.hesian_trace"], given="train.los"
     )
-    text = write_records_report(spec, records, tmp_path / "r.html", light=True).read_text().replace("&#39;", "'")
+    text = written(spec, records, tmp_path).replace("&#39;", "'")
     for told in (
         "unknown outcome 'test.ecce'; did you mean 'test.ece'?",
         "unknown measure 'train.hesian_trace'; did you mean 'train.hessian_trace'?",
         "unknown column to account for 'train.los'; did you mean 'train.loss'?",
     ):
         assert f"Left out, because no record has it: {told}" in text
-    text = write_records_report(spec_of(), records, tmp_path / "r.html", light=True).read_text()
+    text = written(spec_of(), records, tmp_path)
     assert "Left out" not in text
 
 
@@ -110,7 +115,7 @@ def test_a_name_that_no_record_has_is_told(tmp_path: Path) -> None:
 def test_where_nothing_that_was_asked_exists_there_is_no_report(tmp_path: Path, analysis: dict[str, object]) -> None:
     records = make_records(["a"], seeds=3, extras=False, temperature=False)
     with pytest.raises(UnknownNameError, match=r"did you mean '(test\.error|train\.l2_norm)'"):
-        write_records_report(spec_of(**analysis), records, tmp_path / "r.html", light=True)
+        written(spec_of(**analysis), records, tmp_path)
 
 
 def unfitted(subject: MeasuredModel) -> MeasuredModel:

@@ -13,7 +13,7 @@ import pytest
 from chromium import Page
 from report_records import HOSTILE, make_records
 
-from landscope.report import write_report
+from landscope.report import Claim, ReportOptions, write_report
 from landscope.report.sections.reference import ComparedNumber
 
 pytestmark = [
@@ -67,16 +67,16 @@ def artefacts() -> Path:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    published = pd.DataFrame([("paper", "1", "baseline", "test_error_pct", 14.0, 0.5)])
-    published.columns = pd.Index(["paper", "table", "condition", "metric", "value", "spread"])
     return write_report(
         make_records(),
         tmp_path_factory.mktemp("browser") / "report.html",
-        title="Do flatter minima generalise better?",
-        question="Four regularisers, five seeds each: does any measure of sharpness go with the test error?",
-        spec={"name": "regularisers"},
-        published=published,
-        claims=[("Flatter minima generalise better", "cannot be told", "Too few models.", [])],
+        ReportOptions(
+            title="Do flatter minima generalise better?",
+            question="Four regularisers, five seeds each: does any measure of sharpness go with the test error?",
+            spec={"name": "regularisers"},
+            compared=[ComparedNumber("1", "baseline", "test_error_pct", "14.0 ± 0.5", "14.1 ± 0.4", "–", 5)],
+            claims=[Claim("Flatter minima generalise better", "cannot be told", "Too few models.")],
+        ),
     )
 
 
@@ -225,7 +225,8 @@ def test_tables_that_end_in_what_matters_fit_the_window(tmp_path: Path) -> None:
         *["−0.577 [−0.70, −0.41]"] * 3,
         50,
     )
-    written = write_report(make_records(seeds=3), tmp_path / "report.html", compared=[beside], light=True)
+    options = ReportOptions(compared=[beside], static=True)
+    written = write_report(make_records(seeds=3), tmp_path / "report.html", options)
     with Page(tmp_path / "profile", 1200, 900) as page:
         page.open(written)
         for table in ("correlation-table", "published-table"):
@@ -245,10 +246,7 @@ def test_hostile_names_do_nothing_and_read_as_written(tmp_path: Path, artefacts:
     path = write_report(
         make_records(HOSTILE, seeds=3),
         tmp_path / "report.html",
-        title=HOSTILE[0],
-        question=HOSTILE[1],
-        measures=["train.hessian_trace"],
-        outcomes=["test.error"],
+        ReportOptions(title=HOSTILE[0], question=HOSTILE[1], measures=["train.hessian_trace"], outcomes=["test.error"]),
     )
     with Page(tmp_path / "profile") as page:
         page.open(path)
@@ -277,7 +275,7 @@ def test_an_injected_script_would_not_run(report: Path, tmp_path: Path) -> None:
 
 
 def test_one_run_reads_well(tmp_path: Path, artefacts: Path) -> None:
-    path = write_report(make_records(["only one"], seeds=1), tmp_path / "report.html", title="One model")
+    path = write_report(make_records(["only one"], seeds=1), tmp_path / "report.html", ReportOptions(title="One model"))
     with Page(tmp_path / "profile") as page:
         page.open(path)
         draw_all(page)
@@ -287,7 +285,8 @@ def test_one_run_reads_well(tmp_path: Path, artefacts: Path) -> None:
 
 def test_a_thousand_runs_open(tmp_path: Path, artefacts: Path) -> None:
     many = make_records([f"condition {i}" for i in range(50)], seeds=20, extras=False, temperature=False)
-    path = write_report(many, tmp_path / "report.html", title="A thousand", outcomes=["test.error", "test.ece"])
+    options = ReportOptions(title="A thousand", outcomes=["test.error", "test.ece"])
+    path = write_report(many, tmp_path / "report.html", options)
     with Page(tmp_path / "profile") as page:
         page.open(path)
         draw_all(page)

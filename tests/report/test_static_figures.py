@@ -11,44 +11,55 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawn
 from report_records import HOSTILE, make_records
 
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
-from landscope.report import figures
+from landscope.report import ReportOptions, figures
 from landscope.report.data.associations import associate
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Plot
-from landscope.report.page.static_correlations import draw_scatter
-from landscope.report.page.static_histories import draw_training
-from landscope.report.page.static_models import draw_landscapes
-from landscope.report.sections.histories import histories, mean_curves
+from landscope.report.page.blocks import Plot, Section
+from landscope.report.page.figure import Figure
+from landscope.report.page.matplotlib import on_paper
+from landscope.report.page.plotly import in_browser
+from landscope.report.sections.correlations import scatter_section
+from landscope.report.sections.histories import histories, history_section, mean_curves
 from landscope.report.sections.landscapes import landscape_section
 
-COLUMNS = {"measures": ["train.hessian_trace", "train.l2_norm"], "outcomes": ["test.error", "test.ece"]}
-ALL = ["forest", "correlations", "scatter", "reliability", "spectra", "landscape", "training"]
+COLUMNS = ReportOptions(measures=["train.hessian_trace", "train.l2_norm"], outcomes=["test.error", "test.ece"])
+CORRELATED = ["forest", "correlations", "redundancy", "scatter", "within-between", "within"]
+MODELS = ["reliability", "corruptions", "spectra", "landscape", "training", "layers", "igs"]
 BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
 
 
-def drawn_scatter(study: Cohorts) -> Figure:
+def described(section: Section) -> Figure:
+    return next(block for block in section.blocks if isinstance(block, Figure))
+
+
+def drawn_scatter(study: Cohorts) -> Drawn:
     found = associate(study, study.main, given=None)
-    assert found is not None
-    return draw_scatter(study, found)
+    return on_paper(described(scatter_section(study, found)), study.conditions)
+
+
+def drawn_training(study: Cohorts) -> Drawn:
+    return on_paper(described(history_section(study)), study.conditions)
 
 
 def test_every_figure_in_every_format(tmp_path: Path) -> None:
-    written = figures(make_records(["a", "b"], seeds=3), tmp_path / "deep" / "folder", **COLUMNS)  # type: ignore[arg-type]
-    assert [path.name for path in written] == [f"{name}.{suffix}" for name in ALL for suffix in ("png", "svg", "pdf")]
+    written = figures(make_records(["a", "b"], seeds=3), tmp_path / "deep" / "folder", options=COLUMNS)
+    assert [path.name for path in written] == [
+        f"{name}.{suffix}" for name in CORRELATED + MODELS for suffix in ("png", "svg", "pdf")
+    ]
     for path in written:
         assert path.read_bytes().startswith(BEGINNINGS[path.suffix])
 
 
 def test_text_stays_text_and_dollars_dollars(tmp_path: Path) -> None:
     names = [*HOSTILE[:3], "costs 5 $ or $\\frac"]
-    figures(make_records(names, seeds=3), tmp_path, ["svg"], **COLUMNS)  # type: ignore[arg-type]
-    root = ElementTree.parse(tmp_path / "reliability.svg").getroot()
+    figures(make_records(names, seeds=3), tmp_path, ["svg"], COLUMNS)
+    root = ElementTree.parse(tmp_path / "training.svg").getroot()
     texts = "".join(root.itertext())
     for name in names:
         assert name in texts
@@ -57,9 +68,9 @@ def test_text_stays_text_and_dollars_dollars(tmp_path: Path) -> None:
 
 def test_what_has_no_data_is_not_drawn(tmp_path: Path) -> None:
     plain = [replace(record, history=()) for record in make_records(["a", "b"], seeds=3, extras=False)]
-    assert [path.stem for path in figures(plain, tmp_path, ["png"], **COLUMNS)] == ALL[:3]  # type: ignore[arg-type]
+    assert [path.stem for path in figures(plain, tmp_path, ["png"], COLUMNS)] == [*CORRELATED, "igs"]
     alone = make_records(["a"], seeds=1)
-    assert [path.stem for path in figures(alone, tmp_path, ["png"])] == ALL[3:]
+    assert [path.stem for path in figures(alone, tmp_path, ["png"])] == MODELS
 
 
 def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
@@ -74,26 +85,20 @@ def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
     told = np.array([[row["train_loss"] for row in record.history] for record in records[1:31]], dtype=float)
     assert first.mean[3:] == pytest.approx(told.mean(0)[3:])  # the run that ended is out
     assert first.spread[3:] == pytest.approx(told.std(0, ddof=1)[3:])
-    drawn = draw_training(study)
-    assert drawn is not None
-    panel = drawn.axes[0]
+    panel = drawn_training(study).axes[0]
     assert [line.get_ydata()[-1] for line in panel.lines] == pytest.approx([first.mean[-1], second.mean[-1]])
-    few = draw_training(Cohorts.of(records[:4], None, None))
-    assert few is not None
-    assert len(few.axes[0].lines) == 4
+    assert len(drawn_training(Cohorts.of(records[:4], None, None)).axes[0].lines) == 4
 
 
 @pytest.mark.parametrize(("conditions", "named"), [(2, 1), (24, 1), (25, 0)])
 def test_a_legend_names_all_conditions_or_none(conditions: int, named: int) -> None:
-    drawn = draw_training(Cohorts.of(make_records([f"c{i}" for i in range(conditions)], seeds=1), None, None))
-    assert drawn is not None
+    drawn = drawn_training(Cohorts.of(make_records([f"c{i}" for i in range(conditions)], seeds=1), None, None))
     assert len(drawn.legends) == named
 
 
 def test_no_two_conditions_of_a_legend_look_the_same() -> None:
     study = Cohorts.of(make_records([f"a rather long name of condition {i}" for i in range(24)], seeds=1), None, None)
-    curves, points = draw_training(study), drawn_scatter(study)
-    assert curves is not None
+    curves, points = drawn_training(study), drawn_scatter(study)
     for figure in (curves, points):
         handles = figure.legends[0].legend_handles
         looks = {(h.get_color(), h._unscaled_dash_pattern, h.get_marker(), h.get_fillstyle()) for h in handles}
@@ -132,23 +137,24 @@ def test_planes_share_one_scale_whose_kind_is_told() -> None:
     higher = {**plane, "values": {**plane["values"], "loss": (1e4 * np.ones((21, 21))).tolist()}}
     subject = replace(records[0].subjects[0], extras={**first, "landscape": higher})
     study = Cohorts.of([replace(records[0], subjects=(subject,)), *records[1:]], None, None)
-    figure = draw_landscapes(study)
-    assert figure is not None
+    landscape = described(landscape_section(study))
+    figure = on_paper(landscape, study.conditions)
     *panels, bar = figure.axes
     norms = [axes.collections[0].norm for axes in panels]
     assert len(panels) == 6
     assert {type(norm).__name__ for norm in norms} == {"LogNorm"}
     assert len({(norm.vmin, norm.vmax) for norm in norms}) == 1
     assert bar.get_ylabel() == "loss, logarithmic scale"
-    [plot] = [block for block in landscape_section(study).blocks if isinstance(block, Plot)]
+    [plot] = in_browser(landscape)
+    assert isinstance(plot, Plot)
     assert plot.spec["log"]
     assert plot.spec["ends"] == pytest.approx([0.01, 1e4], rel=1)
 
 
 def test_the_same_study_gives_the_same_file(tmp_path: Path) -> None:
     once, again = (
-        figures(make_records(["a"], seeds=3, extras=False), tmp_path / name, ["svg"], **COLUMNS) for name in "ab"
-    )  # type: ignore[arg-type]
+        figures(make_records(["a"], seeds=3, extras=False), tmp_path / name, ["svg"], COLUMNS) for name in "ab"
+    )
     for first, second in zip(once, again, strict=True):
         assert first.read_bytes() == second.read_bytes()
 

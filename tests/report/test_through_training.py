@@ -12,11 +12,11 @@ from report_records import make_records
 
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
-from landscope.report import Claim, figures, write_report
+from landscope.report import Claim, ReportOptions, figures, write_report
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Panels, Prose, Table
-from landscope.report.page.static_through_training import draw_over_loss, draw_through_training
-from landscope.report.sections.through_training import courses, losses_of, step_axis, through_section, through_sentence
+from landscope.report.page.blocks import Prose, Table
+from landscope.report.page.figure import Figure
+from landscope.report.sections.through_training import losses_of, step_axis, through_section, through_sentence, trends
 from landscope.studies.record import MeasuredModel, Record
 
 STEPS = (0, 1, 10, 100)
@@ -41,7 +41,7 @@ def _measured(run: int, step: int, checkpoint: str) -> MeasuredModel:
 
 
 def test_curves_run_over_the_steps_and_end_with_the_last_weights() -> None:
-    loss, norm, *rest = courses(Cohorts.of(trained()))
+    loss, norm, *rest = trends(Cohorts.of(trained()))
     assert (loss.column, norm.column) == ("train.loss", "train.l2_norm")
     assert [each.column for each in rest] == ["test.error"]
     assert norm.steps == [*STEPS, END]
@@ -56,7 +56,7 @@ def test_curves_run_over_the_steps_and_end_with_the_last_weights() -> None:
 
 
 def test_last_weights_of_other_steps_are_left_out() -> None:
-    assert courses(Cohorts.of(trained(ends=(END, 2 * END))))[0].steps == list(STEPS)
+    assert trends(Cohorts.of(trained(ends=(END, 2 * END))))[0].steps == list(STEPS)
 
 
 @pytest.mark.parametrize("records", [make_records(["a"], 3), trained(steps=(1,))])
@@ -64,8 +64,6 @@ def test_two_steps_make_no_curve(records: list[Record]) -> None:
     study = Cohorts.of(records)
     assert not through_section(study).blocks
     assert not through_sentence(study)
-    assert draw_through_training(study) is None
-    assert draw_over_loss(study) is None
 
 
 def test_more_columns_than_can_be_drawn_are_in_the_table() -> None:
@@ -78,10 +76,10 @@ def test_more_columns_than_can_be_drawn_are_in_the_table() -> None:
         many.append(replace(record, subjects=tuple(subjects)))
     section = through_section(Cohorts.of(many))
     panels, table, note = section.blocks
-    assert isinstance(panels, Panels)
+    assert isinstance(panels, Figure)
     assert isinstance(table, Table)
     assert isinstance(note, Prose)
-    assert (len(panels.plots), len(table.rows)) == (12, 16)
+    assert (len(panels.panels), len(table.rows)) == (12, 16)
     assert "first 12" in note.text
 
 
@@ -95,8 +93,9 @@ def test_step_0_has_a_place_on_a_logarithmic_axis() -> None:
 
 
 def test_the_page_tells_and_draws_it(tmp_path: Path) -> None:
-    for light in (False, True):
-        page = write_report(trained(), tmp_path / "report.html", light=light).read_text(encoding="utf-8")
+    for static in (False, True):
+        options = ReportOptions(static=static)
+        page = write_report(trained(), tmp_path / "report.html", options).read_text(encoding="utf-8")
         assert "From step 0 to step 1,000: train loss fell in 6 of 6, ℓ₂ norm grew in 6 of 6" in page
         assert '<section id="through-training">' in page
     drawn = figures(trained(), tmp_path, ["png"])
@@ -105,10 +104,12 @@ def test_the_page_tells_and_draws_it(tmp_path: Path) -> None:
 
 def test_where_no_correlation_could_tell_the_claims_answer(tmp_path: Path) -> None:
     claim = Claim("The norm grows", "holds")
-    page = write_report(trained(seeds=2), tmp_path / "report.html", claims=[claim]).read_text(encoding="utf-8")
+    options = ReportOptions(claims=[claim])
+    page = write_report(trained(seeds=2), tmp_path / "report.html", options).read_text(encoding="utf-8")
     assert '<p class="lead">The norm grows: holds.</p>' in page
     assert "no τ of 4 models could count as more than chance" in page
     study = trained(seeds=2)
-    none = write_report(study, tmp_path / "none.html", measures=[], claims=[claim] * 2).read_text(encoding="utf-8")
+    options = ReportOptions(measures=[], claims=[claim] * 2)
+    none = write_report(study, tmp_path / "none.html", options).read_text(encoding="utf-8")
     assert '<p class="lead">Of 2 claims: 2 “holds”.</p>' in none
     assert "This study asks for no correlation" in none

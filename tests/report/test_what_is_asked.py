@@ -12,9 +12,9 @@ from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.write import _asked
+from landscope.report.write import options_of
 from landscope.specs.schema import parse
-from landscope.studies.record import MeasuredModel, Record, wide_table
+from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.spec import StudySpec
 
 
@@ -55,5 +55,5 @@ def test_what_is_no_classifier_has_outcomes_of_its_own(outcomes: list[str] | Non
     records = [made(seed) for seed in range(12)]
     analysis = {} if outcomes is None else {"outcomes": outcomes}
     spec = parse(StudySpec, {"name": "shapes", "training": {"model": "mlp"}, "analysis": analysis})
-    asked = _asked(spec, set(wide_table(records).columns))
-    assert set(Cohorts.of(records, outcomes=asked["outcomes"]).outcomes) == shown
+    asked = options_of(spec, records)
+    assert set(Cohorts.of(records, outcomes=asked.outcomes).outcomes) == shown

@@ -328,6 +328,6 @@ def write_report(
     from landscope.report.write import write_study_figures, write_study_report
 
     records = study.records()
-    page = write_study_report(study, path, records, statuses, light=light)
+    page = write_study_report(study, path, records, statuses, static=light)
     drawn = write_study_figures(study, page.parent / "figures", formats, records) if formats else []
     return page, drawn

@@ -22,11 +22,14 @@ from landscope.measures import AS_PUBLISHED
 from landscope.recipes.numbers import published_of
 from landscope.recipes.recipe import Part, Recipe
 from landscope.recipes.verdicts import RESAMPLES
-from landscope.report.sections.reference import CORRELATION, SCALES, SPLITS, ComparedNumber
+from landscope.report.sections.reference import ComparedNumber
 from landscope.studies.record import MeasuredModel, Record
 
 __all__ = ["compare"]
 
+SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation"}
+SCALES = {"_pct": 100.0, "_x100": 100.0}
+CORRELATION = re.compile(r"(spearman|kendall_tau|pearson|p) (\S+)~(\S+)(?: (before|after) temp)?")
 TEMPERATURE = "+temp"
 LARGEST = "max_"
 PLAIN = 5

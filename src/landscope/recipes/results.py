@@ -16,7 +16,7 @@ from landscope.recipes.kept import Kept, kept_parts
 from landscope.recipes.recipe import FAILED, RECIPES, Claim, Recipe, Size
 from landscope.recipes.results_text import is_whole, part_of, results_text
 from landscope.report.page.blocks import Claim as ShownClaim
-from landscope.report.write import write_records_report
+from landscope.report.write import options_of, write_report
 from landscope.studies.record import wide_table
 from landscope.studies.study import Study
 
@@ -85,12 +85,11 @@ def _claims(recipe: Recipe, bundles: Mapping[str, Bundle]) -> Sequence[Claim]:
 
 def _report(bundle: Bundle, claims: Sequence[Claim], path: Path, *, light: bool = False) -> Path:
     """The report of a part, with the claims that are of it or of all parts."""
-    return write_records_report(
-        bundle.spec,
-        bundle.records,
-        path,
+    options = replace(
+        options_of(bundle.spec, bundle.records),
         compared=compare(RECIPES[bundle.recipe], part_of(bundle), bundle.records),
         claims=[ShownClaim(claim.text, claim.verdict, claim.why, claim.records) for claim in claims],
         failed=bundle.failed,
-        light=light,
+        static=light,
     )
+    return write_report(bundle.records, path, options)

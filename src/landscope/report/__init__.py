@@ -1,14 +1,14 @@
 """A study as a page to read in the browser, and as figures for a paper.
 
-    write_report   one HTML file: the answer, tables, linked figures, provenance, all numbers as CSV
-    figures        the same pictures as PNG, SVG and PDF
-    Claim          what is claimed, what was found, why, and which runs show it
+    write_report    one HTML file: the answer, tables, linked figures, provenance, all numbers as CSV
+    figures         the same figures as PNG, SVG and PDF
+    ReportOptions   what is asked, and how it is written
+    Claim           what is claimed, what was found, why, and which runs show it
 
-What runs leave for the figures beside their estimates is described in `landscope.report.data.extras`.
+The data that runs store for figures, beside their estimates, are described in `landscope.report.data.extras`.
 """
 
 from landscope.report.page.blocks import Claim
-from landscope.report.page.matplotlib import figures
-from landscope.report.write import write_report
+from landscope.report.write import ReportOptions, figures, write_report
 
-__all__ = ["Claim", "figures", "write_report"]
+__all__ = ["Claim", "ReportOptions", "figures", "write_report"]

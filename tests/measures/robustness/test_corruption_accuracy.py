@@ -81,11 +81,11 @@ def test_tables() -> None:
 
 
 def test_progress_is_told() -> None:
-    told = []
+    seen = []
     net, (x, y) = network(), images(4)
-    corruption_accuracy(net, x, y, corrupt, NAMES, [1, 2], progress=lambda *args: told.append(args))
-    assert told[0] == (0, 5, "clean")
-    assert told[-1] == (4, 5, "contrast 2")
+    corruption_accuracy(net, x, y, corrupt, NAMES, [1, 2], progress=lambda *args: seen.append(args))
+    assert seen[0] == (0, 5, "clean")
+    assert seen[-1] == (4, 5, "contrast 2")
 
 
 def test_the_model_stays_as_it_was() -> None:

@@ -123,7 +123,7 @@ class FoldedRelativeFlatness(Measure):
 
     Args:
         layer: the classifier's name; default: the linear layer that gives the outputs.
-        first: only so many samples, from the first on.
+        first: only this many samples, from the first on.
         batch_size: samples per batch, cut in the order of the data; a smaller last one counts like the others. `None`: one
             batch of all samples.
 

@@ -1,7 +1,7 @@
 """The columns of a study's table: which are outcomes, which are measures, what people call them, which way is better.
 
 A column is named split.measure (`train.hessian_trace`, `test.error`), or gap.loss for test less train. What is measured of
-predictions (error, loss, calibration, robustness, consistency) is an outcome; whatever else is measured on the training rows is
+predictions (error, loss, calibration, robustness, consistency) is an outcome; anything else measured on the training samples is
 a measure that might be associated with it. Titles, families and directions are those that the measures state of themselves; a
 column of an unknown name is shown as it is written, and has no direction.
 """
@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 SAME, SOME = 1e-5, 3
-"""The relative difference up to which numbers count as the same, and how many different ones must be."""
+"""The relative difference up to which numbers count as the same, and how many distinct ones there must be."""
 IDENTITY = ("run", "condition", "seed", "checkpoint", "temperature")
-"""Columns that say which model a row is; so do those that begin with "axis."."""
+"""Columns that identify the model of a row, together with the axes (`axis.NAME`)."""
 
 SHOWN_FIRST = ("error", "loss", "accuracy", "nll", "ece", "ace", "mce", "classwise_ece", "brier")
 """The order of measures of predictions; others follow."""
@@ -99,7 +99,7 @@ class Column:
 
 
 def of_predictions(name: str) -> bool:
-    """Whether a measure of this key looks at predictions alone.
+    """Whether the measure of this key depends on predictions alone.
 
     >>> of_predictions("ece"), of_predictions("hessian_trace"), of_predictions("my own")
     (True, False, False)
@@ -171,7 +171,7 @@ def value_columns(frame: pd.DataFrame) -> list[str]:
 
 
 def default_outcomes(frame: pd.DataFrame) -> list[str]:
-    """Held-out outcomes, one of each kind: no accuracy beside an error, none that orders the models as another does.
+    """Held-out outcomes, one of each kind: no accuracy beside an error, and none that ranks the models as another does.
 
     >>> default_outcomes(pd.DataFrame({"test.loss": [1.0], "test.accuracy": [0.9], "test.error": [0.1], "train.l2_norm": [3.0]}))
     ['test.error', 'test.loss']
@@ -207,7 +207,7 @@ def repeated(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, str]:
 
 
 def _proportional(first: pd.Series, second: pd.Series) -> bool:
-    """Whether the one is the other times a positive constant, for at least three models that differ."""
+    """Whether one is the other times a positive constant, for at least three models that differ."""
     x, y = (column.to_numpy(dtype=float) for column in (first, second))
     both = np.isfinite(x) & np.isfinite(y)
     if (np.isfinite(x) != np.isfinite(y)).any() or both.sum() < SOME or len(np.unique(x[both])) < SOME:
@@ -220,9 +220,9 @@ def _proportional(first: pd.Series, second: pd.Series) -> bool:
 def default_measures(
     frame: pd.DataFrame, outcomes: Sequence[str], behind: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
-    """Everything measured on the training rows that does not look at predictions alone.
+    """Everything measured on the training samples, except measures of predictions.
 
-    `behind` names the measures of columns that are called otherwise (`measures_behind`). One that repeats the value of another
+    `behind` gives the measures of columns that the study named itself (`measures_behind`). One that repeats the value of another
     measure, as a spectrum does the top eigenvalue's, is left out where that one was measured.
     """
     known = value_columns(frame)

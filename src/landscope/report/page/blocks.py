@@ -1,4 +1,7 @@
-"""What the page is made of: sections of prose, plots and tables. Plain text throughout; the template escapes all of it."""
+"""What the page is made of: sections of prose, figures and tables. Plain text throughout; the template escapes all of it.
+
+A section holds figures as they are described; `page/plotly` turns them into plots, `page/matplotlib` into pictures.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from landscope.core.json import Plain
+from landscope.report.page.figure import Figure
 
 __all__ = [
     "Block",
@@ -35,7 +39,7 @@ class Prose:
     items: Sequence[str] = ()
     tone: Literal["", "lead", "note"] = ""
     scripted: bool = False
-    """Whether it tells what only the script can do."""
+    """Whether it is about what only the script can do."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Downloads:
     files: Mapping[str, str]
 
 
-Block = Prose | Plot | Picture | Panels | Table | Source | Downloads
+Block = Prose | Figure | Plot | Picture | Panels | Table | Source | Downloads
 
 
 @dataclass(frozen=True)

@@ -1,42 +1,47 @@
-"""The report's figures for a paper: PNG, SVG and PDF by matplotlib, text kept as text.
+"""Figures on paper: PNG, SVG and PDF by matplotlib, text kept as text.
 
-    forest         every measure against every outcome, with intervals
-    correlations   the same numbers as a heat map
-    scatter        the strongest measures (columns) against the outcomes (rows), conditions by colour
-    axes           outcomes along an axis of numbers
-    checkpoints    measures and outcomes over the steps at which they were measured
-    over-loss      measures over the training loss at those steps
-    reliability    confidence against accuracy, before and after temperature scaling where both were measured
-    spectra        densities of eigenvalues
-    landscape      lines of equal loss, train beside test
-    training       what the histories tell, along epochs or steps
-
-A figure without data is not made.
+All panels of a figure are in one file, with one legend of the conditions where a panel holds several of them.
 """
 
 from __future__ import annotations
 
+import base64
 import io
-import os
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, Literal
 
-from landscope.analysis.coefficients import Method
-from landscope.core.errors import UnknownNameError
+import numpy as np
+
 from landscope.core.files import writing
-from landscope.report.data.associations import Associations, associate
-from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.static_correlations import draw_correlations, draw_forest, draw_scatter
-from landscope.report.page.static_histories import draw_training
-from landscope.report.page.static_models import draw_axes, draw_landscapes, draw_reliability, draw_spectra
-from landscope.report.page.static_through_training import draw_over_loss, draw_through_training
-from landscope.studies.record import Record
+from landscope.report.page.blocks import Picture
+from landscope.report.page.figure import (
+    Axis,
+    Band,
+    Bars,
+    Contour,
+    Errors,
+    Figure,
+    Floats,
+    Heat,
+    Line,
+    Mark,
+    Marker,
+    Panel,
+    Points,
+    Rule,
+)
+from landscope.report.page.style import DASHES, DIVERGING, NAMED, colour, line, literal, point, shade, tick
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawn
 
-__all__ = ["FORMATS", "figures", "pictures"]
+__all__ = ["FORMATS", "as_picture", "on_paper", "save"]
 
 FORMATS = ("png", "svg", "pdf")
 SCREEN = 110
@@ -47,58 +52,46 @@ SETTINGS = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "landscope",
     "font.size": 8,
-    "axes.titlesize": 8,
+    "axes.titlesize": 7,
 }
+WIDTH, HEIGHT = 2.3, 1.75
+"""Of a panel, in inches."""
+THIN, SMALL = 0.6, 0.55
+"""Points on paper for a pixel of the browser: of lines and of markers."""
+LEVELS = 21
+"""Of contours."""
+NARROW, TICKS = 2.0, 3
+"""Panels narrower than this many inches have about this many numbers below them."""
+WIDEST = 1e300
+"""Matplotlib finds no ticks for an axis that reaches further."""
+COLUMNS = 5
+HANDLE, LETTER, ROW = 0.5, 0.053, 0.14
+"""Inches in a legend."""
+HATCHES = ("", "////", "....")
+"""Of bars, for the first eight conditions, the second and the third."""
 
 
-def figures(
-    records: Sequence[Record],
-    folder: str | os.PathLike[str],
-    formats: Sequence[str] = FORMATS,
-    *,
-    measures: Sequence[str] | None = None,
-    outcomes: Sequence[str] | None = None,
-    method: Method = "kendall",
-    checkpoint: str | None = None,
-) -> list[Path]:
-    """Draw every figure for which there is data and return the files.
-
-    Args:
-        records: the runs of a study.
-        folder: where to; made where it is not there.
-        formats: of "png", "svg", "pdf".
-        measures: columns, such as "train.hessian_trace"; by default everything measured on the training rows.
-        outcomes: columns, such as "test.error"; by default all held-out errors.
-        method: "kendall", "spearman" or "pearson".
-        checkpoint: of which models: "final", "best", …; by default of those that most runs have.
-    """
-    for name in formats:
-        if name not in FORMATS:
-            raise UnknownNameError.among("format", name, FORMATS)
-    study = Cohorts.of(records, measures, outcomes, checkpoint)
-    found = associate(study, study.main, method, given=None)
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
+def save(figure: Figure, conditions: Sequence[str], folder: Path, formats: Sequence[str]) -> list[Path]:
+    """Write a figure under its name, in every format; the same study gives the same file."""
     written = []
-    for name, figure in _drawn(study, found):
+    with _settings():
+        drawn = _laid_out(figure, conditions)
         for suffix in formats:
-            path = target / f"{name}.{suffix}"
-            # No date: the same study gives the same file.
-            about = {"png": {"Software": "Landscope"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
+            path = folder / f"{figure.name}.{suffix}"
+            undated = {"png": {"Software": "Landscope"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
             with writing(path, flush=False) as aside:
-                figure.savefig(aside, format=suffix, dpi=200, metadata=about)
+                drawn.savefig(aside, format=suffix, dpi=200, metadata=undated, bbox_inches="tight")
             written.append(path)
     return written
 
 
-def pictures(study: Cohorts, found: Associations | None) -> dict[str, bytes]:
-    """Every figure for which there is data as a small PNG, by its name."""
-    shown = {}
-    for name, figure in _drawn(study, found):
-        content = io.BytesIO()
-        figure.savefig(content, format="png", dpi=SCREEN, bbox_inches="tight")
-        shown[name] = _with_palette(content)
-    return shown
+def as_picture(figure: Figure, conditions: Sequence[str]) -> Picture:
+    """A figure as a small PNG inside a page, with one caption for all of it."""
+    content = io.BytesIO()
+    with _settings():
+        _laid_out(figure, conditions).savefig(content, format="png", dpi=SCREEN, bbox_inches="tight")
+    source = f"data:image/png;base64,{base64.b64encode(_with_palette(content)).decode()}"
+    return Picture(source, figure.caption or figure.panels[0].caption)
 
 
 def _with_palette(content: io.BytesIO) -> bytes:
@@ -111,32 +104,280 @@ def _with_palette(content: io.BytesIO) -> bytes:
     return smaller.getvalue()
 
 
-def _drawn(study: Cohorts, found: Associations | None) -> Iterator[tuple[str, Figure]]:
+@contextmanager
+def _settings() -> Iterator[None]:
     import matplotlib as mpl
 
     with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
-        for name, draw in _drawings(study, found).items():
-            figure = draw()
-            if figure is not None:
-                figure.draw_without_rendering()
-                figure.set_layout_engine("none")  # it has found its places; they need not be sought for every format
-                yield name, figure
+        yield
 
 
-def _drawings(study: Cohorts, found: Associations | None) -> dict[str, Callable[[], Figure | None]]:
-    correlated: dict[str, Callable[[], Figure | None]] = {}
-    if found is not None:
-        correlated = {
-            "forest": lambda: draw_forest(found),
-            "correlations": lambda: draw_correlations(found),
-            "scatter": lambda: draw_scatter(study, found),
-        }
-    return correlated | {
-        "axes": lambda: draw_axes(study),
-        "checkpoints": lambda: draw_through_training(study),
-        "over-loss": lambda: draw_over_loss(study),
-        "reliability": lambda: draw_reliability(study),
-        "spectra": lambda: draw_spectra(study),
-        "landscape": lambda: draw_landscapes(study),
-        "training": lambda: draw_training(study),
-    }
+def _laid_out(figure: Figure, conditions: Sequence[str]) -> Drawn:
+    drawn = on_paper(figure, conditions)
+    drawn.draw_without_rendering()
+    drawn.set_layout_engine("none")  # it has found its places; they need not be sought for every format
+    return drawn
+
+
+def on_paper(figure: Figure, conditions: Sequence[str]) -> Drawn:
+    """The panels of a figure in rows, below a legend of the conditions."""
+    from matplotlib.figure import Figure as Drawn
+
+    panels = figure.paper_panels
+    forest = figure.kind == "forest"
+    columns = len(panels) if forest else min(figure.across, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    sizes = [_size(panel) for panel in panels]
+    widths = [max(width for width, _ in sizes[place::columns]) for place in range(columns)]
+    heights = [max(height for _, height in sizes[row * columns : (row + 1) * columns]) for row in range(rows)]
+    bar = 0.8 * (figure.kind == "landscape")
+    size = (0.4 + sum(widths) + _margin(panels, columns, forest) + bar, 0.3 + sum(heights) + 0.55 * rows)
+    drawn = Drawn(figsize=size, layout="compressed" if any(panel.square for panel in panels) else "constrained")
+    _legend(drawn, panels, conditions)
+    grid = drawn.subplots(
+        rows, columns, squeeze=False, sharey="row" if forest else False, width_ratios=widths, height_ratios=heights
+    )
+    for place, (axes, panel) in enumerate(zip(grid.flat, panels, strict=False)):
+        _draw(axes, panel, sizes[place])
+        if panel.x.title and not forest:
+            axes.set_xlabel(literal(_wrapped(panel.x.title, 15 * sizes[place][0])), fontsize=7)
+        before = panels[place - 1].y.title if place % columns else None
+        if panel.y.title and panel.y.title != before:
+            axes.set_ylabel(literal(_wrapped(panel.y.title, 14 * sizes[place][1])), fontsize=7)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    _colour_bar(drawn, panels, grid)
+    if forest:
+        drawn.supxlabel(literal(_wrapped(panels[0].x.title, 18 * size[0])), fontsize=7)
+    return drawn
+
+
+def _size(panel: Panel) -> tuple[float, float]:
+    """Of the axes of a panel, in inches."""
+    if panel.size is not None:
+        return panel.size
+    if panel.square:
+        return 1.75, 1.75
+    for mark in panel.marks:
+        if isinstance(mark, Heat):
+            wide, high = (0.48, 0.2) if mark.texts else (0.15, 0.15)
+            return max(1.2, wide * len(mark.columns)), max(0.8, high * len(mark.rows))
+        if isinstance(mark, Bars):
+            bars = len(mark.categories) * sum(isinstance(each, Bars) for each in panel.marks)
+            return max(WIDTH, min(6.0, 0.12 * bars)), HEIGHT
+    return WIDTH, HEIGHT
+
+
+def _margin(panels: Sequence[Panel], columns: int, forest: bool) -> float:
+    """Inches for the numbers and names left of the panels of a row."""
+    names = [_names(panel) for panel in panels]
+    longest = [
+        max((len(name) for each in names[place::columns] for name in each), default=0) for place in range(columns)
+    ]
+    letters = longest[:1] if forest else longest
+    return sum(max(0.55, 0.07 * each) if each else 0.55 for each in letters) + (0.1 * columns if forest else 0.0)
+
+
+def _names(panel: Panel) -> Sequence[str]:
+    heats = [mark.rows for mark in panel.marks if isinstance(mark, Heat)]
+    return heats[0] if heats else () if panel.y.ticks is None else panel.y.ticks[1]
+
+
+def _draw(axes: Axes, panel: Panel, size: tuple[float, float]) -> None:
+    for mark in panel.marks:
+        _mark(axes, mark, panel)
+    heading = ", ".join(text for text in (panel.title, panel.note) if text)
+    axes.set_title(literal(_wrapped(heading, 18 * size[0])), loc="left", fontsize=7)
+    if any(isinstance(mark, Heat) for mark in panel.marks):
+        return
+    _scale(axes, "x", panel.x)
+    _scale(axes, "y", panel.y)
+    if panel.square:
+        axes.set_aspect("equal")
+    if any(isinstance(mark, Line | Points) and mark.legend for mark in panel.marks):
+        axes.legend(frameon=False, fontsize=6)
+    _bare(axes, narrow=size[0] < NARROW and panel.x.ticks is None)
+
+
+def _wrapped(text: str, letters: float) -> str:
+    return "\n".join(fill(line, int(letters)) for line in text.split("\n"))
+
+
+def _mark(axes: Axes, mark: Mark, panel: Panel) -> None:
+    if isinstance(mark, Line):
+        _line(axes, mark)
+    elif isinstance(mark, Points):
+        _points(axes, mark)
+    elif isinstance(mark, Band):
+        axes.fill_between(mark.x, mark.low, mark.high, color=shade(mark.colour), alpha=0.14, lw=0)
+    elif isinstance(mark, Bars):
+        _bars(axes, mark, [each for each in panel.marks if isinstance(each, Bars)])
+    elif isinstance(mark, Heat):
+        _heat(axes, mark, panel.x)
+    elif isinstance(mark, Contour):
+        _contour(axes, mark)
+    elif isinstance(mark, Rule):
+        axes.axvline(mark.x, color=shade("@muted"), lw=THIN, ls=":")
+
+
+def _line(axes: Axes, mark: Line) -> None:
+    known = np.isfinite(mark.x) & np.isfinite(mark.y) if mark.over_gaps else np.full(len(mark.x), True)
+    x, y = mark.x[known], mark.y[known]
+    if mark.y_error is not None:
+        _error_bars(axes, x, y, mark.colour, y_error=mark.y_error)
+    look = {"color": shade(mark.colour), "lw": THIN * mark.width, "ls": DASHES[mark.dash], "alpha": mark.opacity}
+    _series(axes, x, y, mark.colour, mark.marker, look | {"label": literal(mark.legend)})
+
+
+def _points(axes: Axes, mark: Points) -> None:
+    _error_bars(axes, mark.x, mark.y, mark.colour, mark.x_error, mark.y_error)
+    look = {"ls": "", "alpha": mark.marker.opacity, "label": literal(mark.legend)}
+    _series(axes, mark.x, mark.y, mark.colour, mark.marker, look)
+
+
+def _series(axes: Axes, x: Floats, y: Floats, token: str, marker: Marker | None, look: dict[str, Any]) -> None:
+    """A line, points or both; points that are larger than the smallest are drawn over it once more."""
+    if marker is None:
+        axes.plot(x, y, **look)
+        return
+    sizes = np.broadcast_to(np.asarray(marker.size, dtype=np.float64), x.shape)
+    least, *others = np.unique(sizes) if len(sizes) else [4.0]
+    axes.plot(x, y, **{**_symbol(token, marker), **look}, ms=SMALL * least)
+    for size in others:
+        axes.plot(x[sizes == size], y[sizes == size], **{**_symbol(token, marker), "ls": ""}, ms=SMALL * size)
+
+
+def _symbol(token: str, marker: Marker) -> dict[str, Any]:
+    if not marker.symbol and token.startswith("@c"):
+        return point(int(token.removeprefix("@c")))
+    symbol = {"": "o", "circle": "o", "square": "s", "diamond": "D"}[marker.symbol]
+    return {"color": shade(token), "marker": symbol, "mfc": "white" if marker.hollow else shade(token), "mew": 0.8}
+
+
+def _error_bars(
+    axes: Axes, x: Floats, y: Floats, token: str, x_error: Errors | None = None, y_error: Errors | None = None
+) -> None:
+    for name, errors in (("xerr", x_error), ("yerr", y_error)):
+        if errors is not None:
+            sides = np.nan_to_num([errors.plus if errors.minus is None else errors.minus, errors.plus])
+            look: dict[str, Any] = {"ecolor": shade(errors.colour or token), "elinewidth": THIN * errors.thickness}
+            axes.errorbar(x, y, ls="", **{name: sides}, **look, capsize=THIN * errors.cap, zorder=1.5)
+
+
+def _bars(axes: Axes, mark: Bars, beside: Sequence[Bars]) -> None:
+    width = 0.75 / len(beside)
+    places = np.arange(float(len(mark.categories))) + width * (beside.index(mark) - (len(beside) - 1) / 2)
+    look = {"hatch": HATCHES[mark.condition // 8 % 3], "edgecolor": "white", "lw": 0}
+    axes.bar(places, np.nan_to_num(mark.values), width, color=colour(mark.condition), **look)  # type: ignore[arg-type]
+    _error_bars(axes, places, mark.values, "@muted", y_error=mark.error)
+    leaning = {"rotation": 45, "ha": "right"} if len(mark.categories) > 6 else {}
+    axes.set_xticks(range(len(mark.categories)), [literal(name) for name in mark.categories], **leaning)  # type: ignore[arg-type]
+
+
+def _heat(axes: Axes, mark: Heat, x: Axis) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    diverging = mark.scale == "diverging"
+    shades: Any = LinearSegmentedColormap.from_list("diverging", list(DIVERGING)) if diverging else "cividis"
+    ends = (-1, 1) if diverging else (None, None)
+    image = axes.imshow(np.ma.masked_invalid(mark.values), vmin=ends[0], vmax=ends[1], cmap=shades, aspect="auto")
+    for row, column in np.argwhere(np.isfinite(mark.values)) if mark.texts else ():
+        red, green, blue, _ = image.cmap(image.norm(mark.values[row, column]))
+        ink = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else shade("@ink")
+        text = mark.texts[row][column]
+        axes.text(column, row, text, ha="center", va="center", fontsize=6, color=ink)
+    names = [literal(name) for name in mark.columns]
+    axes.set_xticks(range(len(names)), names, rotation=-x.angle if x.angle else 40, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(mark.rows)), [literal(name) for name in mark.rows])
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelsize=7)
+    if mark.bar:
+        axes.figure.colorbar(image, ax=axes, label=literal(mark.bar), fraction=0.05)
+
+
+def _contour(axes: Axes, mark: Contour) -> None:
+    spaced = np.geomspace if mark.scale.logarithmic else np.linspace
+    levels = spaced(mark.scale.low, mark.scale.high, LEVELS)
+    norm = "log" if mark.scale.logarithmic else "linear"
+    axes.contourf(mark.x, mark.y, np.ma.masked_invalid(mark.heights), levels=levels, norm=norm, cmap="viridis")
+    if mark.path is not None:
+        axes.plot(*mark.path.T, "-o", color="white", lw=0.8, ms=2)
+    axes.plot(0, 0, "+", color="white", ms=7)
+
+
+def _scale(axes: Axes, along: Literal["x", "y"], axis: Axis) -> None:
+    drawn, zero_line = (axes.xaxis, axes.axvline) if along == "x" else (axes.yaxis, axes.axhline)
+    if axis.scale == "log":
+        axes.set(**{f"{along}scale": "log"})
+    if axis.ticks is not None:
+        places, texts = axis.ticks
+        leaning: dict[str, Any] = {"rotation": 45, "ha": "right"} if axis.angle else {}
+        drawn.set_ticks(places, [literal(text) for text in texts], **leaning)
+        drawn.set_ticks([], minor=True)
+    if axis.range is not None:
+        axes.set(**{f"{along}lim": axis.range})
+    if axis.zero:
+        zero_line(0, color=shade("@faint"), lw=0.7, zorder=1)
+
+
+def _bare(axes: Axes, narrow: bool) -> None:
+    """No frame above and to the right, a light grid behind, every tick with its own power of ten: one for all lies on labels."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        if max(map(abs, axis.get_view_interval())) > WIDEST:
+            low, high = np.clip(axis.get_view_interval(), -WIDEST, WIDEST)
+            if low == high:
+                low, high = sorted((low, low / 10))
+            axis.set_view_interval(low, high, ignore=True)
+        if type(axis.get_major_formatter()) is ScalarFormatter:
+            axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    if narrow and axes.get_xscale() == "linear":
+        axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, color=shade("@grid"), lw=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=7)
+
+
+def _colour_bar(drawn: Drawn, panels: Sequence[Panel], grid: Any) -> None:
+    """One bar for the contours of all panels."""
+    contours = [mark for panel in panels for mark in panel.marks if isinstance(mark, Contour)]
+    if contours:
+        rows = grid.shape[0]
+        image = grid.flat[0].collections[0]
+        look = {"fraction": 0.05, "shrink": min(1, 2 / rows), "format": "%.2g", "ticks": image.levels[::4]}
+        drawn.colorbar(image, ax=grid, label=contours[0].scale.title, **look)
+
+
+def _legend(drawn: Drawn, panels: Sequence[Panel], conditions: Sequence[str]) -> None:
+    """The conditions above all panels, for which the figure grows. None where every panel is of one condition, which its title
+    names, and none where there are more than look different: some names would stand for all.
+    """
+    held = [{_condition(mark) for mark in panel.marks} - {None} for panel in panels]
+    if not 1 < len(conditions) <= NAMED or all(len(each) < 2 for each in held):
+        return
+    marks = [_handle(panels, number, literal(name)) for number, name in enumerate(conditions)]
+    entry = HANDLE + LETTER * max(map(len, conditions))
+    columns = max(1, min(len(marks), COLUMNS, int(drawn.get_figwidth() / entry)))
+    drawn.set_figheight(drawn.get_figheight() + ROW * math.ceil(len(marks) / columns))
+    drawn.legend(handles=marks, loc="outside upper left", ncols=columns, frameon=False, fontsize=7)
+
+
+def _condition(mark: Mark) -> int | None:
+    return mark.condition if isinstance(mark, Line | Points | Bars) else None
+
+
+def _handle(panels: Sequence[Panel], number: int, name: str) -> Artist:
+    """What stands for a condition: a line, a point, both or a bar, as the panels have them."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    marks = [mark for panel in panels for mark in panel.marks if _condition(mark) is not None]
+    if any(isinstance(mark, Bars) for mark in marks):
+        return Patch(facecolor=colour(number), hatch=HATCHES[number // 8 % 3], edgecolor="white", lw=0, label=name)
+    curves = [mark for mark in marks if isinstance(mark, Line)]
+    look = line(number) if curves else {"ls": ""}
+    if any(isinstance(mark, Points) for mark in marks) or any(mark.marker is not None for mark in curves):
+        look = {**point(number), **look, "ms": 4}
+    return Line2D([], [], **look, label=name)

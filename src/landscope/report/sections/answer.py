@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from landscope.analysis import smallest_significant
-from landscope.core.json import Plain
 from landscope.core.text import counted
 from landscope.report.data.associations import Associations, models_used
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
-from landscope.report.page.blocks import Block, Cell, Claim, Head, Plot, Prose, Section, Table
-from landscope.report.page.embedding import rounded
+from landscope.report.page.blocks import Block, Cell, Claim, Head, Prose, Section, Table
+from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points
 from landscope.report.sections.through_training import through_sentence
 
 __all__ = ["answer_section", "claim_section"]
@@ -45,7 +46,7 @@ def answer_section(
     return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
 
 
-def claim_section(study: Cohorts, claims: list[Claim]) -> Section:
+def claim_section(study: Cohorts, claims: Sequence[Claim]) -> Section:
     """What is claimed and what was found."""
     place = {record.run: run for run, record in enumerate(study.records)}
     rows = []
@@ -187,40 +188,59 @@ def _repeats(study: Cohorts) -> list[str]:
     return [f"The same but for a constant, and asked about once: {same}."] if same else []
 
 
-def _forest(found: Associations) -> Plot:
+def _forest(found: Associations) -> Figure:
     outcomes = found.outcomes[:OUTCOMES]
     order = sorted(found.measures, key=lambda m: -sum(_size(found, m, o) for o in outcomes))[:MEASURES]
-    facets: list[Plain] = []
-    for outcome in outcomes:
-        rows: list[Plain] = []
-        for measure in order:
-            f = found.finding(measure, outcome)
-            c = f.correlation
-            rows.append(
-                {
-                    "measure": found.titles[measure],
-                    "value": rounded(c.value) if c.value is not None else None,
-                    "low": c.low,
-                    "high": c.high,
-                    "sure": found.sure(measure, outcome),
-                    "text": f"{found.titles[measure]}, {found.titles[outcome]}: {c}",
-                }
-            )
-        facets.append({"name": found.titles[outcome], "rows": rows})
     symbol = found.finding(order[0], outcomes[0]).correlation.symbol
     name = {"τ": "Kendall's τ", "ρ": "Spearman's ρ", "r": "Pearson's r"}[symbol]
     left = [f"{len(found.measures) - MEASURES} weaker measures"] * (len(found.measures) > MEASURES)
     left += [f"{len(found.outcomes) - OUTCOMES} outcomes"] * (len(found.outcomes) > OUTCOMES)
     more = f" {' and '.join(left)} are in the tables below.".capitalize() if left else ""
     used = models_used(found.sizes, len(found.cohort))
-    return Plot(
+    significant = f"significant after adjusting for {counted(found.tests, 'test')}"
+    names = [found.titles[measure] for measure in order]
+    along = Axis(
+        f"{symbol} with 95% interval, n = {used}; filled: {significant}",
+        ticks=(np.array([-1.0, 0.0, 1.0]), ("−1", "0", "1")),
+        range=(-1.05, 1.05),
+        zero=True,
+    )
+    down = Axis(ticks=(np.arange(float(len(order))), names), range=(len(order) - 0.5, -0.5))
+    panels = [
+        Panel(
+            f"forest-{outcome}",
+            [_rows(found, order, outcome, sure=sure) for sure in (False, True)],
+            along,
+            down,
+            title=found.titles[outcome],
+            height=90 + 26 * len(order),
+            size=(1.25, 0.2 * len(order)),
+        )
+        for outcome in outcomes
+    ]
+    return Figure(
         "forest",
-        {"measures": [found.titles[m] for m in order], "outcomes": facets},
+        panels,
         f"{name} of every measure with every outcome, with its 95% bootstrap interval, n = {used}. Right of "
-        f"zero: the larger the measure, the larger the outcome. Filled: significant after adjusting for "
-        f"{counted(found.tests, 'test')}.{more}",
+        f"zero: the larger the measure, the larger the outcome. Filled: {significant}.{more}",
         kind="forest",
-        height=90 + 26 * len(order),
+    )
+
+
+def _rows(found: Associations, order: Sequence[str], outcome: str, *, sure: bool) -> Points:
+    """The coefficients of those measures that are, or are not, sure to go with an outcome."""
+    every = [(place, m, found.finding(m, outcome).correlation) for place, m in enumerate(order)]
+    kept = [each for each in every if each[2].value is not None and found.sure(each[1], outcome) == sure]
+    value, low, high = (
+        np.array([getattr(c, side) for _, _, c in kept], dtype=np.float64) for side in ("value", "low", "high")
+    )
+    return Points(
+        value,
+        np.array([place for place, _, _ in kept], dtype=np.float64),
+        "@accent" if sure else "@faint",
+        Marker(8, "circle", hollow=not sure),
+        x_error=Errors(high - value, value - low, thickness=1.6),
+        hover=[f"{found.titles[m]}, {found.titles[outcome]}: {c}" for _, m, c in kept],
     )
 
 

@@ -14,21 +14,30 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis.coefficients import mean_and_deviation
-from landscope.core.json import Plain
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import Column, label
-from landscope.report.page.blocks import Panels, Plot, Section
-from landscope.report.page.embedding import plot_text, rounded
-from landscope.report.page.plotly import Floats, axis, line_of, spans_decades
+from landscope.report.page.blocks import Section
+from landscope.report.page.figure import (
+    Axis,
+    Errors,
+    Figure,
+    Floats,
+    Line,
+    Marker,
+    Panel,
+    condition_dash,
+    spans_decades,
+    value_axis,
+)
 
-__all__ = ["AxisFigure", "AxisLine", "axis_figures", "axis_section", "leading_number"]
+__all__ = ["AxisCurves", "AxisLine", "axis_curves", "axis_section", "leading_number"]
 
 VALUES = 3
 """Fewer of them make no curve."""
 STEPPED = 5.0
 """An axis whose largest number is more than so many times the smallest is logarithmic."""
 LINES = 12
-FIGURES = 8
+PANELS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +51,7 @@ class AxisLine:
 
 
 @dataclass(frozen=True, eq=False)
-class AxisFigure:
+class AxisCurves:
     """Some lines along one axis."""
 
     axis: str
@@ -80,7 +89,7 @@ def leading_number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def axis_figures(study: Cohorts) -> list[AxisFigure]:
+def axis_curves(study: Cohorts) -> list[AxisCurves]:
     """A figure for each kind of outcome along each axis of three numbers or more."""
     names = list(dict.fromkeys(name for record in study.records for name in record.axes))
     frame = study.main.frame
@@ -96,8 +105,8 @@ def axis_figures(study: Cohorts) -> list[AxisFigure]:
         for outcome, columns in _kinds(study.outcomes).items():
             lines = _lines(frame[columns], np.array(numbers, dtype=np.float64), others, alone=outcome in columns)
             if lines:
-                found.append(AxisFigure(name, outcome, lines[:LINES], len(frame), max(0, len(lines) - LINES)))
-    return found[:FIGURES]
+                found.append(AxisCurves(name, outcome, lines[:LINES], len(frame), max(0, len(lines) - LINES)))
+    return found[:PANELS]
 
 
 def _kinds(outcomes: Sequence[str]) -> dict[str, list[str]]:
@@ -133,50 +142,41 @@ def _lines(frame: pd.DataFrame, x: Floats, others: Sequence[str], *, alone: bool
 
 
 def axis_section(study: Cohorts) -> Section:
-    """A panel for each figure."""
-    return Section(
-        "axes", "Along an axis", [Panels(plots)] if (plots := [_plot(f) for f in axis_figures(study)]) else []
-    )
+    """A panel for each outcome along each axis."""
+    panels = [_panel(curves) for curves in axis_curves(study)]
+    caption = "Outcomes along an axis: mean and standard deviation over models."
+    return Section("axes", "Along an axis", [Figure("axes", panels, caption, across=2)] if panels else [])
 
 
-def _ticks(figure: AxisFigure) -> dict[str, Plain]:
-    return {
-        "title": {"text": plot_text(figure.axis)},
-        "type": "log" if figure.logarithmic else "linear",
-        "tickvals": [*figure.settings],
-        "ticktext": [f"{value:g}" for value in figure.settings],
-    }
-
-
-def _plot(figure: AxisFigure) -> Plot:
-    data: list[Plain] = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "x": rounded(line.x),
-            "y": rounded(line.mean),
-            "error_y": {"type": "data", "array": rounded(line.spread), "thickness": 1, "width": 3},
-            "line": line_of(number, 1.6),
-            "marker": {"color": f"@c{number}", "size": 6},
-            "name": plot_text(line.name),
-            "text": plot_text(line.name),
-            "hoverinfo": "text+x+y",
-            "showlegend": bool(line.name),
-        }
-        for number, line in enumerate(figure.lines)
+def _panel(curves: AxisCurves) -> Panel:
+    settings = np.array(curves.settings)
+    lines = [
+        Line(
+            line.x,
+            line.mean,
+            f"@c{number}",
+            width=1.6,
+            dash=condition_dash(number),
+            marker=Marker(6),
+            y_error=Errors(line.spread, cap=3),
+            legend=line.name,
+            hover=line.name or label(curves.outcome),
+        )
+        for number, line in enumerate(curves.lines)
     ]
-    name = label(figure.outcome)
-    rest = f" {figure.left_out} more lines are left out." if figure.left_out else ""
-    return Plot(
-        f"along-{figure.axis}-{figure.outcome}",
-        {
-            "data": data,
-            "layout": {
-                "xaxis": _ticks(figure),
-                "yaxis": axis(name, figure.values),
-                "showlegend": any(line.name for line in figure.lines),
-            },
-        },
-        f"{name[:1].upper()}{name[1:]} along {figure.axis}: mean and standard deviation, n = {figure.n} models.{rest}",
+    name = label(curves.outcome)
+    rest = f" {curves.left_out} more lines are left out." if curves.left_out else ""
+    return Panel(
+        f"along-{curves.axis}-{curves.outcome}",
+        lines,
+        Axis(
+            curves.axis,
+            scale="log" if curves.logarithmic else "linear",
+            ticks=(settings, [f"{value:g}" for value in settings]),
+        ),
+        value_axis(name, curves.values),
+        f"{name[:1].upper()}{name[1:]} along {curves.axis}: mean and standard deviation, n = {curves.n} models.{rest}",
+        note=f"n = {curves.n}" + (f", {curves.left_out} more lines left out" if curves.left_out else ""),
         height=380,
+        size=(2.8, 2.3),
     )

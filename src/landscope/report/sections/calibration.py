@@ -6,25 +6,24 @@ Where models were measured at one temperature only, nothing is said of a before 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
-from landscope.core.json import Plain
 from landscope.core.text import counted, significant
 from landscope.measures.calibration.reliability import Reliability
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.extras import Calibration, Gathered, gather, read_reliability, spread_over_conditions
-from landscope.report.page.blocks import Block, Panels, Plot, Prose, Section
-from landscope.report.page.embedding import plot_text, rounded
-from landscope.report.page.plotly import model_line
+from landscope.report.page.blocks import Block, Prose, Section
+from landscope.report.page.figure import Axis, Errors, Figure, Floats, Line, Marker, Panel, model_line
 
 __all__ = ["both_times", "calibration_section", "calibrations", "pooled"]
 
-CONDITIONS = 12
+CONDITIONS, ACROSS = 12, 4
+"""Diagrams, and how many of them are in a row on paper."""
+PAPER_CAPTION = "Confidence against accuracy: all models of a condition together."
 MODELS = 120
 """Thin lines in all diagrams together."""
-When = Literal["before", "after"]
 
 
 def calibrations(study: Cohorts) -> tuple[dict[int, Calibration], Gathered]:
@@ -54,14 +53,14 @@ def calibration_section(study: Cohorts) -> Section:
     found, gathered = calibrations(study)
     both = both_times(found)
     lines = spread_over_conditions(study, found, MODELS)
-    plots = []
+    panels = []
     for number, condition in enumerate(study.conditions):
         members = {run: tables for run, tables in found.items() if study.condition_of[run] == number}
         if members:
             drawn = [run for run in members if run in lines]
-            plots.append(_diagram(study, number, condition, members, drawn, both=both))
+            panels.append(_diagram(study, number, condition, members, drawn, both=both))
     blocks: list[Block] = []
-    if plots:
+    if panels:
         blocks = [
             Prose(
                 "Points on the diagonal are calibrated; below it a model is too sure of itself. Bars: 95% interval for one "
@@ -70,15 +69,15 @@ def calibration_section(study: Cohorts) -> Section:
             Prose(
                 "The larger a point, the more samples are so confident. Thin lines are single models.", scripted=True
             ),
-            Panels(plots[:CONDITIONS]),
+            Figure("reliability", panels[:CONDITIONS], PAPER_CAPTION, across=ACROSS),
         ]
-        if len(plots) > CONDITIONS:
-            blocks.append(Prose(f"{CONDITIONS} of {len(plots)} conditions are shown.", tone="note"))
+        if len(panels) > CONDITIONS:
+            blocks.append(Prose(f"{CONDITIONS} of {len(panels)} conditions are shown.", tone="note"))
     title = "Calibration before and after temperature scaling" if both else "Calibration"
     return Section("calibration", title, [*blocks, *gathered.notes])
 
 
-def pooled(tables: Sequence[Reliability]) -> tuple[Reliability, np.ndarray, np.ndarray] | None:
+def pooled(tables: Sequence[Reliability]) -> tuple[Reliability, Floats, Floats] | None:
     """One table of several models with the bounds of its bars; `None` where their bins differ.
 
     >>> one = Reliability(np.array([0, 0.5, 1]), np.array([0, 10]), np.array([np.nan, 0.9]), np.array([np.nan, 0.8]))
@@ -108,77 +107,56 @@ def pooled(tables: Sequence[Reliability]) -> tuple[Reliability, np.ndarray, np.n
 
 def _diagram(
     study: Cohorts, number: int, condition: str, members: dict[int, Calibration], lines: Sequence[int], *, both: bool
-) -> Plot:
-    data: list[Plain] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": [0, 1],
-            "y": [0, 1],
-            "line": {"color": "@muted", "width": 1, "dash": "dot"},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
+) -> Panel:
+    ends = np.array([0.0, 1.0])
+    marks = [Line(ends, ends, "@muted", width=1, dash="dot")]
     errors = []
-    for when, symbol, dash in (("before", "circle-open", "dash"), ("after", "square", "solid")):
+    for when in ("before", "after"):
         tables = {run: by_time[when] for run, by_time in members.items() if when in by_time}
         if not tables:
             continue
         for run in lines if len(tables) > 1 else ():
             if run in tables:
                 line = model_line(study, run, tables[run].confidence, tables[run].accuracy)
-                text = f"{line['text']}, {when}" if both else line["text"]
-                data.append({**line, "opacity": 0.22, "connectgaps": True, "text": text})
+                hover = f"{line.hover}, {when}" if both else line.hover
+                marks.append(replace(line, opacity=0.22, over_gaps=True, hover=hover))
         ece = np.array([table.ece for table in tables.values()])
         errors.append(significant(float(ece.mean()), 2) + (f" {when}" if both else ""))
         found = pooled(list(tables.values()))
         if found is not None:
-            data.append(_points(*found, when=when if both else "", colour=f"@c{number}", symbol=symbol, dash=dash))
-    return Plot(
+            marks.append(_points(*found, when=when, colour=f"@c{number}", both=both))
+    error = ", ".join(errors)
+    return Panel(
         f"reliability-{number}",
-        {
-            "data": data,
-            "layout": {
-                "xaxis": {"title": {"text": "confidence"}, "range": [0, 1.02], "constrain": "domain"},
-                "yaxis": {"title": {"text": "accuracy"}, "range": [0, 1.02], "scaleanchor": "x"},
-                "showlegend": both,
-            },
-        },
-        f"Calibration error {', '.join(errors)}; {counted(len(members), 'model')}.",
+        marks,
+        Axis("confidence", range=(0, 1.02)),
+        Axis("accuracy", range=(0, 1.02)),
+        f"Calibration error {error}; {counted(len(members), 'model')}.",
         title=condition,
+        note=f"n = {len(members)}\nECE {error}",
         height=360,
+        square=True,
     )
 
 
-def _points(
-    table: Reliability, low: np.ndarray, high: np.ndarray, *, when: str, colour: str, symbol: str, dash: str
-) -> dict[str, Plain]:
+def _points(table: Reliability, low: Floats, high: Floats, *, when: str, colour: str, both: bool) -> Line:
     shown = table.counts > 0
     share = table.counts[shown] / table.counts.sum()
     stated, right = table.confidence[shown], table.accuracy[shown]
-    scaling = f"{when} scaling: " if when else ""
-    texts = [
-        f"{scaling}says {c:.3f}, right {a:.3f}, {100 * s:.1f} % of samples"
-        for c, a, s in zip(stated, right, share, strict=True)
-    ]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": plot_text(f"{when} temperature"),
-        "x": rounded(stated),
-        "y": rounded(right),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": rounded(np.maximum(high[shown] - right, 0)),
-            "arrayminus": rounded(np.maximum(right - low[shown], 0)),
-            "color": colour,
-            "thickness": 1,
-            "width": 0,
-        },
-        "line": {"color": colour, "width": 1.6, "dash": dash},
-        "marker": {"color": colour, "symbol": symbol, "size": rounded(4 + 10 * np.sqrt(share))},
-        "hoverinfo": "text",
-        "hovertext": [*texts],
-    }
+    scaling = f"{when} scaling: " if both else ""
+    before = when == "before"
+    return Line(
+        stated,
+        right,
+        colour,
+        width=1.6,
+        dash="dash" if before else "solid",
+        marker=Marker(4 + 10 * np.sqrt(share), "circle" if before else "square", hollow=before),
+        y_error=Errors(np.maximum(high[shown] - right, 0), np.maximum(right - low[shown], 0), colour),
+        legend=f"{when} temperature" if both else "",
+        hover=[
+            f"{scaling}says {c:.3f}, right {a:.3f}, {100 * s:.1f} % of samples"
+            for c, a, s in zip(stated, right, share, strict=True)
+        ],
+        hover_numbers="",
+    )

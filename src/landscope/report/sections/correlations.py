@@ -5,21 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from landscope.core.json import Plain
+from landscope.analysis import Finding
 from landscope.core.text import counted, p_value
 from landscope.report.data.associations import Associations, models_used
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label, value_columns
-from landscope.report.page.blocks import Block, Cell, Head, Mark, Panels, Plot, Prose, Section, Table
-from landscope.report.page.embedding import plot_text, rounded
+from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
+from landscope.report.page.figure import Axis, Errors, Figure, Heat, Marker, Panel, Points, value_axis
 
-__all__ = ["DIVERGING", "correlation_section", "scatter_section"]
+__all__ = ["correlation_section", "scatter_section"]
 
 
-DIVERGING: list[Plain] = [
-    [0.0, "#b2540b"], [0.25, "#e9b27c"], [0.5, "#f4f4f1"], [0.75, "#86b9dc"], [1.0, "#0b5d8f"]
-]  # fmt: skip
-"""Orange for negative, blue for positive: told apart by every kind of colour vision."""
 COLUMNS = 40
 """Of the matrix of everything with everything."""
 
@@ -29,63 +25,34 @@ def correlation_section(study: Cohorts, every: list[Associations]) -> Section:
     if not every:
         return Section("correlations", "Correlations", [])
     maps = [_map(found, place, named=len(every) > 1) for place, found in enumerate(every)]
-    blocks: list[Block] = [Panels(maps), _table(every[0])]
+    blocks: list[Block] = [Figure("correlations", maps, maps[0].caption, across=1), _table(every[0])]
     redundancy = _redundancy(study)
     if redundancy is not None:
         blocks.append(redundancy)
     return Section("correlations", "Correlations", blocks)
 
 
-def _map(found: Associations, place: int, named: bool) -> Plot:
-    values: list[list[float]] = []
-    texts: list[Plain] = []
-    hovers: list[Plain] = []
-    for measure in found.measures:
-        findings = [found.finding(measure, outcome) for outcome in found.outcomes]
-        values.append([np.nan if f.correlation.value is None else f.correlation.value for f in findings])
-        stars = [found.sure(measure, outcome) for outcome in found.outcomes]
-        texts.append(
-            [
-                "" if f.correlation.value is None else _signed(f.correlation.value, sure)
-                for f, sure in zip(findings, stars, strict=True)
-            ]
-        )
-        hovers.append([plot_text(f"{f.measure}, {f.outcome}: {f.correlation}") for f in findings])
-    title = found.cohort.name if named else ""
+def _map(found: Associations, place: int, named: bool) -> Panel:
+    findings = [[found.finding(measure, outcome) for outcome in found.outcomes] for measure in found.measures]
     used = models_used(found.sizes, len(found.cohort))
-    return Plot(
+    heat = Heat(
+        [found.titles[outcome] for outcome in found.outcomes],
+        [found.titles[measure] for measure in found.measures],
+        np.array([[f.correlation.value for f in row] for row in findings], dtype=np.float64),
+        [[f"{f.measure}, {f.outcome}: {f.correlation}" for f in row] for row in findings],
+        [[_cell(found, f) for f in row] for row in findings],
+    )
+    return Panel(
         f"correlations-{place}",
-        {
-            "data": [
-                {
-                    "type": "heatmap",
-                    "x": [plot_text(found.titles[c]) for c in found.outcomes],
-                    "y": [plot_text(found.titles[c]) for c in found.measures],
-                    "z": rounded(values, 4),
-                    "text": texts,
-                    "texttemplate": "%{text}",
-                    "hovertext": hovers,
-                    "hoverinfo": "text",
-                    "zmin": -1,
-                    "zmax": 1,
-                    "colorscale": DIVERGING,
-                    "showscale": False,
-                    "xgap": 2,
-                    "ygap": 2,
-                    "textfont": {"size": 10},
-                }
-            ],
-            "layout": {
-                "xaxis": {"side": "top", "showgrid": False, "tickangle": -40, "fixedrange": True},
-                "yaxis": {"autorange": "reversed", "showgrid": False, "fixedrange": True},
-                "margin": {"l": 40, "r": 8, "t": 40, "b": 8},
-                "dragmode": False,
-            },
-        },
+        [heat],
+        Axis(angle=-40, top=True),
+        Axis(),
         f"{_coefficient(found)} of measures (rows) with outcomes (columns), n = {used}; blue: together, "
         f"orange: against. A star: significant after adjusting for {counted(found.tests, 'test')}.",
-        title=title,
+        title=found.cohort.name if named else "",
+        note=f"n = {used}",
         height=110 + 24 * len(found.measures),
+        fixed=True,
     )
 
 
@@ -144,57 +111,44 @@ def _table(found: Associations) -> Table:
     )
 
 
-def _redundancy(study: Cohorts) -> Plot | None:
+def _redundancy(study: Cohorts) -> Figure | None:
     """How measures and outcomes go with each other: ranks, so that the cost does not grow with the square of the models."""
     frame = study.main.frame
     columns = [c for c in (*study.outcomes, *study.measures) if frame[c].nunique() > 1][:COLUMNS]
     if len(columns) < 3 or len(frame) < 5:
         return None
     matrix = frame[columns].astype(float).corr("spearman").to_numpy()
-    names = [plot_text(label(c)) for c in columns]
-    hovers: list[Plain] = [
+    names = [label(c) for c in columns]
+    hover = [
         [f"{a}, {b}: ρ = {matrix[i, j]:.2f}" if np.isfinite(matrix[i, j]) else "" for j, b in enumerate(names)]
         for i, a in enumerate(names)
     ]
     known: pd.Series = frame[columns].notna().all(axis=1)
-    return Plot(
+    panel = Panel(
         "redundancy",
-        {
-            "data": [
-                {
-                    "type": "heatmap",
-                    "x": [*names],
-                    "y": [*names],
-                    "z": rounded(matrix, 3),
-                    "hovertext": hovers,
-                    "hoverinfo": "text",
-                    "zmin": -1,
-                    "zmax": 1,
-                    "colorscale": DIVERGING,
-                    "colorbar": {"thickness": 10, "outlinewidth": 0, "title": {"text": "ρ"}},
-                    "xgap": 1,
-                    "ygap": 1,
-                }
-            ],
-            "layout": {
-                "xaxis": {"showgrid": False, "tickangle": -60, "fixedrange": True},
-                "yaxis": {"autorange": "reversed", "showgrid": False, "fixedrange": True},
-                "dragmode": False,
-            },
-        },
+        [Heat(names, names, matrix, hover, bar="ρ")],
+        Axis(angle=-60),
+        Axis(),
         f"Everything with everything: Spearman's ρ, n = {len(frame)} models ({int(known.sum())} of them with all values). "
         f"Measures that are one and the same but for their name form blocks.",
         title="What measures the same thing",
+        note=f"n = {len(frame)}",
         height=140 + 19 * len(columns),
+        fixed=True,
     )
+    return Figure("redundancy", [panel], kind="wide")
 
 
 def _coefficient(found: Associations) -> str:
     return {"kendall": "Kendall's τ", "spearman": "Spearman's ρ", "pearson": "Pearson's r"}[found.table.method]
 
 
-def _signed(value: float, sure: bool) -> str:
-    return f"{value:.2f}".replace("-", "−") + ("*" if sure else "")
+def _cell(found: Associations, finding: Finding) -> str:
+    """The coefficient, with a star where it is significant."""
+    value = finding.correlation.value
+    if value is None:
+        return ""
+    return _number(value) + "*" * (finding.verdict(found.table.rules) == "goes with")
 
 
 def _number(value: float | None) -> str:
@@ -205,6 +159,8 @@ def _number(value: float | None) -> str:
 
 
 OUTCOMES, MEASURES = 4, 3
+ERROR_BARS = 300
+"""Models up to which their error bars are legible."""
 
 
 def scatter_section(study: Cohorts, found: Associations | None) -> Section:
@@ -223,18 +179,10 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
         ),
     ]
     if found is not None:
-        plots = [
-            Plot(
-                f"scatter-{measure}-{outcome}",
-                {"x": measure, "y": outcome},
-                _caption(found, measure, outcome),
-                kind="scatter",
-                height=300,
-            )
-            for outcome in found.outcomes[:OUTCOMES]
-            for measure in found.strongest(outcome)[:MEASURES]
-        ]
-        blocks.append(Panels(plots))
+        pairs = [(m, o) for o in found.outcomes[:OUTCOMES] for m in found.strongest(o)[:MEASURES]]
+        panels = [_scatter(study, found, measure, outcome) for measure, outcome in pairs]
+        caption = "The strongest measures against the outcomes, a point for each model."
+        blocks.append(Figure("scatter", panels, caption, across=MEASURES))
     columns = value_columns(study.main.frame)
     x = study.measures[0] if study.measures else columns[0]
     y = study.outcomes[0]
@@ -244,10 +192,44 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
         f"Any column against any other, n = {len(study.main)} models. Axes are logarithmic where all values are positive and "
         f"span more than two decades."
     )
-    blocks.append(
-        Plot("explorer", {"x": x, "y": y}, caption, kind="explorer", title="Set any two against each other", height=440)
-    )
+    title = "Set any two against each other"
+    explorer = Panel("explorer", (), Axis(), Axis(), caption, title, height=440, columns=(x, y))
+    blocks.append(Figure("explorer", [explorer], kind="explorer"))
     return Section("scatter", "Model by model", blocks)
+
+
+def _scatter(study: Cohorts, found: Associations, measure: str, outcome: str) -> Panel:
+    """The models of each condition, with error bars of one standard error."""
+    c = found.finding(measure, outcome).correlation
+    frame, errors = found.cohort.frame, found.cohort.errors
+    x, y = (frame[column].to_numpy(dtype=np.float64) for column in (measure, outcome))
+    x_error, y_error = (errors[column].fillna(0.0).to_numpy(dtype=np.float64) for column in (measure, outcome))
+    condition = np.array([study.condition_of[run] for run in frame.index])
+    marks = []
+    bars = len(frame) <= ERROR_BARS
+    for number in np.unique(condition):
+        at = (condition == number) & np.isfinite(x) & np.isfinite(y)
+        marks.append(
+            Points(
+                x[at],
+                y[at],
+                f"@c{number}",
+                Marker(6.5),
+                x_error=Errors(x_error[at], thickness=0.8) if bars else None,
+                y_error=Errors(y_error[at], thickness=0.8) if bars else None,
+                condition=int(number),
+            )
+        )
+    return Panel(
+        f"scatter-{measure}-{outcome}",
+        marks,
+        value_axis(found.titles[measure], x),
+        value_axis(found.titles[outcome], y),
+        _caption(found, measure, outcome),
+        note=f"{c.symbol} = {c.value:.2f}, n = {c.n}".replace("-", "−"),
+        size=(1.7, 1.4),
+        columns=(measure, outcome),
+    )
 
 
 def _caption(found: Associations, measure: str, outcome: str) -> str:

@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from landscope.analysis.coefficients import scaled
 from landscope.core.json import Plain
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Panels, Plot, Section
-from landscope.report.page.embedding import plot_text, rounded
-from landscope.report.page.plotly import axis, band, decimated, line_of, model_line
+from landscope.report.page.blocks import Section
+from landscope.report.page.figure import (
+    Axis,
+    Band,
+    Figure,
+    Floats,
+    Line,
+    Mark,
+    Panel,
+    condition_dash,
+    decimated,
+    model_line,
+    value_axis,
+)
 
 __all__ = ["History", "MeanCurve", "histories", "history_section", "mean_curves"]
 
@@ -28,7 +38,6 @@ SCHEDULES = ("lr", "learning_rate")
 """What was set and not found out: shown last."""
 NOT_CURVES = (*TIMES, "seconds", "time", "time_s", "samples")
 
-Floats: TypeAlias = NDArray[np.float64]
 Curves: TypeAlias = dict[int, tuple[list[float], list[float]]]
 """Times and values of each run."""
 
@@ -112,7 +121,8 @@ def mean_curves(study: Cohorts, history: History) -> list[MeanCurve]:
 def history_section(study: Cohorts) -> Section:
     """One panel for each column of the histories."""
     panels = [_panel(study, each) for each in histories(study)]
-    return Section("training", "Training curves", [Panels(panels)] if panels else [])
+    caption = "Training curves: a line for every model; with many, mean and standard deviation of each condition."
+    return Section("training", "Training curves", [Figure("training", panels, caption)] if panels else [])
 
 
 def _curves(study: Cohorts, column: str, time: str) -> Curves:
@@ -132,38 +142,34 @@ def _number(row: Mapping[str, Plain], key: str, otherwise: float) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
 
 
-def _panel(study: Cohorts, history: History) -> Plot:
+def _panel(study: Cohorts, history: History) -> Panel:
+    marks: list[Mark] = []
     if history.by_condition:
-        data = [trace for each in mean_curves(study, history) for trace in _traces(study, each)]
+        for curve in mean_curves(study, history):
+            marks += _marks(study, curve)
     else:
-        data = [model_line(study, run, *curve) for run, curve in history.curves.items()]
-    return Plot(
+        marks += [model_line(study, run, *curve) for run, curve in history.curves.items()]
+    return Panel(
         f"history-{history.column}",
-        {
-            "data": [*data],
-            "layout": {
-                "xaxis": {"title": {"text": plot_text(history.time)}},
-                "yaxis": axis(history.name, history.values),
-            },
-        },
+        marks,
+        Axis(history.time),
+        value_axis(history.name, history.values),
         history.caption,
-        height=300,
+        note=f"n = {len(history.curves)}",
     )
 
 
-def _traces(study: Cohorts, curve: MeanCurve) -> list[dict[str, Plain]]:
-    number, condition = curve.condition, study.conditions[curve.condition]
-    line: dict[str, Plain] = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": rounded(curve.time),
-        "y": rounded(curve.mean),
-        "line": line_of(number, 2),
-        "hoverinfo": "text+x+y",
-        "text": plot_text(f"{condition}, mean of {curve.n}"),
-        "showlegend": False,
-        "meta": {"condition": number},
-    }
+def _marks(study: Cohorts, curve: MeanCurve) -> list[Mark]:
+    number, name = curve.condition, study.conditions[curve.condition]
+    line = Line(
+        curve.time,
+        curve.mean,
+        f"@c{number}",
+        width=2,
+        dash=condition_dash(number),
+        hover=f"{name}, mean of {curve.n}",
+        condition=number,
+    )
     if len(study.conditions) > BANDS:
         return [line]
-    return [band(curve.time, curve.mean - curve.spread, curve.mean + curve.spread, f"@c{number}", condition), line]
+    return [Band(curve.time, curve.mean - curve.spread, curve.mean + curve.spread, line.colour, name), line]

@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
-from landscope.core.json import Plain
 from landscope.core.text import counted
 from landscope.planes import Landscape
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.extras import Landscapes, gather, read_landscape, spread_over_conditions
-from landscope.report.page.blocks import Block, Plot, Section
-from landscope.report.page.embedding import rounded
-from landscope.report.page.plotly import decimated, spans_decades
+from landscope.report.page.blocks import Block, Section
+from landscope.report.page.figure import Axis, ColourScale, Contour, Figure, Panel, decimated, spans_decades
 
-__all__ = ["LossScale", "landscape_section", "loss_scale"]
+__all__ = ["landscape_section"]
 
-MODELS = 16
+MODELS, ON_PAPER = 16, 6
 POINTS = 61
 """Along each axis."""
 
 
-@dataclass(frozen=True)
-class LossScale:
-    """The colours of all planes of a figure: from the lowest loss of any to the highest, so that models can be compared."""
-
-    low: float
-    high: float
-    logarithmic: bool
-
-    @property
-    def title(self) -> str:
-        """Of the colour bar, which tells the kind of scale."""
-        return "loss, logarithmic scale" if self.logarithmic else "loss"
-
-
-def loss_scale(shown: Iterable[Landscapes]) -> LossScale:
-    """One scale for several models and all splits of each."""
+def _loss_scale(shown: Iterable[Landscapes]) -> ColourScale:
+    """One scale for several models and all splits of each, from the lowest loss of any to the highest."""
     losses = np.concatenate([plane.loss.ravel() for landscapes in shown for plane in landscapes.values()])
     known = losses[np.isfinite(losses)]
-    low = float(known.min())
-    return LossScale(low, max(float(known.max()), low * (1 + 1e-9) + 1e-12), spans_decades(known))
+    low, logarithmic = float(known.min()), spans_decades(known)
+    high = max(float(known.max()), low * (1 + 1e-9) + 1e-12)
+    return ColourScale(low, high, logarithmic, "loss, logarithmic scale" if logarithmic else "loss")
 
 
 def landscape_section(study: Cohorts) -> Section:
@@ -51,31 +35,32 @@ def landscape_section(study: Cohorts) -> Section:
     shown = spread_over_conditions(study, found, MODELS)
     blocks: list[Block] = []
     if shown:
-        scale = loss_scale(shown.values())
-        models: list[Plain] = [
-            {"run": run, "splits": [_surface(split, landscape) for split, landscape in landscapes.items()]}
+        scale = _loss_scale(shown.values())
+        on_paper = spread_over_conditions(study, shown, ON_PAPER)
+        panels = [
+            _panel(study, run, split, landscape, scale, on_paper=run in on_paper)
             for run, landscapes in shown.items()
+            for split, landscape in landscapes.items()
         ]
-        spec: dict[str, Plain] = {
-            "models": models,
-            "log": scale.logarithmic,
-            "ends": rounded([scale.low, scale.high], 4),
-            "title": scale.title,
-        }
-        blocks.append(Plot("landscape", spec, _caption(shown, len(found)), kind="landscape", height=380))
+        across = max(map(len, shown.values()))
+        blocks.append(Figure("landscape", panels, _caption(shown, len(found)), kind="landscape", across=across))
     return Section("landscapes", "Loss landscapes", [*blocks, *gathered.notes])
 
 
-def _surface(split: str, landscape: Landscape) -> dict[str, Plain]:
+def _panel(study: Cohorts, run: int, split: str, landscape: Landscape, scale: ColourScale, *, on_paper: bool) -> Panel:
     across, along = decimated(len(landscape.a), POINTS), decimated(len(landscape.b), POINTS)
-    path = landscape.path
-    return {
-        "name": split,
-        "x": rounded(landscape.a[across], 4),
-        "y": rounded(landscape.b[along], 4),
-        "z": rounded(landscape.loss[np.ix_(along, across)], 4),
-        "path": None if path is None else rounded(path, 4),
-    }
+    heights = landscape.loss[np.ix_(along, across)]
+    plane = Contour(landscape.a[across], landscape.b[along], heights, scale, run, split, landscape.path)
+    return Panel(
+        f"landscape-{run}-{split}",
+        [plane],
+        Axis(),
+        Axis(),
+        title=f"{study.run_name(run)}, {split}",
+        height=380,
+        square=True,
+        on_paper=on_paper,
+    )
 
 
 def _caption(shown: dict[int, Landscapes], count: int) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from landscope.core.json import Plain
 from landscope.core.text import counted, significant
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
@@ -20,9 +19,20 @@ from landscope.report.data.extras import (
     read_layers,
     spread_over_conditions,
 )
-from landscope.report.page.blocks import Block, Cell, Head, Panels, Plot, Prose, Section, Table
-from landscope.report.page.embedding import plot_text, rounded
-from landscope.report.page.plotly import axis, model_line
+from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
+from landscope.report.page.figure import (
+    Axis,
+    Bars,
+    Errors,
+    Figure,
+    Floats,
+    Heat,
+    Line,
+    Marker,
+    Panel,
+    model_line,
+    value_axis,
+)
 
 __all__ = ["corruption_section", "invariance_section", "layer_section"]
 
@@ -38,60 +48,62 @@ def layer_section(study: Cohorts) -> Section:
     """A panel for each measure: mean and spread over the models of a condition."""
     found, gathered = gather(study, "layers", read_layers)
     measures = list(dict.fromkeys(name for layers in found.values() for name in layers))
-    plots = [_panel(study, measure, found) for measure in measures if any(each.get(measure) for each in found.values())]
-    blocks: list[Block] = [Panels(plots)] if plots else []
+    panels = [_panel(study, name, found) for name in measures if any(each.get(name) for each in found.values())]
+    blocks: list[Block] = [Figure("layers", panels, across=2)] if panels else []
     return Section("layers", "Layer by layer", [*blocks, *gathered.notes])
 
 
-def _panel(study: Cohorts, measure: str, found: dict[int, Layers]) -> Plot:
+def _panel(study: Cohorts, measure: str, found: dict[int, Layers]) -> Panel:
     held = {run: layers[measure] for run, layers in found.items() if layers.get(measure)}
     names = list(dict.fromkeys(layer for rows in held.values() for layer in rows))
     members = {
         number: [rows for run, rows in held.items() if study.condition_of[run] == number]
         for number in range(len(study.conditions))
     }
-    drawn = {number: rows for number, rows in members.items() if rows}
-    bars = len(drawn) * len(names) <= BARS
-    data: list[Plain] = []
-    means: list[float] = []
-    for number, rows in drawn.items():
-        values = np.array([[each.get(layer, (np.nan, 0.0))[0] for layer in names] for each in rows])
-        errors = np.array([[each.get(layer, (np.nan, 0.0))[1] for layer in names] for each in rows])
-        count = np.isfinite(values).sum(0)
-        mean = np.where(count > 0, np.nansum(values, 0) / np.maximum(count, 1), np.nan)
-        spread = np.sqrt(np.nansum((values - mean) ** 2, 0) / np.maximum(count - 1, 1)) if len(rows) > 1 else errors[0]
-        means += mean.tolist()
-        data.append(
-            {
-                "type": "bar" if bars else "scatter",
-                **({} if bars else {"mode": "lines+markers", "line": {"color": f"@c{number}", "width": 1.2}}),
-                "name": plot_text(study.conditions[number]),
-                "x": [plot_text(name) for name in names],
-                "y": rounded(mean),
-                "error_y": {"type": "data", "array": rounded(spread), "thickness": 1, "width": 2, "color": "@muted"},
-                "marker": {"color": f"@c{number}"},
-                "hoverinfo": "x+y+name",
-                "showlegend": False,
-                "meta": {"condition": number},
-            }
-        )
+    moments = {number: _moments(rows, names) for number, rows in members.items() if rows}
+    few = len(moments) * len(names) <= BARS
     models = len(held)
-    spread_of = "the standard deviation over models" if models > len(drawn) else "the standard error"
-    return Plot(
+    spread_of = "the standard deviation over models" if models > len(moments) else "the standard error"
+    return Panel(
         f"layers-{measure}",
-        {
-            "data": data,
-            "layout": {
-                "barmode": "group",
-                "bargap": 0.25,
-                "xaxis": {"type": "category", "tickangle": -45 if len(names) > 6 else 0},
-                "yaxis": axis("", means),
-            },
-        },
+        [(_bars if few else _points)(study, number, names, *both) for number, both in moments.items()],
+        Axis(scale="category", angle=-45 if len(names) > 6 else 0)
+        if few
+        else Axis(ticks=(np.arange(float(len(names))), names), angle=-45),
+        value_axis("", (value for mean, _ in moments.values() for value in mean)),
         f"Layers from input to output, the others held constant; bars are means over a condition, lines {spread_of}, "
         f"n = {counted(models, 'model')}.",
         title=label(f"train.{measure}"),
+        note=f"n = {models}",
         height=320,
+    )
+
+
+def _moments(rows: Sequence[Mapping[str, tuple[float, float]]], names: Sequence[str]) -> tuple[Floats, Floats]:
+    """Mean over the models of a condition and standard deviation, or the standard error of one model."""
+    values = np.array([[each.get(layer, (np.nan, 0.0))[0] for layer in names] for each in rows])
+    errors = np.array([[each.get(layer, (np.nan, 0.0))[1] for layer in names] for each in rows])
+    count = np.isfinite(values).sum(0)
+    mean = np.where(count > 0, np.nansum(values, 0) / np.maximum(count, 1), np.nan)
+    spread = np.sqrt(np.nansum((values - mean) ** 2, 0) / np.maximum(count - 1, 1)) if len(rows) > 1 else errors[0]
+    return mean, spread
+
+
+def _bars(study: Cohorts, number: int, names: Sequence[str], mean: Floats, spread: Floats) -> Bars:
+    return Bars(names, mean, Errors(spread, colour="@muted", cap=2), number, study.conditions[number])
+
+
+def _points(study: Cohorts, number: int, names: Sequence[str], mean: Floats, spread: Floats) -> Line:
+    return Line(
+        np.arange(float(len(names))),
+        mean,
+        f"@c{number}",
+        width=1.2,
+        marker=Marker(6),
+        y_error=Errors(spread, colour="@muted", cap=2),
+        hover=[f"{study.conditions[number]}, {name}" for name in names],
+        hover_numbers="y",
+        condition=number,
     )
 
 
@@ -152,29 +164,32 @@ MODELS = 60
 def corruption_section(study: Cohorts) -> Section:
     """A line for every model over severity, and a heat map of conditions and corruptions."""
     found, gathered = gather(study, "corruptions", read_corruptions)
-    blocks: list[Block] = [Panels([_severity(study, found), _kinds(study, found)])] if found else []
+    blocks: list[Block] = []
+    if found:
+        caption = "Accuracy over severity, a line for every model, and by corruption and condition; yellow is better."
+        blocks = [Figure("corruptions", [_severity(study, found), _kinds(study, found)], caption, across=2)]
     return Section("corruptions", "Corrupted images", [*blocks, *gathered.notes])
 
 
-def _severity(study: Cohorts, found: dict[int, Corrupted]) -> Plot:
+def _severity(study: Cohorts, found: dict[int, Corrupted]) -> Panel:
     shown = spread_over_conditions(study, found, MODELS)
-    data: list[Plain] = [
-        model_line(study, run, [0, *each.severities], [each.clean, *each.accuracy.mean(0)])
-        for run, each in shown.items()
-    ]
     count = len(next(iter(found.values())).names)
-    return Plot(
+    return Panel(
         "severity",
-        {
-            "data": data,
-            "layout": {"xaxis": {"title": {"text": "severity"}, "dtick": 1}, "yaxis": {"title": {"text": "accuracy"}}},
-        },
+        [
+            model_line(study, run, [0, *each.severities], [each.clean, *each.accuracy.mean(0)])
+            for run, each in shown.items()
+        ],
+        Axis("severity", step=1),
+        Axis("accuracy"),
         f"Accuracy, mean over {counted(count, 'corruption')}; severity 0 is the clean image. A line for every "
         f"model, n = {len(shown)}.",
+        note=f"n = {len(shown)}",
+        height=360,
     )
 
 
-def _kinds(study: Cohorts, found: dict[int, Corrupted]) -> Plot:
+def _kinds(study: Cohorts, found: dict[int, Corrupted]) -> Panel:
     names = list(dict.fromkeys(name for each in found.values() for name in each.names))
     numbers = sorted({study.condition_of[run] for run in found})
     values = np.full((len(names), len(numbers)), np.nan)
@@ -184,40 +199,26 @@ def _kinds(study: Cohorts, found: dict[int, Corrupted]) -> Plot:
             known = [float(each.accuracy[each.names.index(name)].mean()) for each in members if name in each.names]
             if known:
                 values[row, column] = np.mean(known)
-    texts = [[f"{v:.2f}" if np.isfinite(v) else "" for v in row] for row in values]
     conditions = [study.conditions[number] for number in numbers]
-    hovers = [
-        [plot_text(f"{name}, {condition}: {v:.3f}") for condition, v in zip(conditions, row, strict=True)]
-        for name, row in zip(names, values, strict=True)
-    ]
-    return Plot(
+    heat = Heat(
+        conditions,
+        [name.replace("_", " ") for name in names],
+        values,
+        [
+            [f"{name}, {condition}: {v:.3f}" for condition, v in zip(conditions, row, strict=True)]
+            for name, row in zip(names, values, strict=True)
+        ],
+        [[f"{v:.2f}" if np.isfinite(v) else "" for v in row] for row in values],
+        scale="sequential",
+    )
+    return Panel(
         "corruption-kinds",
-        {
-            "data": [
-                {
-                    "type": "heatmap",
-                    "x": [plot_text(name) for name in conditions],
-                    "y": [plot_text(name.replace("_", " ")) for name in names],
-                    "z": rounded(values, 4),
-                    "text": cast("list[Plain]", texts),
-                    "texttemplate": "%{text}",
-                    "textfont": {"size": 10},
-                    "hovertext": cast("list[Plain]", hovers),
-                    "hoverinfo": "text",
-                    "colorscale": "Cividis",
-                    "showscale": False,
-                    "xgap": 2,
-                    "ygap": 2,
-                }
-            ],
-            "layout": {
-                "xaxis": {"side": "top", "showgrid": False, "type": "category", "fixedrange": True},
-                "yaxis": {"autorange": "reversed", "showgrid": False, "fixedrange": True},
-                "margin": {"l": 40, "r": 8, "t": 40, "b": 8},
-                "dragmode": False,
-            },
-        },
+        [heat],
+        Axis(scale="category", top=True),
+        Axis(),
         "Accuracy by corruption and condition, mean over severities and models, "
         f"n = {counted(len(found), 'model')}; yellow is better.",
+        note=f"n = {len(found)}",
         height=max(300, 70 + 22 * len(names)),
+        fixed=True,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 import yaml
@@ -16,7 +16,7 @@ from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
 from landscope.report.page.blocks import Block, Cell, Downloads, Head, Mark, Section, Source, Table
-from landscope.report.page.embedding import finite, packed_csv, rounded
+from landscope.report.page.embedding import finite, rounded
 from landscope.report.sections.conditions import summary_of
 from landscope.studies.record import Failure, long_table, wide_table
 
@@ -65,7 +65,7 @@ def _estimate(column: str, e: Estimate) -> list[Cell]:
     ]
 
 
-def data_section(offered: Sequence[str]) -> Section:
+def data_section(offered: Iterable[str]) -> Section:
     """The table that the script fills, and the files."""
     table = Table(
         (),
@@ -77,8 +77,8 @@ def data_section(offered: Sequence[str]) -> Section:
     return Section("every-model", "Every model, every number", [table, files])
 
 
-def files(study: Cohorts, every: Sequence[Associations]) -> dict[str, str]:
-    """The CSV files, packed; those without a row are left out."""
+def files(study: Cohorts, every: Sequence[Associations]) -> dict[str, pd.DataFrame]:
+    """The tables that can be downloaded as CSV; those without a row are left out."""
     summaries = [summary_of(study, cohort).to_frame().assign(models=cohort.name) for cohort in study.cohorts]
     correlations = [found.table.to_frame().assign(models=found.cohort.name) for found in every]
     history = [
@@ -93,7 +93,7 @@ def files(study: Cohorts, every: Sequence[Associations]) -> dict[str, str]:
         "correlations.csv": pd.concat(correlations, ignore_index=True) if correlations else pd.DataFrame(),
         "histories.csv": pd.DataFrame(history),
     }
-    return {name: packed_csv(frame) for name, frame in frames.items() if not frame.empty}
+    return {name: frame for name, frame in frames.items() if not frame.empty}
 
 
 def plain_study(study: Cohorts) -> dict[str, Plain]:

@@ -7,14 +7,12 @@ from typing import cast
 import numpy as np
 
 from landscope.core.estimate import Estimate
-from landscope.core.json import Plain
 from landscope.core.text import counted
 from landscope.report.data.cohorts import Cohorts, estimate_of
 from landscope.report.data.columns import Column, label
 from landscope.report.data.extras import spread_over_conditions
-from landscope.report.page.blocks import Block, Panels, Plot, Prose, Section
-from landscope.report.page.embedding import rounded
-from landscope.report.page.plotly import Floats, axis, model_line
+from landscope.report.page.blocks import Block, Prose, Section
+from landscope.report.page.figure import Axis, Figure, Floats, Mark, Panel, Rule, model_line, value_axis
 from landscope.spectra import Spectrum
 
 __all__ = ["densities", "igs_section", "spectrum_section"]
@@ -22,10 +20,11 @@ __all__ = ["densities", "igs_section", "spectrum_section"]
 Curves = dict[int, tuple[Floats, Floats]]
 
 MODELS = 60
-"""At most so many curves in a figure."""
+"""At most this many curves in a figure."""
 MATRICES = 3
 MATRIX_NAMES = {"hessian": "Hessian", "ggn": "GGN", "fisher": "Fisher"}
-CONDITIONS = 12
+CONDITIONS, ACROSS = 12, 2
+"""Panels, and how many of them are in a row on paper."""
 DECADES = 7
 """How far below its maximum a density is shown."""
 
@@ -47,83 +46,73 @@ def spectrum_section(study: Cohorts) -> Section:
     """The smoothed density of each matrix whose spectrum was measured, a panel for each condition on the same axes."""
     blocks: list[Block] = []
     for place, (matrix, curves) in enumerate(densities(study).items()):
-        highest = np.log10(max(float(np.nanmax(density)) for _, density in curves.values()))
-        reach = [
-            min(float(grid[0]) for grid, _ in curves.values()),
-            max(float(grid[-1]) for grid, _ in curves.values()),
-        ]
-        layout: dict[str, Plain] = {
-            "xaxis": {"title": {"text": "eigenvalue"}, "range": rounded(reach), "zeroline": True},
-            "yaxis": {
-                "title": {"text": "density"},
-                "type": "log",
-                "range": rounded([highest - DECADES, highest + 0.4]),
-                "exponentformat": "power",
-                "dtick": 2,
-            },
-        }
-        plots = []
-        for number, condition in enumerate(study.conditions):
-            data: list[Plain] = [
-                model_line(study, run, *curve) for run, curve in curves.items() if study.condition_of[run] == number
-            ]
-            if data:
-                caption = f"{matrix}; n = {counted(len(data), 'model')}."
-                plots.append(
-                    Plot(
-                        f"spectrum-{place}-{number}",
-                        {"data": data, "layout": layout},
-                        caption,
-                        title=condition,
-                        height=280,
-                    )
-                )
+        panels = _panels(study, place, matrix, curves)
+        caption = f"{matrix}: densities of its eigenvalues, a line for every model."
         blocks += [
             Prose(
                 f"{matrix}: density of the eigenvalues, smoothed by 1% of their range; a line for every model, "
                 f"{_of(len(curves), len(study.main))}. Far to the right are the few sharp directions, around 0 the flat ones."
             ),
-            Panels(plots[:CONDITIONS]),
+            Figure(_numbered("spectra", place), panels[:CONDITIONS], caption, across=ACROSS),
         ]
     return Section("spectra", "Hessian spectra", blocks)
+
+
+def _panels(study: Cohorts, place: int, matrix: str, curves: Curves) -> list[Panel]:
+    highest = max(float(np.nanmax(density)) for _, density in curves.values())
+    reach = min(float(grid[0]) for grid, _ in curves.values()), max(float(grid[-1]) for grid, _ in curves.values())
+    x = Axis("eigenvalue", range=reach, zero=True)
+    ends = highest * 10.0**-DECADES, highest * 10.0**0.4
+    y = Axis("density", scale="log", range=ends, step=2, powers=True)
+    found = []
+    for number, condition in enumerate(study.conditions):
+        lines = [model_line(study, run, *curve) for run, curve in curves.items() if study.condition_of[run] == number]
+        if lines:
+            caption = f"{matrix}; n = {counted(len(lines), 'model')}."
+            key = f"spectrum-{place}-{number}"
+            found.append(Panel(key, lines, x, y, caption, title=condition, note=f"n = {len(lines)}", height=280))
+    return found
 
 
 def igs_section(study: Cohorts) -> Section:
     """Information-geometric sharpness at every rank that was measured, with its value at full rank."""
     blocks: list[Block] = []
-    for column in _columns(study, "mean_log_curve"):
+    for place, column in enumerate(_columns(study, "mean_log_curve")):
         found = _estimates(study, column, "mean_log_curve")
         shown = spread_over_conditions(study, found, MODELS)
-        data: list[Plain] = []
-        for run, estimate in shown.items():
-            details = estimate.details
-            data.append(
-                model_line(study, run, cast("list[float]", details["ranks"]), cast("list[float]", details["curve"]))
-            )
-        asked = {cast(int, e.settings["rank"]) for e in shown.values() if "rank" in e.settings}
-        layout: dict[str, Plain] = {
-            "xaxis": axis("rank", (x for e in shown.values() for x in cast("list[float]", e.details["ranks"]))),
-            "yaxis": axis("IGS", (y for e in shown.values() for y in cast("list[float]", e.details["curve"]))),
+        curves = {
+            run: tuple(np.array(e.details[k], dtype=np.float64) for k in ("ranks", "curve")) for run, e in shown.items()
         }
+        marks: list[Mark] = [model_line(study, run, ranks, values) for run, (ranks, values) in curves.items()]
+        asked = {cast(int, e.settings["rank"]) for e in shown.values() if "rank" in e.settings}
+        at = ""
         if len(asked) == 1:
             rank = asked.pop()
-            line: dict[str, Plain] = {"color": "@muted", "width": 1, "dash": "dot"}
-            layout["shapes"] = [
-                {"type": "line", "x0": rank, "x1": rank, "y0": 0, "y1": 1, "yref": "paper", "line": dict(line)}
-            ]
-            asked = {rank}
-        at = f" The dotted line marks rank {asked.pop()}, whose value is in the tables." if len(asked) == 1 else ""
-        blocks.append(
-            Plot(
-                f"igs-{column}",
-                {"data": data, "layout": layout},
-                f"Information-geometric sharpness when only the largest eigenvalues of the Fisher matrix count; a line for every "
-                f"model, {_of(len(shown), len(found))}. Where a curve is level, it tells of the losses alone.{at}",
-                title=label(column),
-                height=400,
-            )
+            marks.append(Rule(rank))
+            at = f" The dotted line marks rank {rank}, whose value is in the tables."
+        panel = Panel(
+            f"igs-{column}",
+            marks,
+            value_axis("rank", (x for ranks, _ in curves.values() for x in ranks)),
+            value_axis("IGS", (y for _, values in curves.values() for y in values)),
+            f"Information-geometric sharpness when only the largest eigenvalues of the Fisher matrix count; a line for every "
+            f"model, {_of(len(shown), len(found))}. Where a curve is level, it depends on the losses alone.{at}",
+            title=label(column),
+            note=f"n = {len(shown)}",
+            height=400,
+            size=(3.4, 2.2),
         )
+        blocks.append(Figure(_numbered("igs", place), [panel], kind="wide"))
     return Section("igs", "IGS over rank", blocks)
+
+
+def _numbered(name: str, place: int) -> str:
+    """The names of several figures of one kind.
+
+    >>> _numbered("spectra", 0), _numbered("spectra", 1)
+    ('spectra', 'spectra-2')
+    """
+    return f"{name}-{place + 1}" if place else name
 
 
 def _columns(study: Cohorts, detail: str) -> list[str]:

@@ -11,29 +11,31 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from landscope.core.json import Plain
 from landscope.core.text import significant
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label
-from landscope.report.page.blocks import Block, Cell, Head, Panels, Plot, Prose, Section, Table
-from landscope.report.page.embedding import plot_text, rounded
-from landscope.report.page.plotly import Floats, axis, band, line_of, spans_decades
+from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
+from landscope.report.page.figure import (
+    Axis,
+    Band,
+    Figure,
+    Floats,
+    Line,
+    Mark,
+    Marker,
+    Panel,
+    condition_dash,
+    spans_decades,
+    value_axis,
+)
 
-__all__ = [
-    "BANDS",
-    "LOSS",
-    "PANELS",
-    "Course",
-    "courses",
-    "losses_of",
-    "step_axis",
-    "through_section",
-    "through_sentence",
-]
+__all__ = ["through_section", "through_sentence"]
 
 STEPS = 3
 """Fewer of them make no curve."""
@@ -46,10 +48,17 @@ BANDS = 8
 NAMED = 4
 """Columns of which the answer speaks."""
 LOSS = "train.loss"
+OVER_STEPS = (
+    "Over the steps at which models were measured: median of each condition, and from its smallest to its largest model where "
+    "conditions are few."
+)
+OVER_LOSS = (
+    "Measures over the training loss at those steps: medians of each condition, a point for each step, the last larger."
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class Trend:
     """One column: `values` has a row for each run and a column for each step, NaN where there is none."""
 
     column: str
@@ -83,7 +92,7 @@ class Course:
         return both[:, 0], both[:, 1]
 
 
-def courses(study: Cohorts) -> list[Course]:
+def trends(study: Cohorts) -> list[Trend]:
     """The training loss, the measures and the outcomes, as far as they were measured at three steps or more."""
     cohorts = _cohorts_by_step(study)
     found = []
@@ -92,7 +101,7 @@ def courses(study: Cohorts) -> list[Course]:
         values = pd.DataFrame(known, dtype=np.float64).replace([np.inf, -np.inf], np.nan)
         values = values.dropna(axis="columns", how="all").dropna(axis="index", how="all")
         if values.shape[1] >= STEPS and values.stack().nunique() > 1:
-            found.append(Course(column, values, [study.condition_of[run] for run in values.index]))
+            found.append(Trend(column, values, [study.condition_of[run] for run in values.index]))
     return found
 
 
@@ -145,18 +154,18 @@ def _compact(step: int) -> str:
     )
 
 
-def losses_of(found: Sequence[Course], measure: Course) -> Course | None:
+def losses_of(found: Sequence[Trend], measure: Trend) -> Trend | None:
     """The training loss of the runs and at the steps of a measure; `None` for the loss itself, and off the training rows."""
     loss = next((each for each in found if each.column == LOSS), None)
     if loss is None or measure is loss or not measure.column.startswith("train."):
         return None
     values = loss.values.reindex(index=measure.values.index, columns=measure.values.columns)
-    return Course(LOSS, values, measure.conditions)
+    return Trend(LOSS, values, measure.conditions)
 
 
 def through_sentence(study: Cohorts) -> str:
     """Which way the first columns went in how many models; empty where nothing was measured at several steps."""
-    found = courses(study)[:NAMED]
+    found = trends(study)[:NAMED]
     if not found:
         return ""
     steps = found[0].steps
@@ -164,28 +173,28 @@ def through_sentence(study: Cohorts) -> str:
     return f"From step {steps[0]:,} to step {steps[-1]:,}: {', '.join(told)} models."
 
 
-def _direction(course: Course) -> str:
-    first, last = course.ends
+def _direction(trend: Trend) -> str:
+    first, last = trend.ends
     grew, fell = int((last > first).sum()), int((last < first).sum())
     return f"grew in {grew} of {len(first)}" if grew >= fell else f"fell in {fell} of {len(first)}"
 
 
 def through_section(study: Cohorts) -> Section:
     """Panels over the steps, panels over the training loss, and both ends in a table."""
-    found = courses(study)
+    found = trends(study)
     blocks: list[Block] = []
     if found:
         drawn = found[:PANELS]
-        blocks = [Panels([_over_steps(study, each) for each in drawn])]
+        blocks = [Figure("checkpoints", [_over_steps(study, each) for each in drawn], OVER_STEPS)]
         over = [_over_loss(study, each, loss) for each in drawn if (loss := losses_of(drawn, each)) is not None]
-        blocks += [Panels(over)] if over else []
+        blocks += [Figure("over-loss", over, OVER_LOSS)] if over else []
         blocks.append(_table(found))
         if len(found) > PANELS:
             blocks.append(Prose(f"Drawn are the first {PANELS} rows of the table.", tone="note"))
     return Section("through-training", "Through training", blocks)
 
 
-def _table(found: Sequence[Course]) -> Table:
+def _table(found: Sequence[Trend]) -> Table:
     rows = []
     for each in found:
         first, last = each.ends
@@ -200,58 +209,58 @@ def _table(found: Sequence[Course]) -> Table:
     return Table(heads, rows, "First and last measured weights of the models that have both.")
 
 
-def _over_steps(study: Cohorts, course: Course) -> Plot:
-    places, texts, logarithmic = step_axis(course.steps)
-    data: list[Plain] = []
-    for number, (middle, low, high) in course.by_condition.items():
+def _over_steps(study: Cohorts, trend: Trend) -> Panel:
+    places, texts, logarithmic = step_axis(trend.steps)
+    marks: list[Mark] = []
+    for number, (middle, low, high) in trend.by_condition.items():
         known = np.isfinite(middle)
-        name = study.conditions[number]
-        if len(course.by_condition) <= BANDS:
-            data.append(band(places[known], low[known], high[known], f"@c{number}", name))
-        data.append(_curve(study, number, places[known], middle[known], course, known))
-    layout: dict[str, Plain] = {
-        "xaxis": {
-            "title": {"text": "step"},
-            "type": "log" if logarithmic else "linear",
-            "tickvals": rounded(places[[bool(text) for text in texts]]),
-            "ticktext": [text for text in texts if text],
-        },
-        "yaxis": axis(label(course.column), course.shown),
-    }
-    name = _capital(label(course.column))
-    caption = f"{name}: median of each condition, from its smallest to its largest model; n = {len(course.values)}."
-    return Plot(f"through-{course.column}", {"data": data, "layout": layout}, caption, height=300)
+        if len(trend.by_condition) <= BANDS:
+            marks.append(Band(places[known], low[known], high[known], f"@c{number}", study.conditions[number]))
+        marks.append(_curve(study, number, places[known], middle[known], trend, known))
+    written = [bool(text) for text in texts]
+    scale: Literal["log", "linear"] = "log" if logarithmic else "linear"
+    name = label(trend.column)
+    return Panel(
+        f"through-{trend.column}",
+        marks,
+        Axis("step", scale=scale, ticks=(places[written], [text for text in texts if text])),
+        value_axis(name, trend.shown),
+        f"{_capital(name)}: median of each condition, from its smallest to its largest model; n = {len(trend.values)}.",
+        note=f"n = {len(trend.values)}",
+    )
 
 
-def _over_loss(study: Cohorts, course: Course, loss: Course) -> Plot:
-    data: list[Plain] = []
-    xs: list[float] = []
-    for number, (middle, _, _) in course.by_condition.items():
+def _over_loss(study: Cohorts, trend: Trend, loss: Trend) -> Panel:
+    marks: list[Mark] = []
+    for number, (middle, _, _) in trend.by_condition.items():
         x = loss.by_condition[number][0]
         known = np.isfinite(middle) & np.isfinite(x)
-        xs += x[known].tolist()
-        data.append(_curve(study, number, x[known], middle[known], course, known))
-    medians = [v for middle, _, _ in course.by_condition.values() for v in middle]
-    layout: dict[str, Plain] = {"xaxis": axis(label(LOSS), xs), "yaxis": axis(label(course.column), medians)}
-    name = _capital(label(course.column))
-    caption = f"{name} over the training loss: medians of each condition, a point for each step, the last one larger."
-    return Plot(f"over-loss-{course.column}", {"data": data, "layout": layout}, caption, height=300)
+        marks.append(_curve(study, number, x[known], middle[known], trend, known))
+    losses, medians = ((v for middle, _, _ in each.by_condition.values() for v in middle) for each in (loss, trend))
+    name = label(trend.column)
+    return Panel(
+        f"over-loss-{trend.column}",
+        marks,
+        value_axis(label(LOSS), losses),
+        value_axis(name, medians),
+        f"{_capital(name)} over the training loss: medians of each condition, a point for each step, the last one larger.",
+        note=f"n = {len(trend.values)}",
+    )
 
 
-def _curve(study: Cohorts, number: int, x: Floats, y: Floats, course: Course, known: np.ndarray) -> dict[str, Plain]:
-    steps = [step for step, held in zip(course.steps, known, strict=True) if held]
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": rounded(x),
-        "y": rounded(y),
-        "line": line_of(number, 1.6),
-        "marker": {"color": f"@c{number}", "size": [*[5] * (len(steps) - 1), 9]},
-        "text": [plot_text(f"{study.conditions[number]}, step {step:,}") for step in steps],
-        "hoverinfo": "text+y",
-        "showlegend": False,
-        "meta": {"condition": number},
-    }
+def _curve(study: Cohorts, number: int, x: Floats, y: Floats, trend: Trend, known: NDArray[np.bool_]) -> Line:
+    steps = [step for step, held in zip(trend.steps, known, strict=True) if held]
+    return Line(
+        x,
+        y,
+        f"@c{number}",
+        width=1.6,
+        dash=condition_dash(number),
+        marker=Marker(np.array([*[5.0] * (len(steps) - 1), 9.0][: len(steps)])),
+        hover=[f"{study.conditions[number]}, step {step:,}" for step in steps],
+        hover_numbers="y",
+        condition=number,
+    )
 
 
 def _capital(text: str) -> str:

@@ -8,12 +8,23 @@ import numpy as np
 
 from landscope.analysis import Correlation, Simpson
 from landscope.analysis.coefficients import mean_and_deviation, scaled
-from landscope.core.json import Plain
 from landscope.report.data.associations import Associations, models_used
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Block, Panels, Plot, Prose, Section
-from landscope.report.page.embedding import plot_text, rounded
-from landscope.report.page.plotly import Floats, axis, spans_decades
+from landscope.report.page.blocks import Block, Prose, Section
+from landscope.report.page.figure import (
+    Axis,
+    Dash,
+    Errors,
+    Figure,
+    Floats,
+    Line,
+    Mark,
+    Marker,
+    Panel,
+    Points,
+    spans_decades,
+    value_axis,
+)
 
 __all__ = ["within_between_section"]
 
@@ -45,7 +56,7 @@ def within_between_section(study: Cohorts, found: Associations | None) -> Sectio
         ),
         _coefficients(found, told),
         Prose(items=[_words(found, pair, view) for pair, view in told.items()]),
-        Panels([_drawing(study, found, pair) for pair in list(told)[:DRAWN]]),
+        Figure("within", [_drawing(study, found, pair) for pair in list(told)[:DRAWN]]),
     ]
     return Section(nothing.key, nothing.title, blocks)
 
@@ -67,67 +78,51 @@ def _pairs(found: Associations) -> list[tuple[str, str]]:
     return list(chosen)[:PAIRS]
 
 
-def _coefficients(found: Associations, views: dict[tuple[str, str], Simpson]) -> Plot:
-    names = [plot_text(f"{found.titles[m]}, {found.titles[o]}") for m, o in views]
-    data: list[Plain] = []
+def _coefficients(found: Associations, views: dict[tuple[str, str], Simpson]) -> Figure:
+    names = [f"{found.titles[m]}, {found.titles[o]}" for m, o in views]
     kinds = (
-        ("all models", "circle", "@ink", [view.overall for view in views.values()]),
-        ("inside conditions", "diamond", "@c1", [view.pooled for view in views.values()]),
-        ("between conditions", "square-open", "@c0", [view.between for view in views.values()]),
+        ("all models", "@ink", Marker(8, "circle"), [view.overall for view in views.values()]),
+        ("inside conditions", "@c1", Marker(8, "diamond"), [view.pooled for view in views.values()]),
+        ("between conditions", "@c0", Marker(8, "square", hollow=True), [view.between for view in views.values()]),
     )
-    for place, (name, symbol, colour, correlations) in enumerate(kinds):
+    marks = []
+    for place, (name, colour, marker, correlations) in enumerate(kinds):
         kept = [(row, c) for row, c in enumerate(correlations) if c.value is not None]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": [rounded(c.value) for _, c in kept],
-                "y": [row + 0.22 * (place - 1) for row, _ in kept],
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [_bar(c, upper=True) for _, c in kept],
-                    "arrayminus": [_bar(c, upper=False) for _, c in kept],
-                    "color": colour,
-                    "thickness": 1.3,
-                    "width": 0,
-                },
-                "marker": {"symbol": symbol, "size": 8, "color": colour},
-                "hoverinfo": "text",
-                "hovertext": [plot_text(f"{name}: {c}") for _, c in kept],
-            }
+        marks.append(
+            Points(
+                np.array([c.value for _, c in kept], dtype=np.float64),
+                np.array([row + 0.22 * (place - 1) for row, _ in kept]),
+                colour,
+                marker,
+                x_error=_intervals([c for _, c in kept], colour),
+                legend=name,
+                hover=[f"{name}: {c}" for _, c in kept],
+            )
         )
-    return Plot(
+    used = models_used([view.overall.n for view in views.values()], len(found.cohort))
+    panel = Panel(
         "simpson",
-        {
-            "data": data,
-            "layout": {
-                "xaxis": {"range": [-1.08, 1.08], "zeroline": True, "fixedrange": True},
-                "yaxis": {
-                    "tickvals": list(range(len(names))),
-                    "ticktext": [*names],
-                    "range": [len(names) - 0.4, -0.6],
-                    "fixedrange": True,
-                },
-                "showlegend": True,
-                "dragmode": False,
-                "margin": {"l": 60, "r": 10, "t": 30, "b": 36},
-            },
-        },
+        marks,
+        Axis(range=(-1.08, 1.08), zero=True),
+        Axis(ticks=(np.arange(float(len(names))), names), range=(len(names) - 0.4, -0.6)),
         f"Correlation of all models, of models of the same condition with each other, and of the conditions' means, with 95% "
-        f"intervals where they are known; n = {models_used([view.overall.n for view in views.values()], len(found.cohort))}.",
+        f"intervals where they are known; n = {used}.",
+        note=f"{next(iter(views.values())).overall.symbol} with 95% interval, n = {used}",
         height=110 + 52 * len(names),
+        size=(3.2, 0.4 * len(names)),
+        fixed=True,
     )
+    return Figure("within-between", [panel], kind="wide")
 
 
-def _bar(c: Correlation, upper: bool) -> float:
-    if c.value is None or c.low is None or c.high is None:
-        return 0.0
-    return max(0.0, c.high - c.value if upper else c.value - c.low)
+def _intervals(correlations: Sequence[Correlation], colour: str) -> Errors:
+    ends = np.array([(c.value, c.low, c.high) for c in correlations], dtype=np.float64).reshape(-1, 3)
+    value, low, high = ends.T
+    plus, minus = (np.nan_to_num(np.maximum(side, 0)) for side in (high - value, value - low))
+    return Errors(plus, minus, colour, thickness=1.3)
 
 
-def _drawing(study: Cohorts, found: Associations, pair: tuple[str, str]) -> Plot:
+def _drawing(study: Cohorts, found: Associations, pair: tuple[str, str]) -> Panel:
     """Points in their conditions' colours, a line for each condition, a dashed one through the means."""
     measure, outcome = pair
     frame = found.cohort.frame[[measure, outcome]].astype(float)
@@ -136,40 +131,43 @@ def _drawing(study: Cohorts, found: Associations, pair: tuple[str, str]) -> Plot
     values = [np.log10(kept[column]) if log else kept[column] for column, log in zip(pair, logs, strict=True)]
     condition = np.array([study.condition_of[run] for run in kept.index])
     step = -(-len(kept) // POINTS)
-    data: list[Plain] = []
+    marks: list[Mark] = []
     means = []
     for number in np.unique(condition):
         x, y = (column.to_numpy()[condition == number] for column in values)
-        runs = kept.index[condition == number]
+        runs = [int(run) for run in kept.index[condition == number]][::step]
         means.append((mean_and_deviation(x)[0], mean_and_deviation(y)[0]))
         colour = f"@c{number}"
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": _back(x[::step], logs[0]),
-                "y": _back(y[::step], logs[1]),
-                "marker": {"color": colour, "size": 6, "opacity": 0.55},
-                "hoverinfo": "text",
-                "hovertext": [plot_text(study.run_name(run)) for run in runs[::step]],
-                "selected": {"marker": {"opacity": 1, "size": 11}},
-                "unselected": {"marker": {"opacity": 0.1}},
-                "meta": {"runs": [int(run) for run in runs[::step]]},
-            }
+        marks.append(
+            Points(
+                _back(x[::step], logs[0]),
+                _back(y[::step], logs[1]),
+                colour,
+                Marker(6, opacity=0.55),
+                hover=[study.run_name(run) for run in runs],
+                runs=runs,
+                condition=int(number),
+            )
         )
         if len(x) >= 3 and np.ptp(x) > 0:
             width = 2.0 if len(study.conditions) <= FEW else 0.7
-            data.append(_line(_fitted(x, y), logs, colour, "solid", width))
+            marks.append(_line(_fitted(x, y), logs, colour, width))
     order = np.array(sorted(means))
     if len(order) >= 3 and np.ptp(order[:, 0]) > 0:
-        data.append(_line(_fitted(*order.T), logs, "@ink", "dash", 2.0))
-    axes = {key: axis(found.titles[column], kept[column]) for key, column in zip(("xaxis", "yaxis"), pair, strict=True)}
-    return Plot(
+        marks.append(_line(_fitted(*order.T), logs, "@ink", 2.0, "dash"))
+    return Panel(
         f"within-{measure}-{outcome}",
-        {"data": data, "layout": {**axes}},
+        marks,
+        value_axis(found.titles[measure], kept[measure]),
+        value_axis(found.titles[outcome], kept[outcome]),
         f"A line for each condition, dashed the line through their means; n = {len(kept)}.",
-        height=300,
+        note=f"n = {len(kept)}",
     )
+
+
+def _line(ends: tuple[Floats, Floats], logs: Sequence[bool], colour: str, width: float, dash: Dash = "solid") -> Line:
+    x, y = map(_back, ends, logs)
+    return Line(x, y, colour, width, dash)
 
 
 def _fitted(x: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -180,18 +178,5 @@ def _fitted(x: Floats, y: Floats) -> tuple[Floats, Floats]:
     return np.ldexp(ends, wide), np.ldexp(slope * ends + level, high)
 
 
-def _back(values: np.ndarray, log: bool) -> Plain:
-    return rounded(10.0**values if log else values)
-
-
-def _line(ends: tuple[Floats, Floats], logs: Sequence[bool], colour: str, dash: str, width: float) -> dict[str, Plain]:
-    x, y = map(_back, ends, logs)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": x,
-        "y": y,
-        "line": {"color": colour, "width": width, "dash": dash},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
+def _back(values: Floats, log: bool) -> Floats:
+    return 10.0**values if log else values
