@@ -164,16 +164,13 @@ def adjust(
     for p in p_values:
         if p is not None and not 0 <= p <= 1:
             raise OperandError(f"p-values lie between 0 and 1 (None where a test has none), got {p}")
+    from scipy.stats import false_discovery_control  # takes a second to import
+
     adjusted: list[float | None] = [None] * len(p_values)
     for family in set(labels):
-        places = [i for i, p in enumerate(p_values) if labels[i] == family and p is not None]
-        raw = np.array([p_values[i] for i in places], dtype=np.float64)
-        m = len(raw)
-        order = np.argsort(raw)
-        scale = harmonic(m) if method == "benjamini_yekutieli" else 1.0
-        stepped = scale * m * raw[order] / np.arange(1, m + 1)
-        limited = np.minimum(np.minimum.accumulate(stepped[::-1])[::-1], 1.0)
-        for place, q in zip(np.asarray(places, dtype=np.intp)[order], limited, strict=True):
+        raw = {i: p for i, p in enumerate(p_values) if labels[i] == family and p is not None}
+        found = false_discovery_control([*raw.values()], method="by" if method == "benjamini_yekutieli" else "bh")
+        for place, q in zip(raw, found, strict=True):
             adjusted[place] = float(q)
     return adjusted
 
