@@ -31,8 +31,7 @@ from landscope.core.seeding import generator
 from landscope.models import build
 from landscope.specs.schema import parse
 from landscope.training.loop.train import train
-from landscope.training.pool.members import activation_bytes, choose
-from landscope.training.pool.train_pool import train_pool
+from landscope.training.pool.train_pool import activation_bytes, choose, train_pool
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from landscope.training import train
-from landscope.training.loop.fingerprints import training_spec
-from landscope.training.spec import TrainingSpec
+from landscope.training.spec import TrainingSpec, training_spec
 from landscope.training.task import memory_format
 
 CPU = torch.device("cpu")

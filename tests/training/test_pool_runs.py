@@ -13,7 +13,7 @@ from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.seeding import generator, normal
 from landscope.training.loop.run import Run
 from landscope.training.loop.train import train
-from landscope.training.pool import members as pool_ways
+from landscope.training.pool import train_pool as pool_module
 from landscope.training.pool.passes import Passes
 from landscope.training.pool.result import Pool
 from landscope.training.pool.train_pool import train_pool
@@ -312,7 +312,7 @@ def test_models_that_vmap_cannot_follow(function: str, why: str) -> None:
 
 
 def test_large_activations_go_one_by_one_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_ways, "SMALL_WORK", 100)
+    monkeypatch.setattr(pool_module, "SMALL_WORK", 100)
     assert pool_of(way="auto", seeds=2).choice.way == "one by one"
 
 

@@ -11,6 +11,7 @@ __all__ = [
     "duration",
     "exact_duration",
     "examples",
+    "first_line",
     "p_value",
     "shape",
     "significant",
@@ -22,12 +23,21 @@ __all__ = [
 
 
 def counted(count: int, thing: str) -> str:
-    """So many of a thing whose plural ends in s.
+    """A number of things whose plural ends in s.
 
     >>> counted(1, "model"), counted(0, "model"), counted(1200, "run")
     ('1 model', '0 models', '1,200 runs')
     """
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def first_line(error: BaseException) -> str:
+    r"""The first line of what an error of another library says; its kind where it says nothing.
+
+    >>> first_line(RuntimeError("no kernel\nat line 3")), first_line(ValueError())
+    ('no kernel', 'ValueError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 # Numbers as people write them.

@@ -13,14 +13,18 @@ Every field has a default but the model; a spec is written as keyword arguments,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+from torch import nn
+
 from landscope.core.errors import SpecError
 from landscope.data import Augmentation
 from landscope.probe.loss.losses import LOSSES
-from landscope.specs.schema import Fraction, Natural, NotNegative, Positive, Probability, Range
+from landscope.specs.documents import read_spec
+from landscope.specs.schema import Fraction, Natural, NotNegative, Positive, Probability, Range, parse
 
 __all__ = [
     "AveragingSpec",
@@ -32,7 +36,9 @@ __all__ = [
     "OptimizerSpec",
     "SAMSpec",
     "ScheduleSpec",
+    "SpecLike",
     "TrainingSpec",
+    "training_spec",
 ]
 
 
@@ -273,3 +279,21 @@ class TrainingSpec:
                 f"{told} looks at the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has one "
                 "only, at its end: lower evaluate_every"
             )
+
+
+SpecLike = TrainingSpec | Mapping[str, object] | str | os.PathLike[str]
+"""A spec, the same as a mapping, or a YAML, TOML or JSON file."""
+
+
+def training_spec(spec: SpecLike, model: nn.Module | None = None) -> TrainingSpec:
+    """The spec, checked; a mapping need not name a model that is given.
+
+    >>> training_spec({"epochs": 3}, nn.Linear(2, 2)).model.name
+    'Linear'
+    """
+    if isinstance(spec, TrainingSpec):
+        return spec
+    if isinstance(spec, Mapping):
+        own = {"model": type(model).__name__} if model is not None else {}
+        return parse(TrainingSpec, {**own, **spec})
+    return read_spec(TrainingSpec, spec)

@@ -23,8 +23,7 @@ from landscope.specs.schema import parse, to_plain
 from landscope.studies.store.identity import POOL
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work import attempt
-from landscope.training.pool.members import NUMBERS, choose, unsupported
-from landscope.training.pool.train_pool import train_pool
+from landscope.training.pool.train_pool import NUMBERS, choose, train_pool, unsupported
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 

@@ -11,11 +11,13 @@ history.json                     the history, the scores, why the run ended: wri
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
+import re
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +33,10 @@ from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular
 from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, parse_json
 from landscope.specs.names import public_names
 from landscope.specs.schema import parse, to_plain
-from landscope.training.loop.fingerprints import require_same
 from landscope.training.rows import GIVEN
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
+from landscope.training.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILED",
     "Trained",
+    "check_same_inputs",
     "differences",
+    "fingerprints",
     "forget_result",
     "forget_state",
     "load_result",
@@ -268,7 +272,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
         there = content["given"]
     except (OSError, ValueError) as error:
         raise TrainingError(f"{path} is damaged: {error}. Train anew with resume=False") from error
-    require_same(folder, there, given)
+    check_same_inputs(folder, there, given)
 
     def kept(name: str) -> nn.Module | None:
         file = folder / f"{name}.safetensors"
@@ -291,6 +295,64 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
         folder=folder,
         rows=GIVEN if "data" in there else spec.data.name,
     )
+
+
+# What a run was given that no spec describes: a model, or data.
+
+
+FIRST, LATER = ("model", "data"), ("structure", "rows")
+"""Fingerprints that every version wrote, and those that folders of older versions lack."""
+PASSING = re.compile(r" at 0x[0-9a-fA-F]+| \((?:cuda|mps|xpu)(?::\d+)?\)")
+"""What a text of a module says of this process only: addresses in memory, devices."""
+
+
+def fingerprints(task: Task, *, model: bool, data: bool) -> dict[str, str]:
+    """Checksums of the model and of the data that were given as arguments: a spec does not say what they are.
+
+    `model` and `data` are the bytes of the weights and of the training rows. `structure` is the text of the module, with its
+    types and settings, which tensors there are and which of them are trained; `rows` is everything about all splits.
+    """
+    found: dict[str, str] = {}
+    if model:
+        net = task.model
+        weights = {name: value for name, value in net.state_dict().items() if isinstance(value, Tensor)}
+        trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+        about = [PASSING.sub("", repr(net)), *map(_form, weights, weights.values()), *trained]
+        found |= {"model": _fingerprint(weights.values()), "structure": _fingerprint((), about)}
+    if data:
+        rows = task.rows
+        parts = {"train": rows.train, "validation": rows.validation, "test": rows.test, "extra": rows.extra.values()}
+        tensors = [tensor for part in parts.values() for tensor in part]
+        about = [rows.kind, str(rows.classes), *rows.extra, *(_form(name, t) for name in parts for t in parts[name])]
+        found |= {"data": _fingerprint(rows.train), "rows": _fingerprint(tensors, about)}
+    return found
+
+
+def check_same_inputs(folder: Path, there: Mapping[str, str], here: Mapping[str, str]) -> None:
+    """Refuse to resume a run in a folder that was given something else; what an older version did not note is not compared.
+
+    >>> check_same_inputs(Path("run"), {"data": "1"}, {"data": "1", "rows": "2"})
+    >>> check_same_inputs(Path("run"), {"data": "1", "rows": "3"}, {"data": "1", "rows": "2"})
+    Traceback (most recent call last):
+    landscope.core.errors.SpecError: run holds a run that began from another model or other data. Choose ...
+    """
+    noted = [*FIRST, *(key for key in LATER if key in there)]
+    if any(there.get(key) != here.get(key) for key in noted):
+        raise SpecError(
+            f"{folder} holds a run that began from another model or other data. Choose another folder, or begin anew with "
+            "resume=False"
+        )
+
+
+def _form(name: str, tensor: Tensor) -> str:
+    return f"{name} {tensor.dtype} {tuple(tensor.shape)}"
+
+
+def _fingerprint(tensors: Iterable[Tensor], about: Sequence[str] = ()) -> str:
+    digest = hashlib.sha256("\n".join(about).encode())
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 # The folder of a run: it belongs to one spec.

@@ -21,14 +21,21 @@ from landscope.core.seeding import preserved_rng
 from landscope.training.callbacks import Callback
 from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
-from landscope.training.loop.fingerprints import SpecLike, fingerprints, require_same, training_spec
-from landscope.training.loop.folder import Trained, load_result, load_state, prepare_folder
+from landscope.training.loop.folder import (
+    Trained,
+    check_same_inputs,
+    fingerprints,
+    load_result,
+    load_state,
+    prepare_folder,
+)
 from landscope.training.loop.interruption import interruptible
 from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State
 from landscope.training.progress import training_display
 from landscope.training.rows import DataLike
+from landscope.training.spec import SpecLike, training_spec
 from landscope.training.task import make_task
 
 __all__ = ["train"]
@@ -110,7 +117,7 @@ def _begun(program: SingleProgram, folder: Path, given: Mapping[str, str], devic
     if found is None:
         return None
     tensors, plain = found[0], cast(dict[str, Any], found[1])
-    require_same(folder, plain["given"], given)
+    check_same_inputs(folder, plain["given"], given)
     program.restore(tensors, plain)
     if "numbers" not in plain:
         tensors, plain = _of_one_member(tensors, plain, list(program.parameters()))

@@ -52,16 +52,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from landscope.core.errors import StepOrderError
+from landscope.training.optimizers import passes
 from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
-from landscope.training.optimizers.gradients import Adding, Noted, empty_slots, filled, same_gradients
-from landscope.training.optimizers.passes import (
-    Around,
-    accumulate_gradients,
-    clip_gradients,
-    shares,
-    unscaled_since,
-    without_averaging,
-)
 from landscope.training.optimizers.statistics import (
     first_call,
     frozen_statistics,
@@ -75,7 +67,7 @@ __all__ = ["SAM"]
 LossT = TypeVar("LossT", Tensor, float)
 
 
-class SAM(Around):
+class SAM(passes.Around):
     """Sharpness-aware minimisation around `base_optimizer`, a class of torch optimizers or a function that makes one.
 
     `base_options` go to the base optimizer. Parameter groups may have their own `rho`, `adaptive` and `eta` beside the base's
@@ -97,9 +89,9 @@ class SAM(Around):
     """While the weights are perturbed: the parameters that moved and their values before."""
     _frozen: ExitStack | None = None
     """Between `first_step` and `second_step`: what keeps running statistics where they are."""
-    _adding: Adding | None = None
+    _adding: passes.Adding | None = None
     """Between `first_step` and `second_step`, if the first did not clear: whether gradients at w are being added to."""
-    _left: Noted | None = None
+    _left: passes.Noted | None = None
     """The gradients that the last step left behind."""
     _owners: nn.ModuleList | None = None
     """Modules that have our parameters, where calls cannot be watched; looked for once, empty where they can."""
@@ -135,7 +127,7 @@ class SAM(Around):
         if zero_grad:
             self.zero_grad()
         else:
-            self._adding = Adding(self._params())
+            self._adding = passes.Adding(self._params())
 
     @torch.no_grad()
     def second_step(
@@ -156,7 +148,7 @@ class SAM(Around):
                 "cleared. No step was taken, and the weights are back. Call first_step(zero_grad=True), or zero_grad() "
                 "before the second backward pass."
             )
-        if scaler is not None and unscaled_since(scaler, self, self._first_norm):
+        if scaler is not None and passes.unscaled_since(scaler, self, self._first_norm):
             raise StepOrderError(
                 "the gradients at the perturbed weights are unscaled already, and second_step(scaler=...) would unscale them "
                 "again. No step was taken, and the weights are back. Call scaler.unscale_(optimizer.base_optimizer) instead "
@@ -208,7 +200,7 @@ class SAM(Around):
         self._refuse_perturbed("step")
         with self._looking_for_layers(model):
             loss = self._evaluate_here(closure, model)
-        with self._perturbed(self._ascent(), model), empty_slots(self._params()), torch.enable_grad():
+        with self._perturbed(self._ascent(), model), passes.empty_slots(self._params()), torch.enable_grad():
             closure()
         self._descend(None, max_norm)
         return loss
@@ -230,12 +222,12 @@ class SAM(Around):
         """
         self.zero_grad()
         with self._looking_for_layers(model):
-            loss = accumulate_gradients(closure, self._params(), scaler)
+            loss = passes.accumulate_gradients(closure, self._params(), scaler)
         climb = self._ascent()
         if climb.norm.isfinite():  # otherwise the scaler has to see these gradients
             with self._perturbed(climb, model):
                 self.zero_grad()
-                accumulate_gradients(closure, self._params(), scaler)
+                passes.accumulate_gradients(closure, self._params(), scaler)
         self._descend(scaler, max_norm)
         scaler.update()
         return loss
@@ -259,13 +251,13 @@ class SAM(Around):
         """
         params = self._params()
         losses: list[Tensor] = []
-        weights = shares(len(closures), sizes)
+        weights = passes.shares(len(closures), sizes)
         self.zero_grad()
         for closure, share in zip(closures, weights, strict=True):
             sum_so_far = [param.grad for param in params]
             self.zero_grad()
-            with without_averaging(model), self._looking_for_layers(model):
-                losses.append(share * accumulate_gradients(closure, params, scaler, share))
+            with passes.without_averaging(model), self._looking_for_layers(model):
+                losses.append(share * passes.accumulate_gradients(closure, params, scaler, share))
             climb = self._ascent()
             with ExitStack() as stack:
                 # gradients that are not finite are kept in the sum, where the scaler will find them
@@ -276,8 +268,8 @@ class SAM(Around):
                 else:
                     stack.enter_context(self._still(model))
                 if len(losses) < len(closures):
-                    stack.enter_context(without_averaging(model))
-                accumulate_gradients(closure, params, scaler, share)
+                    stack.enter_context(passes.without_averaging(model))
+                passes.accumulate_gradients(closure, params, scaler, share)
         self._descend(scaler, max_norm)
         if scaler is not None:
             scaler.update()
@@ -306,21 +298,21 @@ class SAM(Around):
         The latter may be dropped if the closure clears all of them itself, or computes the same: that is a first backward pass
         on the same batch, which moved the running statistics too.
         """
-        params, left = self._params(), self._left or Noted()
+        params, left = self._params(), self._left or passes.Noted()
         before = [None if left.holds(param.grad) else param.grad for param in params]
-        if not filled(before):
-            with empty_slots(param for param in params if left.holds(param.grad)), torch.enable_grad():
+        if not passes.filled(before):
+            with passes.empty_slots(param for param in params if left.holds(param.grad)), torch.enable_grad():
                 return closure()
         if model is None and self._owners is None:
             self._owners = nn.ModuleList(owners(params))
-        with repeated_statistics(self._known(model)) as put_back, empty_slots(params):
-            adding = Adding(param for param, grad in zip(params, before, strict=True) if filled([grad]))
+        with repeated_statistics(self._known(model)) as put_back, passes.empty_slots(params):
+            adding = passes.Adding(param for param, grad in zip(params, before, strict=True) if passes.filled([grad]))
             try:
                 with torch.enable_grad():
                     loss = closure()
             finally:
                 adding.close()
-        if same_gradients(before, [param.grad for param in params]):
+        if passes.same_gradients(before, [param.grad for param in params]):
             put_back()
         elif not adding.cleared:
             put_back()
@@ -387,12 +379,12 @@ class SAM(Around):
         if max_norm is not None:
             if scaler is not None:
                 scaler.unscale_(self.base_optimizer)
-            clip_gradients(self._params(), max_norm)
+            passes.clip_gradients(self._params(), max_norm)
         if scaler is None:
             self.base_optimizer.step()
         else:
             scaler.step(self.base_optimizer)
-        self._left = Noted(self._params())
+        self._left = passes.Noted(self._params())
         self._opt_called = True  # a scheduler that finds no such mark warns that no step was taken
 
     def _refuse_perturbed(self, what: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,6 @@ from landscope.measures.measuring import Wanted, measure
 from landscope.measures.results import Report
 from landscope.training.evaluate import Score, autocast, evaluate
 from landscope.training.loop.folder import FAILED, Trained
-from landscope.training.pool.members import Choice, Overrides
 from landscope.training.pool.passes import Passes, Stack, stacked
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
@@ -24,7 +23,21 @@ from landscope.training.task import Forward, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Pool"]
+__all__ = ["Choice", "Overrides", "Pool", "Way"]
+
+Overrides = Mapping[str, Sequence[object]]
+"""Keys of a spec, such as "optimizer.lr", with one value for each member."""
+
+Way = Literal["together", "one by one"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a pool is trained, and why."""
+
+    way: Way
+    reason: str
+
 
 Which = Literal["final", "best", "average"]
 SplitName = Literal["train", "validation", "test"]

@@ -22,10 +22,10 @@ from landscope.core.memory import is_out_of_memory
 from landscope.training.callbacks import Callback
 from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
-from landscope.training.loop.fingerprints import require_same
 from landscope.training.loop.folder import (
     FAILED,
     Trained,
+    check_same_inputs,
     load_result,
     load_state,
     prepare_folder,
@@ -38,8 +38,8 @@ from landscope.training.loop.interruption import Interruption
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State, some
 from landscope.training.loop.train import train
-from landscope.training.pool.members import Way
 from landscope.training.pool.program import StackedProgram
+from landscope.training.pool.result import Way
 from landscope.training.progress import training_display
 from landscope.training.rows import DataLike
 from landscope.training.schedule import Row
@@ -143,7 +143,7 @@ class PoolFolder:
 
     def _require_given(self, path: Path, plain: Mapping[str, Any]) -> None:
         if "given" in plain:
-            require_same(path, plain["given"], self.given)
+            check_same_inputs(path, plain["given"], self.given)
         elif self.given:
             told = "was written by an older version, which did not note its data: it goes on with the given data"
             warnings.warn(f"{path} {told}. If that is not its own, begin anew with resume=False", stacklevel=2)
