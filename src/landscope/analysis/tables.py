@@ -22,9 +22,9 @@ from landscope.analysis.inputs import column_of, number_column
 from landscope.core.errors import OperandError, UnknownNameError
 
 __all__ = [
-    "SummaryCell",
     "Direction",
     "Spread",
+    "SummaryCell",
     "SummaryTable",
     "Text",
     "latex",
