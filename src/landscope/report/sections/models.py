@@ -70,7 +70,7 @@ def data_section(offered: Iterable[str]) -> Section:
     table = Table(
         (),
         (),
-        "Every model with its numbers; a click on a column's head sorts, one on a row lights the model up.",
+        "Every model with its numbers; click a column's head to sort, a row to highlight the model.",
         key="model-table",
     )
     files = Downloads({name: FILES[name] for name in offered})
