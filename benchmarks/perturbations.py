@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from landscope.core.seeding import generator
 from landscope.measures.base import Measure
-from landscope.measures.sharpness import search as worst_case
+from landscope.measures.sharpness import ascent
 from landscope.measures.sharpness.random_noise import RandomSharpness
 from landscope.measures.sharpness.worst_case import AdaptiveSharpness
-from landscope.probe import perturbed as perturbation
+from landscope.probe import perturbed, points
 from landscope.probe.probe import Probe
 
 
@@ -49,8 +49,8 @@ def inputs(shape: tuple[int, ...], samples: int) -> Tensor:
 
 def seconds(measure: Measure, probe: Probe, at_once: bool) -> float:
     """Wall time of one call with the way of evaluation forced."""
-    rule = perturbation.together
-    for module in (perturbation, worst_case):
+    rule = points.together
+    for module in (perturbed, ascent):
         module.together = lambda *_: at_once
     try:
         if probe.device.type == "cuda":
@@ -61,7 +61,7 @@ def seconds(measure: Measure, probe: Probe, at_once: bool) -> float:
             torch.cuda.synchronize()
         return time.perf_counter() - start
     finally:
-        for module in (perturbation, worst_case):
+        for module in (perturbed, ascent):
             module.together = rule
 
 
@@ -90,7 +90,7 @@ def main() -> None:
                         if round_:
                             taken.append(took)
                 together, single = (statistics.median(times[at_once]) for at_once in (True, False))
-                chosen = perturbation.together(probe, samples)
+                chosen = points.together(probe, samples)
                 print(
                     f"    {name:16s} {samples:5d} samples, {what:8s} at once {together * 1e3:8.1f} ms{'*' if chosen else ' '}  "
                     f"one by one {single * 1e3:8.1f} ms{' ' if chosen else '*'}  ratio {single / together:5.2f}"

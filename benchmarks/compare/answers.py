@@ -22,6 +22,8 @@ class Answer:
     note: str = ""
     cpu: float = 0.0
     """Processor seconds that were spent in other processes."""
+    memory: int = 0
+    """Bytes that other processes took at their peaks."""
 
     def tensor(self) -> Tensor:
         """In float64, on the CPU, flat."""

@@ -82,7 +82,10 @@ NETWORKS: dict[Size, dict[str, Network]] = {
         "transformer": Network(kind="transformer", samples=500, batch=100, epochs=15, width=64),
         "resnet20": Network(kind="resnet20", samples=500, batch=100, epochs=10),
     },
-    "gpu": {"resnet18": Network(kind="resnet18", samples=2000, batch=250, epochs=10)},
+    "gpu": {
+        "resnet18": Network(kind="resnet18", samples=2000, batch=250, epochs=10),
+        "resnet18_50k": Network(kind="resnet18", samples=50_000, batch=250, epochs=2),
+    },
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from .answers import Answer, Work
+from .memory import Memory
 from .networks import Network, Subject, load
 
 
@@ -21,7 +23,8 @@ def measured(subject: Subject, name: str, **settings: object) -> Answer:
     estimate = ls.measure(subject.model, (subject.x, subject.y), {name: settings})[name]
     if not estimate.status.has_value:
         raise RuntimeError(f"{estimate.status}: {estimate.reason}")
-    claimed = None if estimate.stderr is None else abs(estimate.stderr / estimate.value)
+    known = estimate.stderr is not None and estimate.value != 0
+    claimed = abs(estimate.stderr / estimate.value) if known else None
     return Answer(estimate.value, claimed, f"{estimate.status}, {estimate.cost.passes:.0f} passes")
 
 
@@ -40,9 +43,9 @@ def top_eigenvalue(subject: Subject, *, tol: float) -> Work:
     return lambda: measured(subject, "hessian_top_eigenvalue", tol=tol)
 
 
-def hessian_trace(subject: Subject, *, tol: float) -> Work:
+def hessian_trace(subject: Subject, *, tol: float, seed: int = 0) -> Work:
     """The trace of the Hessian."""
-    return lambda: measured(subject, "hessian_trace", tol=tol)
+    return lambda: measured(subject, "hessian_trace", tol=tol, seed=seed)
 
 
 def ggn_trace(subject: Subject, *, tol: float) -> Work:
@@ -55,13 +58,14 @@ def fisher_trace(subject: Subject, *, tol: float) -> Work:
     return lambda: measured(subject, "fisher_trace", tol=tol)
 
 
-def density(subject: Subject, *, steps: int, probes: int) -> Work:
+def density(subject: Subject, *, steps: int, probes: int, seed: int = 0) -> Work:
     """Nodes and weights of the spectral density of the Hessian."""
 
     def work() -> Answer:
         import landscope as ls
 
-        found = ls.spectrum(ls.Hessian(ls.Probe(subject.model, (subject.x, subject.y))), steps=steps, probes=probes)
+        hessian = ls.Hessian(ls.Probe(subject.model, (subject.x, subject.y)))
+        found = ls.spectrum(hessian, steps=steps, probes=probes, seed=seed)
         return Answer(torch.cat([torch.as_tensor(found.nodes), torch.as_tensor(found.weights)]))
 
     return work
@@ -215,7 +219,7 @@ def two_processes(subject: Subject, *, tol: float) -> Work:
         for mine, _ in ends:
             mine.send(tol)
         first, second = (mine.recv() for mine, _ in ends)
-        return Answer(first[0], first[1], first[2], cpu=first[3] + second[3])
+        return replace(first, cpu=first.cpu + second.cpu, memory=first.memory + second.memory)
 
     return work
 
@@ -230,9 +234,10 @@ def _half(rank: int, network: Network, folder: Path, meeting: str, threads: int,
     half = len(whole.y) // 2
     rows = slice(0, half) if rank == 0 else slice(half, None)
     mine = Subject(network, whole.model, whole.x[rows], whole.y[rows], folder)
+    memory = Memory(whole.device)
     parent.send("ready")
     while True:
         tol = parent.recv()
         start = time.process_time()
         answer = measured(mine, "hessian_trace", tol=tol)
-        parent.send((answer.value, answer.claimed, answer.note, time.process_time() - start))
+        parent.send(replace(answer, cpu=time.process_time() - start, memory=memory.peak()))

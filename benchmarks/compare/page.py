@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .environment import LEFT_OUT, PEERS
+from .environment import LEFT_OUT, NEEDED, PEERS
 from .peers import PATCHES
 from .rows import ROWS
 
@@ -45,6 +45,7 @@ How to read it:
 - Memory is the peak above what network, data and libraries take; on a GPU the peak of torch's allocations.
 - **`off by` is the error of the answer**, relative to the truth named below the table. `states` is the error that the tool
   itself gives, where it gives one. A fast wrong answer is not a fast answer.
+- Everything is in float32. TF32, torch's default for convolutions on a GPU, is off for all tools.
 - `by hand` is what a script with torch alone would do.
 - The truth is exact where that is affordable: computed in float64 by plain torch, without Landscope. Elsewhere two tools
   were run to a tighter accuracy and had to agree. Of a worst case, it is the largest answer of all tools.
@@ -106,6 +107,10 @@ def _notes() -> Iterator[str]:
     yield "Installed from PyPI without their dependencies, after torch in the version that Landscope runs with: "
     yield ", ".join(f"`{requirement}`" for _, requirement in PEERS.values()) + "."
     yield f"Left out: {LEFT_OUT}."
+    yield "For a machine that installs nothing, on one that does:"
+    yield ""
+    yield f"    pip download --no-deps --dest FOLDER {' '.join(requirement for _, requirement in PEERS.values())} \\"
+    yield f"        {' '.join(NEEDED)}"
     yield ""
     for name, text in PATCHES.items():
         yield f"- {name}: {text}."

@@ -7,6 +7,7 @@ reported as such, and the others go on.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import select
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from .rows import Case, Row, find
 ROOT = Path(__file__).parents[2]
 ENOUGH = 60.0
 """Seconds of one round of all tools after which a case is not repeated."""
+REFERENCE = 3
+"""How many times as long as an answer a reference may take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +193,9 @@ def _reference(
     row: Row, case: Case, kind: str, tool: str, options: Options, environment: Environment, say: Callable[[str], None]
 ) -> Tensor | None:
     settings = "-".join(f"{key}{value:g}" for key, value in sorted(case.settings.items()) if key != "tol")
-    name = f"{row.truth.name}-{case.network.kind}-{case.network.key}-{settings}-{kind}-{tool}-{options.device}"
+    name = (
+        f"{row.truth.name}-{case.network.kind}-{case.network.key}-{settings}-{kind}-{tool}-{options.device}-{_source()}"
+    )
     kept = options.folder / "truth" / f"{name.replace(' ', '_')}.pt"
     if kept.exists():
         return torch.load(kept, weights_only=True)
@@ -197,7 +203,7 @@ def _reference(
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         worker = Worker(case, result, options, environment, place, kind)
         worker.prepare()
-        answer = worker.turn(limit=10 * options.limit)
+        answer = worker.turn(limit=REFERENCE * options.limit)
         worker.end()
     if answer is None:
         say(f"    no reference by {tool}: {result.failed}")
@@ -205,6 +211,13 @@ def _reference(
     kept.parent.mkdir(exist_ok=True)
     torch.save(answer, kept)
     return answer
+
+
+@cache
+def _source() -> str:
+    """Changes with the code that finds truths, so that none is kept longer than what found it."""
+    here = Path(__file__).parent
+    return hashlib.sha256(b"".join((here / f"{name}.py").read_bytes() for name in ("by_hand", "truth"))).hexdigest()[:8]
 
 
 class Worker:

@@ -16,7 +16,6 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import torch.nn.functional as F
 
 from .answers import Answer
 from .environment import PEERS
+from .memory import Memory
 from .networks import Network, Subject, load
 from .rows import find
 
@@ -35,6 +35,7 @@ def main() -> None:
     os.dup2(2, 1)  # whatever a tool prints must not disturb the answers
     job = json.loads(sys.stdin.readline())
     torch.set_num_threads(job["threads"])
+    torch.backends.cudnn.allow_tf32 = False  # on by default for convolutions, with three digits
 
     def send(message: Mapping[str, object]) -> None:
         channel.write(json.dumps(message) + "\n")
@@ -64,7 +65,7 @@ def _work(job: dict[str, Any], send: Any) -> None:
         (small, *_) = row.cases("tiny")
         tool(load(small.network, subject.folder, job["device"]), **small.settings)()  # imports count for no tool
     gc.collect()
-    memory = Memory(subject)
+    memory = Memory(subject.device)
     start = time.perf_counter()
     work = tool(subject, **settings)
     _wait(subject)
@@ -76,7 +77,7 @@ def _work(job: dict[str, Any], send: Any) -> None:
         took = {
             "wall": time.perf_counter() - wall,
             "cpu": time.process_time() - cpu + answer.cpu,
-            "memory": memory.peak(),
+            "memory": memory.peak() + answer.memory,
         }
         path = Path(job["answers"]) / f"{number}.pt"
         torch.save(answer.tensor(), path)
@@ -100,31 +101,6 @@ def _version(tool: str) -> str:
         return importlib.metadata.version(PEERS[tool][1].partition("==")[0])
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-class Memory:
-    """Bytes that are used at the peak, from now on."""
-
-    def __init__(self, subject: Subject) -> None:
-        self._cuda = subject.device.type == "cuda"
-        if self._cuda:
-            torch.cuda.reset_peak_memory_stats()
-            return
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-        self._before = self._read("VmRSS")
-
-    def peak(self) -> int:
-        """Above what was in use; on a GPU, all of it."""
-        return torch.cuda.max_memory_allocated() if self._cuda else max(self._read("VmHWM") - self._before, 0)
-
-    @staticmethod
-    def _read(what: str) -> int:
-        try:
-            lines = Path("/proc/self/status").read_text().splitlines()
-        except OSError:
-            return 0
-        return next((1024 * int(line.split()[1]) for line in lines if line.startswith(what)), 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What comes back: JSON, budgets, the choice of how many points at once, progress, figures."""
+"""What comes back: JSON, budgets, progress, figures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ import landscope.planes
 from landscope.core.errors import BudgetSpentError, UnknownNameError
 from landscope.core.estimate import Cost, Status
 from landscope.planes import Landscape, between, landscape, line, random_slice
-from landscope.planes.evaluation import PointValues
-from landscope.planes.grid import Deadline, measure_grid, nodes
-from landscope.planes.pace import Pace
+from landscope.planes.grid import Deadline, PointValues, measure_grid, nodes
 from landscope.planes.result import Values
 from landscope.planes.scale import Scale
 from landscope.probe.probe import Probe
@@ -99,41 +97,6 @@ def test_nodes_hold_the_origin_and_coarse_grids_lie_within_fine_ones() -> None:
             assert len(coarse) >= 2
 
 
-@pytest.mark.parametrize(
-    ("costs", "best"), [({1: 1, 8: 0.5, 64: 0.7}, 8), ({1: 1, 8: 2, 64: 0.1}, 1), ({1: 4, 8: 2, 64: 1}, 64)]
-)
-def test_the_pace_is_the_fastest_that_was_tried(
-    costs: dict[int, float], best: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("landscope.planes.pace.time.perf_counter", lambda: clock[0])
-    pace, tried = Pace(torch.device("cpu")), []
-
-    def run() -> torch.Tensor:
-        clock[0] += costs[tried[-1]] * tried[-1]
-        return torch.zeros(tried[-1])
-
-    for _ in range(12):
-        tried.append(pace.width(1000))
-        pace.timed(run, tried[-1], 32)
-    assert pace.settled
-    assert tried[-1] == pace.best == best
-    assert tried.count(1) >= 2
-    assert tried.count(64) == (0 if costs[8] > costs[1] else tried.count(64))
-    assert pace.width(3) == min(3, best)
-
-
-def test_memory_bounds_the_points_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = probe_of()
-    values = PointValues(probe, random_slice(probe), False, widths=(64,))
-    seen = []
-    monkeypatch.setattr("landscope.planes.evaluation.available_bytes", lambda device: 4 * 3 * 60 * 8 * 5)
-    original = values._attempt
-    monkeypatch.setattr(values, "_attempt", lambda rows, batch: seen.append(len(rows)) or original(rows, batch))
-    values(torch.zeros(12, 2))
-    assert seen == [5, 5, 2]
-
-
 def results(rows: slice) -> list[list[list[float]]]:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
@@ -157,7 +120,7 @@ def test_two_processes_give_the_grid_of_one(tmp_path: Path) -> None:
 def test_progress_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     landscape(probe_of(), resolution=5, progress=True)
     lines = capsys.readouterr().err.split("\n")
-    assert lines[-2] == "[25/25] points"
+    assert lines[-2] == "points: 25 of 25"
     landscape(probe_of(), resolution=3)
     assert capsys.readouterr().err == ""
 

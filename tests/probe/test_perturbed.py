@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from landscope.core.errors import NotApplicableError
 from landscope.core.seeding import generator
 from landscope.probe import perturbed as perturbation
+from landscope.probe import points
 from landscope.probe.perturbed import Shifts, direction, included, losses_at, on_sphere
 from landscope.probe.probe import Probe
 from landscope.probe.samples import m_batches
@@ -33,7 +34,7 @@ def deltas(probe: Probe, count: int) -> Tensor:
 def test_losses_and_data_errors_equal_a_loop_over_copied_models(
     name: str, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(perturbation, "REFUSALS", ())  # no way round
+    monkeypatch.setattr(points, "REFUSALS", ())  # no way round
     probe = probe_of(name)
     moved = deltas(probe, 4)
     shifts = losses_at(probe, lambda j: moved[j], 4)
@@ -200,6 +201,6 @@ def test_data_that_cannot_be_cut_anew_is_taken_as_it_lies() -> None:
 def test_activations_are_counted_per_sample_whatever_the_size_of_the_data() -> None:
     net = nn.Sequential(nn.Linear(50, 20), nn.ReLU(), nn.Linear(20, 2))
     small, large = (Probe(net, (torch.randn(n, 50), torch.arange(n) % 2)) for n in (4, 4000))
-    assert perturbation._activation_bytes(small) == perturbation._activation_bytes(large)
-    assert perturbation.together(small, 64)
-    assert not perturbation.together(large, 10**7)
+    assert points._activation_bytes(small) == points._activation_bytes(large)
+    assert points.together(small, 64)
+    assert not points.together(large, 10**7)

@@ -128,7 +128,7 @@ def bootstrap_interval(
 def _bca_levels(
     levels: Floats, values: Floats, estimate: float, statistic: Callable[[Counts], Floats], strata: Codes
 ) -> Floats | None:
-    """The corrected quantile levels, or None where bias or acceleration cannot be told."""
+    """The corrected quantile levels, or None where bias or acceleration is not defined."""
     slack = 1e-12
     below = np.mean(values < estimate - slack) + np.mean(np.abs(values - estimate) <= slack) / 2
     n = len(strata)
@@ -150,7 +150,7 @@ def _bca_levels(
 
 
 def mean_interval(groups: list[Floats], *, confidence: float, resamples: int | None, seed: int) -> Interval:
-    """The percentile interval of the mean of the groups' means, entries drawn anew inside each group.
+    """The percentile interval of the mean of the groups' means, entries drawn again inside each group.
 
     >>> mean_interval([np.array([0.0, 1.0] * 50)], confidence=0.95, resamples=999, seed=0)
     Interval(low=0.4, high=0.59, method='percentile')
@@ -249,7 +249,7 @@ def correlation(
         alternative: what the p-value looks for: "two-sided", "greater" (than 0) or "less".
         within: labels; only models of the same label are compared with one another (ranked, centred), and permutations
             and resamples stay inside the labels. A pooled within-group correlation.
-        strata: labels inside which models are resampled. The interval then tells what other runs of the same conditions
+        strata: labels inside which models are resampled. The interval then says what other runs of the same conditions
             would give, not other conditions, and is narrower; the value and the p-value do not change.
         interval: "bca" or "percentile".
         confidence: of the interval.

@@ -18,15 +18,45 @@ from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import BudgetSpentError, NotApplicableError, OperandError, UnknownNameError
 from landscope.core.estimate import Cost, Status
 from landscope.core.json import Plain
-from landscope.planes.evaluation import PointValues
-from landscope.planes.progress import points_display
+from landscope.core.progress import progress_display
 from landscope.planes.result import FIRST, Cut, Floats, Values
-from landscope.planes.right_answers import why_no_accuracy
 from landscope.planes.slices import Slice, check_same_point
+from landscope.probe.batches import Batch
+from landscope.probe.loss.answers import right_answers
+from landscope.probe.points import at_points
 from landscope.probe.probe import Probe
 from landscope.probe.totals import checked_limit
 
-__all__ = ["Deadline", "Span", "axis", "measure_grid", "nodes", "sweep"]
+__all__ = ["Deadline", "PointValues", "Span", "axis", "measure_grid", "nodes", "sweep"]
+
+
+class PointValues:
+    """Loss and accuracy of one probe at points (n, 1 or 2) of a slice, as means over all samples. The model is never touched.
+
+    >>> from landscope.planes.slices import given_slice
+    >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse")   # L = w²
+    >>> w = probe.vector()
+    >>> values = PointValues(probe, given_slice(probe, [w]), accuracy=False)
+    >>> bool(torch.allclose(values(torch.tensor([[-1.0], [0.0], [1.0]]))[:, 0], torch.tensor([0, 1, 4]) * w.double() ** 2))
+    True
+    """
+
+    def __init__(self, probe: Probe, cut: Slice, accuracy: bool) -> None:
+        self.probe, self.accuracy = probe, accuracy
+        moves = [name for name in cut.origin if any(bool(d[name].any()) for d in cut.directions)]
+        self._origin, *self._directions = ({name: d[name] for name in moves} for d in (cut.origin, *cut.directions))
+
+    def __call__(self, points: Tensor) -> Tensor:
+        """(n, 2) in float64 on the CPU: mean loss, and accuracy (0 where it is not asked for). n forward passes."""
+        return at_points(self.probe, self._origin, self._directions, points, self._sums)
+
+    def _sums(self, probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """(2,): the sums of the loss and of right answers over the samples of a batch."""
+        outputs = probe.outputs(params, batch)
+        loss = probe.loss_of(outputs, batch).double().reshape(())
+        if not self.accuracy:
+            return torch.stack([loss, torch.zeros_like(loss)])
+        return torch.stack([loss, right_answers(probe.loss, outputs, probe.targets(batch), batch.size).sum()])
 
 
 # Many points in groups, coarse grids before fine ones, until all are done or the time is spent.
@@ -93,7 +123,7 @@ def strides(axes: Sequence[Floats], deadline: Deadline) -> list[int]:
 
 
 def sweep(
-    evaluators: Sequence[PointValues], axes: Sequence[Floats], deadline: Deadline, advance: Callable[[int], None]
+    evaluators: Sequence[PointValues], axes: Sequence[Floats], deadline: Deadline, report: Callable[[int], None]
 ) -> tuple[list[Floats], list[Floats]]:
     """(axes, values (…, 2) of every evaluator) on the grid, or on the finest grid within it for which the time sufficed.
 
@@ -116,7 +146,7 @@ def sweep(
             for evaluator, target in zip(evaluators, values, strict=True):
                 target[tuple(group.T)] = _settled(evaluator(points))
             done, taken, new = done + len(group), taken + deadline.elapsed - start, new[len(group) :]
-            advance(len(group))
+            report(done)
         if len(new):
             break
         finished = chosen
@@ -180,8 +210,9 @@ def measure_grid(
     ledgers = {id(each.ledger): each.ledger for each in probes.values()}.values()
     with ExitStack() as stack:
         meters = [stack.enter_context(ledger.metered()) for ledger in ledgers]
-        advance = stack.enter_context(points_display(progress, math.prod(map(len, axes))))
-        kept, grids = sweep(evaluators, axes, deadline, advance)
+        total = math.prod(map(len, axes))
+        display = stack.enter_context(progress_display(progress, total))
+        kept, grids = sweep(evaluators, axes, deadline, lambda done: display.count(done, total, "points"))
     values = {
         name: Values(grid[..., 0], grid[..., 1] if evaluator.accuracy else None, evaluator.probe.n_samples)
         for name, grid, evaluator in zip(probes, grids, evaluators, strict=True)
@@ -214,7 +245,18 @@ def _with_accuracy(probe: Probe, metrics: Sequence[str] | None) -> bool:
             raise UnknownNameError.among("metric", str(name), METRICS)
     if metrics is not None and "accuracy" not in metrics:
         return False
-    why_not = why_no_accuracy(probe)
+    why_not = _why_no_accuracy(probe)
     if why_not and metrics is not None:
         raise NotApplicableError(f"metrics=… asks for accuracy. {why_not}")
     return not why_not
+
+
+def _why_no_accuracy(probe: Probe) -> str:
+    """Why there is no accuracy at a probe; empty where there is one."""
+    few = probe.few
+    with probe.measuring(), torch.no_grad():
+        try:
+            right_answers(probe.loss, probe.outputs(probe.params, few), probe.targets(few), few.size)
+        except NotApplicableError as error:
+            return str(error)
+    return ""

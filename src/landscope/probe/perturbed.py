@@ -1,70 +1,60 @@
-"""The loss at perturbed parameters: which parameters move, along which directions, and how many at once.
+"""The loss at perturbed parameters: which parameters move, along which directions, and what happens there.
 
 Only parameters move: buffers (BatchNorm statistics) and the temperature are part of the function. Random directions are made
 from a seed and their number when they are needed, as float32 normals, so that they are the same on every device and in
-every dtype.
-
-Many perturbations are evaluated as one program (`vmap` over parameters) where that is faster: where the activations of one
-of them are small, so that a machine spends its time on launching operations. On an H200, 16 ascents at once took a
-fifth of the time one by one for a LeNet on 16–512 images and a small transformer on 16–512 texts (16 losses: half of it), but 1.2
-times as long for the transformer on 4096; on a CPU the limit lies a thousand times lower (benchmarks/perturbations.py).
-Models that `vmap` cannot follow, and perturbations that do not fit into memory together, are evaluated one by one.
+every dtype. How many perturbations are evaluated at once is decided in `probe.points`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from scipy.special import ndtr, stdtrit
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
-from landscope.core.distributed import processes, sum_over_processes
-from landscope.core.errors import BudgetSpentError, NotApplicableError
-from landscope.core.memory import available_bytes
+from landscope.core.distributed import processes
+from landscope.core.errors import NotApplicableError
 from landscope.core.parameters import select_parameters
 from landscope.core.seeding import generator, normal
-from landscope.probe.batches import Batch, map_tensors
+from landscope.probe.batches import Batch
+from landscope.probe.points import (
+    SampleFunction,
+    at_each,
+    evaluated_together,
+    fitting_samples,
+    summed_at_points,
+    together,
+    width,
+)
 from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
-from landscope.probe.totals import FORWARD, PieceSize, accumulate, saved_bytes
+from landscope.probe.totals import FORWARD, PieceSize, accumulate
 
 __all__ = [
-    "REFUSALS",
     "Include",
     "RowLosses",
     "Shifts",
     "antithetic",
     "check_positive",
     "direction",
-    "fitting_samples",
     "included",
     "losses_at",
     "losses_on_all_data",
     "losses_on_batches",
     "on_sphere",
     "sample_losses",
-    "together",
-    "width",
 ]
 
 
 Include = str | tuple[str, ...]
 """Which parameters are perturbed: `"all"`, `"weights"`, or names, layers and patterns."""
-SampleFunction = Callable[[Probe, Mapping[str, Tensor], Batch], Tensor]
-"""(probe, parameters, batch) → one number per sample, or their sum as a tensor of one entry."""
-
 NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-SMALL_WORK = {"cpu": 2**18, "cuda": 2**28}
-"""Bytes of activations of one perturbation up to which many at once are faster (measured: benchmarks/perturbations.py)."""
-REFUSALS = (RuntimeError, NotImplementedError, TypeError, ValueError)
-"""What `vmap` raises where it cannot follow a model."""
 
 
 def check_positive(**settings: float) -> None:
@@ -150,7 +140,7 @@ class Shifts:
     def pair_mean(self) -> tuple[float, float]:
         """The mean over antithetic pairs and its standard error over pairs.
 
-        The error is widened by Student's factor for so many pairs (7 for two, 1.3 for five), so that two of it cover 95 %.
+        The error is widened by Student's factor for their number (7 for two, 1.3 for five), so that two of it cover 95 %.
         """
         pairs = self.mean.reshape(-1, 2).mean(1)
         student = float(stdtrit(len(pairs) - 1, ndtr(2))) / 2
@@ -202,64 +192,21 @@ def _evaluate(probe: Probe, rows: Tensor, values: SampleFunction) -> tuple[Tenso
         def one(row: Tensor) -> Tensor:
             return values(probe, probe.space.unflatten(theta + row), batch)
 
-        every: Iterable[Tensor] = (*here, *rows)
-        v = (vmap(one)(torch.cat([here, rows])) if at_once else torch.stack([one(row) for row in every])).double()
+        v = at_each(one, torch.cat([here, rows]), len(rows) + 1 if at_once else 1).double()
         d = v[1:] - v[0]
         single = d.shape[1] == batch.size
         gram = d @ d.T if single else d.new_zeros(len(d), len(d))
         return d.sum(1), gram, v[0].sum(), v.new_tensor(float(single * batch.size))
 
     count = len(rows) + 1
-    if count > 2 and together(probe, probe.n_samples / processes()):
-        try:
-            return probe.total(lambda batch: piece(batch, True), load=0.25 * count, passes=FORWARD * count, grad=False)
-        except REFUSALS as error:
-            if isinstance(error, BudgetSpentError):
-                raise
-    return probe.total(lambda batch: piece(batch, False), load=0.25, passes=FORWARD * count, grad=False)
-
-
-@once_per_probe
-def _activation_bytes(probe: Probe) -> float:
-    """Bytes per sample that a forward pass keeps for its backward pass."""
-    few = next(next(probe.batches()).pieces(2))
-    sample = Batch(map_tensors(torch.clone, probe.ready(few.raw)), few.size, few.divisible)  # no view of all the data
-    leaves = {name: p.clone().requires_grad_() for name, p in probe.params.items()}
-    model = probe.modules[""]
-    with probe.measuring():
-        kept = saved_bytes(
-            lambda: probe.loss_sum(leaves, sample), [*leaves.values(), *model.parameters(), *model.buffers()]
-        )
-    return max(kept, 64) / sample.size
-
-
-def together(probe: Probe, samples: float) -> bool:
-    """Whether many perturbations on so many samples each are faster as one program than one by one."""
-    return _activation_bytes(probe) * samples <= SMALL_WORK.get(probe.device.type, SMALL_WORK["cuda"])
-
-
-def fitting_samples(probe: Probe) -> int:
-    """How many samples' activations of one gradient a quarter of the free memory holds."""
-    return max(1, int(available_bytes(probe.device) // (4 * _activation_bytes(probe))))
-
-
-def width(probe: Probe, count: int, vectors: int, samples: float = 0.0) -> int:
-    """How many perturbations a quarter of the free memory holds: so many vectors (P,) and activations of `samples` each.
-
-    All processes take the number of the first one, so that they add up sums of the same shape.
-    """
-    each = vectors * probe.n_params * torch.finfo(probe.dtype).bits // 8 + _activation_bytes(probe) * samples
-    fitting = max(1, min(count, int(available_bytes(probe.device) // (4 * each))))
-    if processes() == 1:
-        return fitting
-    first = torch.tensor(float(fitting if dist.get_rank() == 0 else 0), device=probe.device)
-    return int(sum_over_processes(first).item())
+    return summed_at_points(
+        probe, piece, count, count > 2 and together(probe, probe.n_samples / processes()), slopes=False
+    )
 
 
 # Losses and gradients at many perturbed parameters: all rows on all data, or each row on a batch of its own.
 #
-# At once (`vmap` over rows and batches) or one by one; what `vmap` refuses, or what does not fit into memory together, goes one
-# by one. Values are sums of per-sample losses in float64, so that small rises survive in float32.
+# Values are sums of per-sample losses in float64, so that small rises survive in float32.
 
 
 RowLosses = Callable[[Tensor, bool], tuple[Tensor, Tensor]]
@@ -273,18 +220,8 @@ def losses_on_all_data(probe: Probe, at_once: bool) -> RowLosses:
         def piece(batch: Batch, at_once: bool) -> tuple[Tensor, ...]:
             return _sums(probe, rows, [batch], slopes, at_once)
 
-        cost = len(rows) * (1.0 if slopes else FORWARD)
-        if at_once and len(rows) > 1:
-            try:
-                load = len(rows) * (1.0 if slopes else 0.25)
-                sums = probe.total(lambda batch: piece(batch, True), load=load, passes=cost, grad=slopes)
-            except REFUSALS as error:
-                if isinstance(error, BudgetSpentError):
-                    raise
-            else:
-                return sums[0] / probe.n_samples, sums[1] / probe.n_samples
-        sums = probe.total(lambda batch: piece(batch, False), load=1.0 if slopes else 0.25, passes=cost, grad=slopes)
-        return sums[0] / probe.n_samples, sums[1] / probe.n_samples
+        values, gradients = summed_at_points(probe, piece, len(rows), at_once and len(rows) > 1, slopes)
+        return values / probe.n_samples, gradients / probe.n_samples
 
     return losses
 
@@ -293,7 +230,6 @@ def losses_on_batches(probe: Probe, batches: Sequence[Batch], at_once: bool) -> 
     """Row j of the perturbations on batch j, which is cut into pieces where it does not fit into memory."""
     sizes = torch.tensor([batch.size for batch in batches], dtype=torch.float64, device=probe.device)
     share = float(sizes.sum()) * processes() / probe.n_samples
-    ways = [True, False] if at_once and len(batches) > 1 else [False]
     pieces = PieceSize(fitting_samples(probe))
 
     def one_by_one(rows: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
@@ -309,13 +245,11 @@ def losses_on_batches(probe: Probe, batches: Sequence[Batch], at_once: bool) -> 
     def losses(rows: Tensor, slopes: bool) -> tuple[Tensor, Tensor]:
         probe.ledger.check()
         with probe.ledger.timed(probe.device), probe.measuring(), torch.set_grad_enabled(slopes):
-            if ways[0]:
-                try:
-                    values, gradients = _sums(probe, rows, batches, slopes, True)
-                except REFUSALS:
-                    ways.pop(0)
-            if not ways[0]:
-                values, gradients = one_by_one(rows, slopes)
+            values, gradients = evaluated_together(
+                probe,
+                at_once and len(batches) > 1,
+                lambda many: _sums(probe, rows, batches, slopes, True) if many else one_by_one(rows, slopes),
+            )
         probe.ledger.add(share * (1.0 if slopes else FORWARD))
         return values / sizes, gradients / sizes[:, None].to(gradients.dtype) if slopes else gradients
 

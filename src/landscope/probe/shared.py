@@ -11,7 +11,7 @@ from torch import Tensor
 
 from landscope.probe.probe import Probe
 
-__all__ = ["FORWARD_LOAD", "gradient", "loss_value", "mean_and_error", "once_per_probe", "sums"]
+__all__ = ["FORWARD_LOAD", "FORWARD_SHARE", "gradient", "loss_value", "mean_and_error", "once_per_probe", "sums"]
 
 
 # Work that several measures need is done once per probe.
@@ -55,6 +55,9 @@ def loss_value(probe: Probe) -> float:
 FORWARD_LOAD = 4.0
 """Memory allowed to a forward pass, in gradients: far more than it holds, because on a CPU pieces of some 40 images run 1.4
 times as fast as those that just fit (ResNet-18: fresh pages cost more than the products)."""
+
+FORWARD_SHARE = 0.25
+"""Memory of a forward pass without gradients over that of one with them."""
 
 
 def sums(values: Tensor) -> tuple[Tensor, Tensor]:

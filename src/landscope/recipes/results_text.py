@@ -36,9 +36,10 @@ def results_text(found: Found, claims: Judged, folder: Path, home: Path) -> str:
     lines = [
         "# Results",
         "",
-        f"Made by `landscope recipe results {_from(folder, home)} --page RESULTS.md --reports light` from the records under "
+        f"Made by `landscope recipe results {_from(folder, home)} --page RESULTS.md` from the records under "
         f"`{_from(folder, home)}/`;",
-        "no number here is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
+        "with `--reports light` it also writes an HTML report of each part beside its records. Here",
+        "no number is written by hand. A number is mean ± standard deviation over n models. *As published* is what the",
         "formulas of the paper's code give for these models, slips included; *corrected* what it should have measured.",
         "",
         "A claim of a paper counts at p ≤ 0.05, or q ≤ 0.05 where it is of several measures, and a correlation's interval must",
@@ -139,7 +140,7 @@ def _records_of(claim: Claim, files: Mapping[str, PurePosixPath]) -> str:
 
 
 def _part_lines(recipe: Recipe, name: str, kept: Kept, home: Path) -> list[str]:
-    bundle, file, report = kept.bundle, _from(kept.path, home), _from(kept.report, home)
+    bundle, file = kept.bundle, _from(kept.path, home)
     entry, records = part_of(bundle), bundle.records
     where = sorted({f"{r.environment.get('device')} ({r.environment.get('processor')})" for r in records})
     seconds = sum(record.seconds for record in records)
@@ -149,7 +150,7 @@ def _part_lines(recipe: Recipe, name: str, kept: Kept, home: Path) -> list[str]:
         f"Size {_size(bundle)}, {_runs(bundle)}, {_seeds(records)}, {seconds / 60:.1f} minutes of work on "
         f"{'; '.join(where)}, "
         f"torch {', '.join(sorted({str(r.environment.get('torch')) for r in records}))}. Records: "
-        f"[{file.name}]({file}), report: [{report.name}]({report}). {entry.note}".rstrip(),
+        f"[{file.name}]({file}). {entry.note}".rstrip(),
     ]
     if without := _without_value(records):
         lines += ["", without]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.data import Split
+from landscope.probe.loss.answers import right_labels
 from landscope.training.task import Task
 
 __all__ = ["Score", "autocast", "evaluate", "mistakes", "precise", "rank", "share", "share_statistics", "sum_gradients"]
@@ -105,8 +106,8 @@ def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
     tensor(1)
     """
     if outputs.dim() == 1 or outputs.shape[1] == 1:
-        return ((outputs.reshape(len(targets)) > 0) != (targets > 0)).sum()
-    return (outputs.argmax(1) != targets).sum()
+        return (~right_labels(outputs.reshape(len(targets)), targets, None)).sum()
+    return (~right_labels(outputs, targets, 1)).sum()
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import LabelRangeError, LandscopeError, SpecError
 from landscope.core.seeding import generator, preserved_rng
+from landscope.core.text import first_line
 from landscope.core.torch_fixes.strided_pointwise import overruns
 from landscope.data import Split
 from landscope.models import MODELS, build
@@ -102,7 +103,7 @@ def _check_fit(task: Task) -> None:
         raise SpecError(f"loss: {error}") from error
     except Exception as error:
         found = f"{'×'.join(map(str, x.shape[1:]))} of {str(x.dtype).removeprefix('torch.')}"
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise SpecError(
             f"model: {task.spec.model.name} does not take the samples of {data.name}, {found}: {reason}"
         ) from error

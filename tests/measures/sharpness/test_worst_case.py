@@ -20,7 +20,7 @@ from landscope.measures.sharpness.ascent import Search, ascend, worst_case
 from landscope.measures.sharpness.random_noise import AverageSharpness, PacBayesSigma
 from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
 from landscope.probe import perturbed as perturbation
-from landscope.probe import perturbed as row_losses
+from landscope.probe import points
 from landscope.probe.probe import Probe
 from landscope.probe.samples import m_batches
 
@@ -259,8 +259,7 @@ def test_at_once_equals_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -
     for at_once in (True, False):
         for module in (perturbation, ascent):
             monkeypatch.setattr(module, "together", lambda probe, samples, at_once=at_once: at_once)
-        monkeypatch.setattr(perturbation, "REFUSALS", ())
-        monkeypatch.setattr(row_losses, "REFUSALS", ())
+        monkeypatch.setattr(points, "REFUSALS", ())
         values.append([measure(probe_of(name)).value for measure in measures])
     torch.testing.assert_close(torch.tensor(values[0]), torch.tensor(values[1]), rtol=1e-6, atol=1e-12)
 
@@ -272,7 +271,7 @@ def test_what_vmap_refuses_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("vmap: no")
 
     monkeypatch.setattr(ascent, "together", lambda probe, samples: True)
-    monkeypatch.setattr(row_losses, "vmap", refuse)
+    monkeypatch.setattr(perturbation, "vmap", refuse)
     assert math.isclose(AdaptiveSharpness(batch_size=4, restarts=2)(probe_of("mlp")).value, expected, rel_tol=1e-6)
     assert SAMSharpness(restarts=2, steps=2)(probe_of("mlp")).value > 0
 

@@ -22,6 +22,7 @@ from landscope.core.distributed import sum_over_processes
 from landscope.core.errors import DifferentiationError
 from landscope.core.memory import is_out_of_memory
 from landscope.core.seeding import generator, normal
+from landscope.core.text import first_line
 from landscope.core.torch_fixes.convolutions import plain_derivatives
 from landscope.curvature.layer.geometry import Geometry, Layer, geometry_of
 from landscope.curvature.layer.sites import replaced_output, some_samples, visits_all
@@ -115,7 +116,7 @@ def pulled_back(of: Tensor, to: Tensor, seeds: Tensor, differentiable: bool) -> 
         if is_out_of_memory(error):
             raise
         raise DifferentiationError(
-            f"what follows the layer cannot be differentiated twice: {str(error).splitlines()[0]}"
+            f"what follows the layer cannot be differentiated twice: {first_line(error)}"
         ) from error
 
 
@@ -163,7 +164,7 @@ def behind(loss: Tensor, outputs: Tensor, differentiable: bool = True) -> Behind
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
-        raise DifferentiationError(f"the loss cannot be differentiated: {str(error).splitlines()[0]}") from error
+        raise DifferentiationError(f"the loss cannot be differentiated: {first_line(error)}") from error
     return Behind(outputs, slope, scale, differentiable)
 
 

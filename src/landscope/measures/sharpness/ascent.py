@@ -25,7 +25,8 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.seeding import generator, normal
 from landscope.measures.norm_ball import NormBall
 from landscope.probe.batches import Batch
-from landscope.probe.perturbed import RowLosses, losses_at, losses_on_all_data, losses_on_batches, together, width
+from landscope.probe.perturbed import RowLosses, losses_at, losses_on_all_data, losses_on_batches
+from landscope.probe.points import together, width
 from landscope.probe.probe import Probe
 from landscope.probe.samples import gather_values, m_batches
 

@@ -16,7 +16,7 @@ from landscope.core.estimate import Estimate, Status
 from landscope.measures.base import register
 from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
 from landscope.probe.batches import Batch
-from landscope.probe.loss.targets import class_dimension
+from landscope.probe.loss.answers import right_answers
 from landscope.probe.perturbed import (
     Shifts,
     antithetic,
@@ -26,8 +26,8 @@ from landscope.probe.perturbed import (
     losses_at,
     on_sphere,
     sample_losses,
-    width,
 )
+from landscope.probe.points import width
 from landscope.probe.probe import Probe
 from landscope.probe.totals import FORWARD
 
@@ -279,19 +279,11 @@ def first_crossing(rise: Callable[[float], float], target: float, start: float, 
 
 def sample_errors(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
     """The fraction of wrong predictions of each sample (n,): 0 or 1 where it has one label."""
-    outputs, labels = probe.outputs(params, batch), probe.targets(batch)
-    if not isinstance(outputs, Tensor) or not isinstance(labels, Tensor) or labels.is_floating_point():
-        raise NotApplicableError("accuracy needs one tensor of outputs and integer class labels; use metric='loss'")
-    if probe.loss.likelihood == "categorical":
-        wrong = outputs.argmax(class_dimension(outputs, labels, probe.loss.classes_last)) != labels
-        counted = labels != -100
-    elif probe.loss.likelihood == "bernoulli":
-        wrong = (outputs > 0) != labels.reshape(outputs.shape).bool()
-        counted = torch.ones_like(wrong)
-    else:
-        raise NotApplicableError(f"accuracy is not defined for the loss {probe.loss.name!r}; use metric='loss'")
-    wrong, counted = ((t.to(outputs.dtype)).reshape(batch.size, -1) for t in (wrong & counted, counted))
-    return wrong.sum(1) / counted.sum(1).clamp(min=1)
+    try:
+        right = right_answers(probe.loss, probe.outputs(params, batch), probe.targets(batch), batch.size)
+    except NotApplicableError as error:
+        raise NotApplicableError(f"{error}; use metric='loss'") from error
+    return 1 - right
 
 
 @register("pac_bayes_sigma")

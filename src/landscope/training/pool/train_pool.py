@@ -22,6 +22,7 @@ from landscope.core.distributed import processes
 from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.seeding import preserved_rng
+from landscope.core.text import first_line
 from landscope.data import Split
 from landscope.probe.totals import saved_bytes
 from landscope.specs.overlay import get, with_value
@@ -290,7 +291,7 @@ def _refusal(task: Task) -> str | None:
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             return None  # so does one member: training will say so
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         return f"model: {task.spec.model.name} does not work with torch.func.vmap: {reason}"
     close = 1e-2 if task.spec.precision == "bfloat16" else 1e-4
     if all(math.isclose(value, alone, rel_tol=close, abs_tol=1e-8) for value in together.tolist()):
