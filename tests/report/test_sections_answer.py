@@ -1,4 +1,4 @@
-"""What a report counts and marks: tests that were made, models that were used, temperatures that were fitted, one task."""
+"""What the answer counts: tests that were run, models that were used, temperatures that were fitted, one task."""
 
 from __future__ import annotations
 
