@@ -22,8 +22,8 @@ from landscope.data import DataSplits, Pixels, load
 from landscope.models import MODELS, build
 from landscope.models.catalogue import takes_vectors
 from landscope.specs.names import call_imported, is_import
-from landscope.training.rows import load_rows
 from landscope.training.spec import DataSpec
+from landscope.training.task_data import load_task_data
 
 __all__ = [
     "MeasuredRows",
@@ -114,7 +114,7 @@ def loaded_rows(source: str, folder: Path | None, scale: Pixels, split: str, **o
     if is_import(source):
         if folder is not None or scale != "unit":
             raise CommandError(f"--root and --pixels are for named data sets; {source} gives its rows as they are")
-        rows = load_rows(DataSpec(name=source, options=options))
+        rows = load_task_data(DataSpec(name=source, options=options))
         x, y = getattr(rows, split)
         return MeasuredRows(x, y, rows.classes, "own")
     splits = loaded_data(source, folder, scale, **options)
