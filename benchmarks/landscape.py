@@ -4,7 +4,7 @@
 
 The plain loop is what research scripts do: write θ + a d₁ + b d₂ into a copy of the model, run it over batches of 128 under
 `no_grad`, and add up the loss. All ways evaluate the same points; medians of interleaved rounds, so that a noisy machine disturbs
-all alike. `chosen` includes the trial that it takes to choose.
+all alike. The number in brackets is the one that is chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from perturbations import inputs, networks
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from landscope.models import build
 from landscope.planes import random_slice
-from landscope.planes.evaluation import PointValues
-from landscope.planes.pace import WIDTHS
+from landscope.planes.grid import PointValues
 from landscope.planes.slices import Slice
+from landscope.probe import points as engine
 from landscope.probe.probe import Probe
 
 
@@ -43,10 +43,15 @@ def plain_loop(model: nn.Module, x: Tensor, y: Tensor, cut: Slice, points: Tenso
     return torch.tensor(losses, dtype=torch.float64)
 
 
-def ours(probe: Probe, cut: Slice, points: Tensor, widths: Sequence[int]) -> tuple[Tensor, int]:
-    """Mean losses with the allowed numbers of points at once, and the number that it ended with."""
-    values = PointValues(probe, cut, accuracy=False, widths=widths)
-    return values(points)[:, 0], values.pace.best
+def ours(probe: Probe, cut: Slice, points: Tensor, width: int | None = None) -> Tensor:
+    """Mean losses with this number of points at once, or with the number that is chosen."""
+    rule = engine.points_at_once
+    if width is not None:
+        engine.points_at_once = lambda *_: width
+    try:
+        return PointValues(probe, cut, accuracy=False)(points)[:, 0]
+    finally:
+        engine.points_at_once = rule
 
 
 def main() -> None:
@@ -73,10 +78,10 @@ def main() -> None:
             ways: dict[str, Callable[[], Tensor]] = {
                 "plain loop": lambda: plain_loop(net, x, y, cut, points),  # noqa: B023
                 **{
-                    f"{w} at once": lambda w=w: ours(probe, cut, points, (w,))[0]  # type: ignore[misc]  # noqa: B023
-                    for w in WIDTHS
+                    f"{w} at once": lambda w=w: ours(probe, cut, points, w)  # type: ignore[misc]  # noqa: B023
+                    for w in (1, 8, 64)
                 },
-                "chosen": lambda: ours(probe, cut, points, WIDTHS)[0],  # noqa: B023
+                "chosen": lambda: ours(probe, cut, points),  # noqa: B023
             }
             rates: dict[str, list[float]] = {key: [] for key in ways}
             found: dict[str, Tensor] = {}
@@ -90,7 +95,7 @@ def main() -> None:
                         rates[key].append(args.points / (time.perf_counter() - start))
             apart = max(float((v / found["plain loop"] - 1).abs().max()) for v in found.values())
             middle = {key: statistics.median(values) for key, values in rates.items()}
-            width = ours(probe, cut, points, WIDTHS)[1]
+            width = engine.points_at_once(probe, samples)
             shown = "  ".join(f"{key} {rate:8.1f}/s" for key, rate in middle.items())
             ratio = middle["chosen"] / middle["plain loop"]
             print(f"    {name:16s} {samples:6d} samples: {shown} ({width})  ratio {ratio:5.2f}  apart {apart:.0e}")

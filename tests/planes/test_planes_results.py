@@ -120,7 +120,7 @@ def test_two_processes_give_the_grid_of_one(tmp_path: Path) -> None:
 def test_progress_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     landscape(probe_of(), resolution=5, progress=True)
     lines = capsys.readouterr().err.split("\n")
-    assert lines[-2] == "[25/25] points"
+    assert lines[-2] == "points: 25 of 25"
     landscape(probe_of(), resolution=3)
     assert capsys.readouterr().err == ""
 

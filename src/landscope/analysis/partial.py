@@ -10,7 +10,7 @@ residuals after regressing (ranks of) x and y on (ranks of) Z.
 
 Kendall's partial τ is not 0 where x and y are independent given z: for normal columns with r_xz = r_yz = 0.8 it is 0.14. So the
 p-value never compares with 0 but with data made without a link (Freedman and Lane 1983): the (ranks of) y fitted from Z,
-plus permuted residuals. `null_mean` tells where that null lies.
+plus permuted residuals. `null_mean` says where that null lies.
 """
 
 from __future__ import annotations

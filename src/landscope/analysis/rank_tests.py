@@ -1,4 +1,4 @@
-"""Is a condition better than the baseline: Wilcoxon's tests, with an effect size and what so few runs can show at all.
+"""Is a condition better than the baseline: Wilcoxon's tests, with an effect size and what this few runs can show at all.
 
 Paired (same seeds), signed-rank: the |differences| are ranked, W⁺ sums the ranks of the positive ones; under no effect every
 sign is as likely as the other. Effect: matched-pairs rank-biserial r = (W⁺ − W⁻)/(W⁺ + W⁻) (Kerby 2014).
@@ -164,7 +164,7 @@ def _values(values: Numbers | Keyed) -> Numbers:
 
 
 def _matched(sample: Numbers | Keyed, baseline: Numbers | Keyed) -> tuple[Floats, Floats, int]:
-    """Both columns in the same order, and how many runs had no partner."""
+    """Both columns in the same order, and how many runs have no partner."""
     if isinstance(sample, Mapping | pd.Series) and isinstance(baseline, Mapping | pd.Series):
         left, right = pd.Series(sample), pd.Series(baseline)
         for name, keyed in (("sample", left), ("baseline", right)):

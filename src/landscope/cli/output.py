@@ -14,6 +14,7 @@ import typer
 
 from landscope.cli.failures import CommandError
 from landscope.core.files import destination, probe_folder
+from landscope.core.progress import progress_display
 from landscope.core.text import examples
 
 if TYPE_CHECKING:
@@ -109,24 +110,8 @@ def writable_folder(path: Path) -> Path:
 @contextmanager
 def progress() -> Iterator[Tick]:
     """How far the work is: a bar on a terminal; elsewhere a line for each tenth of each thing."""
-    if not sys.stderr.isatty():
-        shown: set[tuple[str, int]] = set()
-
-        def line(what: str, done: int, total: int | None) -> None:
-            tenth = 10 * done // total if total else 0
-            if (what, tenth) not in shown:
-                shown.add((what, tenth))
-                note(f"{what}: {done:,} of {total:,}" if total else f"{what}: {done:,}")
-
-        yield line
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:28s}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+    with progress_display(True) as display:
+        yield lambda what, done, total: display.count(done, total, what)
 
 
 # Commands that belong together: `landscope data list`, `landscope data get`.

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from landscope.cli.failures import CommandError
 from landscope.core.errors import LandscopeError, SpecError
-from landscope.core.text import shape
+from landscope.core.text import first_line, shape
 from landscope.core.weights import load_weights, read_weights
 from landscope.data import DataSplits, Pixels, load
 from landscope.models import MODELS, build
 from landscope.models.catalogue import takes_vectors
 from landscope.specs.names import call_imported, is_import
-from landscope.training.rows import load_rows
 from landscope.training.spec import DataSpec
+from landscope.training.task_data import load_task_data
 
 __all__ = [
     "MeasuredRows",
@@ -114,7 +114,7 @@ def loaded_rows(source: str, folder: Path | None, scale: Pixels, split: str, **o
     if is_import(source):
         if folder is not None or scale != "unit":
             raise CommandError(f"--root and --pixels are for named data sets; {source} gives its samples as they are")
-        rows = load_rows(DataSpec(name=source, options=options))
+        rows = load_task_data(DataSpec(name=source, options=options))
         x, y = getattr(rows, split)
         return MeasuredRows(x, y, rows.classes, "own")
     splits = loaded_data(source, folder, scale, **options)
@@ -152,7 +152,7 @@ def check_fits(model: nn.Module, x: Tensor, classes: int, data: str) -> None:
         raise
     except Exception as error:
         found = f"{shape(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise CommandError(
             f"the model does not take the rows of {data}, {found}: {reason}. "
             "Look at --data and at --option (in_features, in_channels, …)"
@@ -171,7 +171,5 @@ def usable_device(name: str | None) -> torch.device:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise CommandError(
-            f"--device {name} cannot be used: {str(error).splitlines()[0]}. See: landscope doctor"
-        ) from error
+        raise CommandError(f"--device {name} cannot be used: {first_line(error)}. See: landscope doctor") from error
     return device

@@ -20,8 +20,8 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
+from landscope.core.progress import progress_display
 from landscope.measures.base import MEASURES, OUT_OF_MEMORY, Measure, failure
-from landscope.measures.progress import progress_display
 from landscope.measures.results import Report
 from landscope.probe.frozen import Mode
 from landscope.probe.loss.losses import Loss
@@ -247,12 +247,12 @@ def measure(
     order = sorted(chosen, key=lambda name: (*_rank(chosen[name], probe), _predicted(chosen[name], probe), name))
     budget = Budget(probe, start, seconds, passes)
     estimates: dict[str, Estimate] = {}
-    with progress_display(progress, order) as show:
+    with progress_display(progress, len(order)) as display:
         for position, name in enumerate(order):
-            show.begin(name)
+            display.show(position, doing=name)
             rest = [chosen[later] for later in order[position:]]
-            estimates[name] = _one(chosen[name], probe, budget, rest)
-            show.end(name, estimates[name])
+            found = estimates[name] = _one(chosen[name], probe, budget, rest)
+            display.line(f"[{position + 1}/{len(order)}] {name}: {found!r}, {found.cost.seconds:.1f} s")
     return Report({name: estimates[name] for name in chosen}, _about(probe))
 
 

@@ -18,8 +18,8 @@ from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import BudgetSpentError, NotApplicableError, OperandError, UnknownNameError
 from landscope.core.estimate import Cost, Status
 from landscope.core.json import Plain
-from landscope.planes.progress import points_display
-from landscope.planes.result import FIRST, Cut, Floats, Values
+from landscope.core.progress import progress_display
+from landscope.planes.result import FIRST, Floats, SliceValues, Values
 from landscope.planes.slices import Slice, check_same_point
 from landscope.probe.batches import Batch
 from landscope.probe.loss.answers import right_answers
@@ -123,7 +123,7 @@ def strides(axes: Sequence[Floats], deadline: Deadline) -> list[int]:
 
 
 def sweep(
-    evaluators: Sequence[PointValues], axes: Sequence[Floats], deadline: Deadline, advance: Callable[[int], None]
+    evaluators: Sequence[PointValues], axes: Sequence[Floats], deadline: Deadline, report: Callable[[int], None]
 ) -> tuple[list[Floats], list[Floats]]:
     """(axes, values (…, 2) of every evaluator) on the grid, or on the finest grid within it for which the time sufficed.
 
@@ -146,7 +146,7 @@ def sweep(
             for evaluator, target in zip(evaluators, values, strict=True):
                 target[tuple(group.T)] = _settled(evaluator(points))
             done, taken, new = done + len(group), taken + deadline.elapsed - start, new[len(group) :]
-            advance(len(group))
+            report(done)
         if len(new):
             break
         finished = chosen
@@ -167,7 +167,7 @@ Span = float | tuple[float, float]
 """±span, or from … to."""
 METRICS = ("loss", "accuracy")
 
-C = TypeVar("C", bound=Cut)
+C = TypeVar("C", bound=SliceValues)
 
 
 def axis(span: Span, resolution: int) -> Floats:
@@ -210,8 +210,9 @@ def measure_grid(
     ledgers = {id(each.ledger): each.ledger for each in probes.values()}.values()
     with ExitStack() as stack:
         meters = [stack.enter_context(ledger.metered()) for ledger in ledgers]
-        advance = stack.enter_context(points_display(progress, math.prod(map(len, axes))))
-        kept, grids = sweep(evaluators, axes, deadline, advance)
+        total = math.prod(map(len, axes))
+        display = stack.enter_context(progress_display(progress, total))
+        kept, grids = sweep(evaluators, axes, deadline, lambda done: display.count(done, total, "points"))
     values = {
         name: Values(grid[..., 0], grid[..., 1] if evaluator.accuracy else None, evaluator.probe.n_samples)
         for name, grid, evaluator in zip(probes, grids, evaluators, strict=True)

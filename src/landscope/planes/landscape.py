@@ -17,7 +17,7 @@ import numpy as np
 from landscope.core.errors import UnknownNameError
 from landscope.planes.directions import chosen_slice
 from landscope.planes.grid import Deadline, Span, axis, measure_grid
-from landscope.planes.result import Cut, Floats
+from landscope.planes.result import Floats, SliceValues
 from landscope.planes.scale import Scale
 from landscope.planes.slices import Direction, Slice, State
 from landscope.probe.perturbed import Include
@@ -145,7 +145,7 @@ MARGIN = 0.15
 
 
 @dataclass(frozen=True, eq=False)
-class Landscape(Cut):
+class Landscape(SliceValues):
     """Loss, and accuracy where it applies, on a plane: `loss[j, i]` at (a[i], b[j])."""
 
     @property

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from landscope.core.errors import DamagedFileError, DataFileError, SpecError
-from landscope.core.files import LARGEST_DOCUMENT, read_regular
+from landscope.core.files import LARGEST_DOCUMENT, read_regular, write_in_store
 from landscope.core.json import OBJECT, TEXT, Plain, checked, parse_json
 from landscope.data import status as data_status
 from landscope.specs.documents import read_document
@@ -24,7 +24,6 @@ from landscope.studies.grid import RunSpec, runs_of
 from landscope.studies.record import Failure, Record, wide_table, with_consistency
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus, Store
-from landscope.studies.store.durable import write_whole
 from landscope.studies.work.pools import pools_of
 from landscope.training.spec import DataSpec
 
@@ -123,7 +122,7 @@ class Study:
         place = FilePath(folder) / STUDY_FILE
         store = os.path.relpath(self.store.root, FilePath(folder).absolute())
         kept = {"name": self.spec.name, "store": store, "versions": self.versions, "spec": to_plain(self.spec)}
-        write_whole(place, json.dumps(kept, indent=2, ensure_ascii=False).encode())
+        write_in_store(place, json.dumps(kept, indent=2, ensure_ascii=False).encode())
         return place
 
     def jobs(self, resources: Resources) -> list[Job]:

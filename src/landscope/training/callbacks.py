@@ -17,7 +17,7 @@ from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 
 if TYPE_CHECKING:
-    from landscope.training.loop.folder import Trained
+    from landscope.training.loop.folder import TrainingResult
 
 __all__ = ["Callback", "TensorBoard", "WeightsAndBiases"]
 
@@ -41,7 +41,7 @@ class Callback:
         Every epoch has one, or with `evaluate_every` every so many and the last.
         """
 
-    def on_end(self, result: Trained) -> None:
+    def on_end(self, result: TrainingResult) -> None:
         """After the run, finished or not."""
 
 
@@ -58,7 +58,7 @@ class TensorBoard(Callback):
         for name, value in _figures(row).items():
             self._writer.add_scalar(name, value, global_step=int(row["step"]))
 
-    def on_end(self, result: Trained) -> None:
+    def on_end(self, result: TrainingResult) -> None:
         """Everything is on the disk."""
         del result
         self._writer.close()
@@ -82,7 +82,7 @@ class WeightsAndBiases(Callback):
         del model
         self._run.log(dict(_figures(row)), step=int(row["step"]))
 
-    def on_end(self, result: Trained) -> None:
+    def on_end(self, result: TrainingResult) -> None:
         """Close the run."""
         self._run.finish(exit_code=0 if result.finished else 1)
 

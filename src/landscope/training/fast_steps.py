@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.errors import SpecError
+from landscope.core.text import first_line
 
 __all__ = ["Captured", "Compiled", "StepFunction", "own_stream", "parts_to_compile"]
 
@@ -77,7 +78,7 @@ class Captured:
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
                 self._metrics = self._step(self._x.recorded, self._y.recorded)
         except RuntimeError as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             warnings.warn(f"the training step cannot be recorded and runs as it is: {reason}", stacklevel=3)
             self._able = False
             _release_generator(x.device)

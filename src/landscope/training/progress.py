@@ -1,13 +1,12 @@
-"""How far a run is: a bar on a terminal, a line per row of the history in a log, or nothing."""
+"""How far a training is: loss and accuracy beside the bar on a terminal, a line per row of the history in a log, or nothing."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
+from landscope.core.progress import Progress, progress_display
 from landscope.training.schedule import Row
 
 __all__ = ["Display", "training_display"]
@@ -19,39 +18,31 @@ Means = Callable[[], tuple[float, float | None]]
 """Loss and error since the last row of the history."""
 
 
-class Display(Protocol):
-    """Told after every step and every row of the history."""
+class Display:
+    """Notified after every step and every row of the history."""
+
+    def __init__(self, progress: Progress, epochs: int, steps: int, done: int) -> None:
+        self._progress, self._epochs, self._steps, self._before = progress, epochs, steps, done
+        self._started, self._shown, self._validation = time.monotonic(), 0.0, ""
 
     def step(self, done: int, means: Means) -> None:
-        """So many optimizer steps are done."""
+        """This many optimizer steps are done."""
+        now = time.monotonic()
+        if not self._progress.live or now - self._shown < INTERVAL:
+            return
+        self._shown = now
+        loss, error = means()
+        accuracy = "" if error is None else f", accuracy {100 * (1 - error):.1f} %"
+        epoch = min(self._epochs, done * self._epochs // self._steps + 1)
+        self._progress.show(done, doing=f"epoch {epoch}/{self._epochs}: loss {loss:.4g}{accuracy}{self._validation}")
 
     def epoch(self, row: Row) -> None:
         """An epoch that has a row is over."""
-
-
-class _Silent:
-    def step(self, done: int, means: Means) -> None:
-        """Nothing."""
-
-    def epoch(self, row: Row) -> None:
-        """Nothing."""
-
-
-class _Lines:
-    """One line per row, for logs."""
-
-    def __init__(self, epochs: int, steps: int, done: int) -> None:
-        self._epochs, self._steps, self._before = epochs, steps, done
-        self._started = time.monotonic()
-
-    def step(self, done: int, means: Means) -> None:
-        """Nothing: a log holds results."""
-
-    def epoch(self, row: Row) -> None:
-        """Print the row and the time left."""
+        _, comma, validation = in_words(row).partition(", validation")
+        self._validation = comma + validation
         spent = time.monotonic() - self._started
         left = spent / max(1, row["step"] - self._before) * (self._steps - row["step"])
-        sys.stderr.write(f"[{row['epoch']:.0f}/{self._epochs}] {in_words(row)}, {spent:.1f} s, {left:.0f} s left\n")
+        self._progress.line(f"[{row['epoch']:.0f}/{self._epochs}] {in_words(row)}, {spent:.1f} s, {left:.0f} s left")
 
 
 def in_words(row: Row) -> str:
@@ -73,41 +64,5 @@ def in_words(row: Row) -> str:
 @contextmanager
 def training_display(wish: bool | None, steps: int, epochs: int, done: int) -> Iterator[Display]:
     """The display of a run of `steps` steps, `done` of them before: on a terminal unless switched off; elsewhere if asked for."""
-    terminal = sys.stderr.isatty()
-    if wish is False or (wish is None and not terminal):
-        yield _Silent()
-        return
-    if not terminal:
-        yield _Lines(epochs, steps, done)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %  {task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=steps, completed=done, epoch=done * epochs // steps + 1, epochs=epochs)
-
-        class OnTerminal:
-            shown = 0.0
-            validation = ""
-
-            def step(self, done: int, means: Means) -> None:
-                now = time.monotonic()
-                if now - self.shown < INTERVAL:
-                    return
-                self.shown = now
-                loss, error = means()
-                accuracy = "" if error is None else f", accuracy {100 * (1 - error):.1f} %"
-                words = f"loss {loss:.4g}{accuracy}{self.validation}"
-                bar.update(task, completed=done, description=words, epoch=min(epochs, done * epochs // steps + 1))
-
-            def epoch(self, row: Row) -> None:
-                self.validation = in_words(row).partition(", validation")[2]
-                self.validation = f", validation{self.validation}" if self.validation else ""
-
-        yield OnTerminal()
+    with progress_display(wish, steps, done) as progress:
+        yield Display(progress, epochs, steps, done)

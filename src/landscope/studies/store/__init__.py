@@ -17,11 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from landscope.core.errors import StoreError, StoreGoneError, UnknownNameError
-from landscope.core.files import LARGEST_DOCUMENT, read_regular
+from landscope.core.files import LARGEST_DOCUMENT, read_regular, store_errors, write_in_store
 from landscope.core.json import WHOLE, Plain, checked, parse_json
 from landscope.specs.canonical import canonical_json, canonical_text, strict
 from landscope.studies.store import locks
-from landscope.studies.store.durable import store_errors, write_whole
 from landscope.studies.store.identity import canonical, legacy_keys, run_key
 from landscope.studies.store.locks import Owner
 from landscope.studies.store.run_folder import RunFolder
@@ -99,9 +98,9 @@ class Store:
         path = run.path("spec.json")
         if not self._same(spec, self._spec_there(path)):
             if not (self.root / "store.json").exists():
-                write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
+                write_in_store(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
-            write_whole(path, content, flush=False)  # whoever comes again brings it again
+            write_in_store(path, content, flush=False)  # whoever comes again brings it again
         self._seen = True
         return run
 

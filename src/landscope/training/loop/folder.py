@@ -2,7 +2,7 @@
 
 spec.json                        what was asked for
 final.safetensors                the weights after the last step
-best.safetensors                 those that were best on the validation rows (with early stopping)
+best.safetensors                 those that were best on the validation samples (with early stopping)
 average.safetensors              the average of the iterates (with averaging)
 snapshots/step-N.safetensors     the weights after step N
 history.json                     the history, the scores, why the run ended: written last, so its presence means done
@@ -33,17 +33,17 @@ from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular
 from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, parse_json
 from landscope.specs.names import public_names
 from landscope.specs.schema import parse, to_plain
-from landscope.training.rows import GIVEN
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
+from landscope.training.task_data import GIVEN
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "FAILED",
-    "Trained",
+    "TrainingResult",
     "check_same_inputs",
     "differences",
     "fingerprints",
@@ -161,11 +161,11 @@ _CONTENT = {"stopped": TEXT, "seconds": NUMBER, "scores": OBJECT, "history": LIS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainingResult:
     """A run that is over, or that was stopped (`finished` is False) and can be resumed from its folder.
 
-    `model` has the final weights, `best` those that were best on the validation rows, `average` those of the average: copies that
-    share no storage. `scores` has loss and error of each of them on each split; `snapshots` weights by optimizer step.
+    `model` has the final weights, `best` those that were best on the validation samples, `average` those of the average:
+    copies that share no storage. `scores` has the loss and error of each on each split; `snapshots` weights by optimizer step.
     """
 
     model: nn.Module
@@ -197,7 +197,7 @@ class Trained:
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stopped"
         what = f"{self.spec.model.name} on {self.rows or self.spec.data.name}"
-        return f"Trained({what}, {self.epochs} epochs, {self.seconds:.1f} s, {state}: {self.stopped})"
+        return f"TrainingResult({what}, {self.epochs} epochs, {self.seconds:.1f} s, {state}: {self.stopped})"
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -234,7 +234,7 @@ def _snapshot(folder: Path, step: int) -> Path:
     return folder / "snapshots" / f"step-{step}.safetensors"
 
 
-def save_result(folder: Path, result: Trained, given: Mapping[str, str]) -> None:
+def save_result(folder: Path, result: TrainingResult, given: Mapping[str, str]) -> None:
     """Write a finished run; the checkpoint that it came from is no longer needed."""
     for name, model in zip(WEIGHTS, (result.model, result.best, result.average), strict=True):
         if model is not None:
@@ -258,7 +258,7 @@ def forget_result(folder: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mapping[str, str]) -> Trained | None:
+def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mapping[str, str]) -> TrainingResult | None:
     """The finished run in a folder, `None` where there is none; one that was given something else is refused."""
     path = folder / HISTORY
     if not path.is_file():
@@ -281,7 +281,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
     final = kept("final")
     if final is None:
         raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train anew with resume=False")
-    return Trained(
+    return TrainingResult(
         model=final,
         best=kept("best") if spec.early_stopping else None,
         average=kept("average") if spec.averaging else None,
@@ -309,7 +309,7 @@ PASSING = re.compile(r" at 0x[0-9a-fA-F]+| \((?:cuda|mps|xpu)(?::\d+)?\)")
 def fingerprints(task: Task, *, model: bool, data: bool) -> dict[str, str]:
     """Checksums of the model and of the data that were given as arguments: a spec does not say what they are.
 
-    `model` and `data` are the bytes of the weights and of the training rows. `structure` is the text of the module, with its
+    `model` and `data` are the bytes of the weights and of the training samples. `structure` is the text of the module, with its
     types and settings, which tensors there are and which of them are trained; `rows` is everything about all splits.
     """
     found: dict[str, str] = {}
@@ -320,7 +320,7 @@ def fingerprints(task: Task, *, model: bool, data: bool) -> dict[str, str]:
         about = [PASSING.sub("", repr(net)), *map(_form, weights, weights.values()), *trained]
         found |= {"model": _fingerprint(weights.values()), "structure": _fingerprint((), about)}
     if data:
-        rows = task.rows
+        rows = task.data
         parts = {"train": rows.train, "validation": rows.validation, "test": rows.test, "extra": rows.extra.values()}
         tensors = [tensor for part in parts.values() for tensor in part]
         about = [rows.kind, str(rows.classes), *rows.extra, *(_form(name, t) for name in parts for t in parts[name])]

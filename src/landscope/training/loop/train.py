@@ -22,7 +22,7 @@ from landscope.training.callbacks import Callback
 from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
 from landscope.training.loop.folder import (
-    Trained,
+    TrainingResult,
     check_same_inputs,
     fingerprints,
     load_result,
@@ -34,9 +34,9 @@ from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State
 from landscope.training.progress import training_display
-from landscope.training.rows import DataLike
 from landscope.training.spec import SpecLike, training_spec
 from landscope.training.task import make_task
+from landscope.training.task_data import DataLike
 
 __all__ = ["train"]
 
@@ -56,7 +56,7 @@ def train(
     progress: bool | None = None,
     threads: int | None = None,
     graphs: bool | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train the model of a spec on its data.
 
     Args:

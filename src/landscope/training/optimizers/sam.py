@@ -53,7 +53,7 @@ from torch.optim.optimizer import ParamsT
 
 from landscope.core.errors import StepOrderError
 from landscope.training.optimizers import passes
-from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
+from landscope.training.optimizers.ascent import Adaptive, Neighbourhood, Perturbation, Tensors, ascent
 from landscope.training.optimizers.statistics import (
     first_call,
     frozen_statistics,
@@ -330,14 +330,14 @@ class SAM(passes.Around):
             )
         return loss
 
-    def _ascent(self) -> Ascent:
+    def _ascent(self) -> Perturbation:
         self._refuse_perturbed("another first step")
         return ascent(
             (group["params"], Neighbourhood(**self.settings(group), downhill=bool(group.get("maximize"))))
             for group in self.param_groups
         )
 
-    def _climb(self, climb: Ascent) -> None:
+    def _climb(self, climb: Perturbation) -> None:
         home = [(params, [torch.empty_like(param) for param in params]) for params, _ in climb.moves]
         for params, values in home:
             torch._foreach_copy_(values, params)
@@ -347,7 +347,7 @@ class SAM(passes.Around):
         torch.clear_autocast_cache()  # autocast around both passes would hand the second one the first one's weights
 
     @contextmanager
-    def _perturbed(self, climb: Ascent, model: nn.Module | None) -> Iterator[None]:
+    def _perturbed(self, climb: Perturbation, model: nn.Module | None) -> Iterator[None]:
         try:
             self._climb(climb)
             with self._still(model):

@@ -199,18 +199,18 @@ class StackedProgram:
         return [[(inputs, targets) for inputs, targets in cut if targets.shape[1]]]
 
     def _advance(self, x: Tensor, y: Tensor) -> Tensor:
-        members, rows = y.shape[:2]
+        members, samples = y.shape[:2]
         stack, alive = self._stack, self._alive
         torch.index_select(self._ahead, 0, self._number % AHEAD, out=self._table)
         metrics = torch.zeros(members, len(METRICS), dtype=torch.float64, device=self._device)
         before = {name: value.clone() for name, value in stack.buffers.items()}
         total: Gradients = {}
         for group in self._groups(x, y):
-            gradients, sums = self._gradients(stack, group, rows)
+            gradients, sums = self._gradients(stack, group, samples)
             metrics[:, :2] += sums
             if self._spec.sam is not None:
                 with frozen_statistics(self._task.model):
-                    gradients, _ = self._gradients(self._uphill(gradients), group, rows)
+                    gradients, _ = self._gradients(self._uphill(gradients), group, samples)
             total = _sum(total, gradients)
 
         with torch.no_grad():
@@ -232,14 +232,14 @@ class StackedProgram:
             self._number += 1
         return metrics
 
-    def _gradients(self, stack: Stack, group: Sequence[Part], rows: int) -> tuple[Gradients, Tensor]:
-        """Every member's gradient of its mean objective over `rows` rows, and the sums of its loss and mistakes."""
+    def _gradients(self, stack: Stack, group: Sequence[Part], samples: int) -> tuple[Gradients, Tensor]:
+        """Every member's gradient of its mean objective over `samples` samples, and the sums of its loss and mistakes."""
         total: Gradients = {}
         metrics = torch.zeros(group[0][1].shape[0], 2, dtype=torch.float64, device=self._device)
         for x, y in group:
             objective, sums = self._passes.objectives(stack, x, y)
             size = y.shape[1]
-            mean = objective / size if size == rows else objective / size * (size / rows)
+            mean = objective / size if size == samples else objective / size * (size / samples)
             found = torch.autograd.grad(mean.sum(), list(stack.params.values()), allow_unused=True)
             own = {name: g for name, g in zip(stack.params, found, strict=True) if g is not None}
             total = _sum(total, own)
