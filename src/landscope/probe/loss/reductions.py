@@ -1,4 +1,4 @@
-"""How a loss of one number per batch is reduced, to be seen from parts of a batch: a mean or sum over samples, or a mean over labels."""
+"""How a loss of one number per batch is reduced: mean or sum over samples, or mean over labels. Parts of a batch show which."""
 
 from __future__ import annotations
 
