@@ -12,6 +12,7 @@ import pytest
 
 import landscope.analysis
 from landscope.analysis import (
+    Rules,
     benjamini_hochberg,
     benjamini_yekutieli,
     correlate,
@@ -88,7 +89,7 @@ def test_families() -> None:
         ["sharpness", "norm"],
         ["gap", "ece"],
         families={"m": ["sharpness", "norm"]},
-        adjustment="benjamini_hochberg",
+        rules=Rules(adjustment="benjamini_hochberg"),
         **kwargs,
     )
     p = [f.correlation.p_value for f in together]
@@ -137,7 +138,7 @@ def test_few_models_cannot_tell_and_say_how_many_would() -> None:
         "sharpness", "gap"
     )
     assert "Too few models (n = 8) to show whether" in table.sentence("sharpness", "gap")
-    balanced = correlate(pd.DataFrame({"m": range(5), "g": [3, 5, 1, 2, 4]}), ["m"], ["g"], relevant=0.5)
+    balanced = correlate(pd.DataFrame({"m": range(5), "g": [3, 5, 1, 2, 4]}), ["m"], ["g"], rules=Rules(relevant=0.5))
     assert f"About {models_needed(0.5)} would be needed to show a τ of 0.5." in balanced.sentence("m", "g")
 
 

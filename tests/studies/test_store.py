@@ -331,7 +331,7 @@ def test_work_without_a_record_has_failed(run, monkeypatch):
     monkeypatch.setattr(sys, "stdout", os.fdopen(1, "w", closefd=False))  # not what pytest has put there
     result = attempt_run(print, run)
     assert result.ending is Ending.FAILED
-    assert "came back without a record" in result.detail
+    assert "returned without a record" in result.detail
     assert "seed" in run.path("log.txt").read_text()  # and what it printed is kept
 
 

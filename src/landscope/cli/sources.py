@@ -1,4 +1,4 @@
-"""From words on the command line to a model with its weights, rows of data, and a device."""
+"""From arguments on the command line to a model with its weights, rows of data, and a device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def parsed_options(pairs: Sequence[str] | None) -> dict[str, object]:
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise CommandError(f"an option is written key=value, such as num_classes=100; {pair!r} came")
+            raise CommandError(f"expected key=value, such as num_classes=100, got {pair!r}")
         try:
             value = yaml.safe_load(text)
             options[key] = float(value) if isinstance(value, str) and value[:1] in "+-.0123456789" else value
@@ -80,7 +80,7 @@ def _imported(source: str, options: Mapping[str, object]) -> nn.Module:
     except SpecError as error:
         raise CommandError(f"--model {error}") from error
     if not isinstance(model, nn.Module):
-        raise CommandError(f"--model {source}: returned a {type(model).__name__} where an nn.Module was expected")
+        raise CommandError(f"--model {source}: expected an nn.Module, got a {type(model).__name__}")
     return model
 
 
@@ -95,13 +95,13 @@ def loaded_data(set_name: str, folder: Path | None, scale: Pixels, **options: ob
             raise
         raise CommandError(f"{set_name} cannot be loaded with the options {options}: {error}") from error
     if data.card.task == "node classification":
-        raise CommandError(f"{set_name} is one graph, whose rows are not samples of their own; measure it from Python")
+        raise CommandError(f"{set_name} is one graph, whose nodes are not independent samples; measure it from Python")
     return data
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """Rows of one split; `classes` is 0 where the targets are no classes."""
+    """Rows of one split; `classes` is 0 where the targets are not classes."""
 
     x: Tensor
     y: Tensor
@@ -113,7 +113,7 @@ def loaded_rows(source: str, folder: Path | None, scale: Pixels, split: str, **o
     """A split of a data set by name, or of what a function of the user's own returns."""
     if is_import(source):
         if folder is not None or scale != "unit":
-            raise CommandError(f"--root and --pixels are for named data sets; {source} gives its rows as they are")
+            raise CommandError(f"--root and --pixels are for named data sets; {source} gives its samples as they are")
         rows = load_task_data(DataSpec(name=source, options=options))
         x, y = getattr(rows, split)
         return MeasuredRows(x, y, rows.classes, "own")
@@ -143,7 +143,7 @@ def process_group(device: torch.device) -> Iterator[tuple[torch.device, int, int
 
 
 def check_fits(model: nn.Module, x: Tensor, classes: int, data: str) -> None:
-    """Try two rows, so that a model that was built for other data is told so in words."""
+    """Try two rows, so that a model built for other data fails with a clear message."""
     was_training = model.training
     try:
         with torch.no_grad():

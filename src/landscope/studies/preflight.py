@@ -87,7 +87,7 @@ def _is_asked(training: TrainingSpec) -> bool:
 
 
 def _may_lack_a_package(network: str) -> bool:
-    """Whether only building it tells: a function, or a network that has an extra."""
+    """Whether only building it shows that: a function, or a network that needs an extra."""
     return is_import(network) or MODELS[network].extra is not None
 
 
@@ -112,7 +112,7 @@ class Forecast:
 
     @property
     def total(self) -> float:
-        """Seconds of all runs, as far as they can be told."""
+        """Seconds of all runs, as far as they are known."""
         return sum(self.known) + len(self.training) * (self.measuring or 0.0)
 
     @property

@@ -1,4 +1,4 @@
-"""A study at work: its runs in a store, the records they left, and the table that questions are asked of."""
+"""A study: its runs in a store, their records, and the table that is analysed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = ["Progress", "Study", "has_mark", "report_mark"]
 STUDY_FILE = "study.json"
 _KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
 TIMED_RUNS = 32
-"""About so many of the runs that are done are read to tell how long one takes."""
+"""About this many finished runs are read to estimate how long one takes."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a study stands."""
+    """How far a study is."""
 
     total: int
     by_state: Mapping[RunState, int]
@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def left(self) -> int:
-        """Runs that are to be made; what failed is not tried again by itself."""
+        """Runs that are still to be run; failed ones are not run again unless asked for."""
         return self.total - self.done - self.by_state.get(RunState.FAILED, 0)
 
     @property
@@ -111,7 +111,7 @@ class Study:
             root = (FilePath(folder) / kept["store"]).resolve()
         except FileNotFoundError:
             raise SpecError(
-                f"{folder} holds no study ({STUDY_FILE} is not there); `landscope study run` makes one"
+                f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error

@@ -34,15 +34,15 @@ class RunState(StrEnum):
     """Where a run stands."""
 
     WAITING = "waiting"
-    """Nobody has begun it."""
+    """Nobody has started it."""
     RUNNING = "running"
     """A living process works on it."""
     INTERRUPTED = "interrupted"
-    """It was begun and nobody works on it; it goes on from its last checkpoint."""
+    """It was started and nobody works on it; it resumes from its last checkpoint."""
     FAILED = "failed"
-    """It raised an error; it is tried again only when asked."""
+    """It raised an error; it is run again only when asked."""
     DAMAGED = "damaged"
-    """Its record is not what was written; it will be quarantined and made again."""
+    """Its record is not what was written; it will be quarantined and run again."""
     DONE = "done"
     """Its record is there and whole."""
 
@@ -207,14 +207,14 @@ class Store:
         if found != FORMAT:
             raise StoreError(
                 f"{self.root / 'store.json'} says format {found}; this version reads format {FORMAT}. "
-                "Take another folder, or the version of landscope that wrote it"
+                "Use another folder, or the version of landscope that wrote it"
             )
 
     def _same(self, spec: Mapping[str, object], there: bytes) -> bool:
         try:
             other = parse_json(there)
         except ValueError:
-            return False  # none, or torn by a disk: it is written anew
+            return False  # none, or torn by a disk: it is written again
         if not isinstance(other, dict):
             return False
         if canonical_text(other) == canonical_json(spec):  # most often it is the very same

@@ -99,7 +99,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty where that is not told, "gone" for one that is only waited for."""
+    """When a process began, in the kernel's ticks; empty where that is not known, "gone" for one that is only waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

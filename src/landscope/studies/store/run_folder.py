@@ -9,7 +9,7 @@
       record.json          the result: there whole or not at all, and then the run is done
 
 `record.json` carries the SHA-256 of its own content in its first line. A record that does not fit its hash is moved to
-`quarantine/` with all that came with it when the next process claims the run.
+`quarantine/` with everything beside it when the next process claims the run.
 """
 
 from __future__ import annotations
@@ -229,9 +229,9 @@ class RunFolder:
         self.path("failure.txt").unlink(missing_ok=True)
 
     def _write_failure(self, error: BaseException | str) -> None:
-        told = error if isinstance(error, str) else "".join(traceback.format_exception(error))
+        text = error if isinstance(error, str) else "".join(traceback.format_exception(error))
         with suppress(StoreError):  # the attempt still says in one line what happened
-            write_in_store(self.path("failure.txt"), told.encode(errors="replace"))
+            write_in_store(self.path("failure.txt"), text.encode(errors="replace"))
 
     def _check_there(self) -> None:
         """A folder that vanished is not made again by writing to it."""
@@ -276,5 +276,5 @@ def _header(key: str, body: bytes) -> bytes:
 
 def _one_line(error: BaseException | str) -> str:
     """The first line of an error, 300 characters at most; failure.txt has it whole."""
-    told = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    return shorten(told.partition("\n")[0], 300, placeholder=" …")
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return shorten(text.partition("\n")[0], 300, placeholder=" …")

@@ -1,7 +1,7 @@
-"""One run, from its spec to its record: train or take a model, measure it, note what it took.
+"""One run, from its spec to its record: train or take a model, measure it, note its cost.
 
 Whatever is finished is kept at once: the training keeps its checkpoints, every measured model a file of its own, so that a run
-that is stopped at any moment goes on from there.
+that is stopped at any moment resumes from there.
 """
 
 from __future__ import annotations
