@@ -36,7 +36,7 @@ __all__ = ["Landscape", "landscape", "plot_contours", "plot_surface"]
 
 
 COLOURS = "viridis"
-"""Even in lightness, and told apart by the colour-blind and in grey."""
+"""Even in lightness; readable by the colour-blind and in grey."""
 INK, PAPER, RED = "#1a1a1a", "#ffffff", "#d1495b"
 DARK = 0.45
 """Part of the colours, from the low end, on which lines are light."""

@@ -35,7 +35,7 @@ __all__ = ["Line", "between", "line", "plot_line"]
 
 
 SERIES = ("#0b5394", "#d1495b", "#2c8a57", "#8a5a00", "#6a4c93")
-"""Told apart by the colour-blind together with the line styles."""
+"""With the line styles, distinguishable by the colour-blind."""
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 

@@ -46,7 +46,7 @@ AGREE = 1e-3
 
 
 def settled(probe: Probe, samples: int) -> Loss:
-    """The loss as the probe will use it, after a look at so many samples at once; what cannot be measured is refused."""
+    """The loss as the probe will use it, after a look at this many samples at once; what cannot be measured is refused."""
     sample = _checked_sample(probe, samples)
     loss = _settled_on(probe, probe.loss, sample, samples)
     at = probe.with_loss(loss)
