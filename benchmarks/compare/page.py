@@ -269,9 +269,8 @@ def headlines(sizes: Mapping[str, Sequence[Data]]) -> list[str]:
         theirs = f"{best['tool']}, {_said(best, size)}" if best else "none"
         theirs = theirs if accurate or not best else f"(none; {theirs})"
         over = _number(ratio(best, first, size)) if best else NO_WALL
-        lines.append(
-            f"| {case['title']} ({case['label']}, {case['samples']:,} samples, peers: {case['batch']:,} at once) | {_said(first, size)} | {theirs} | {over} |"
-        )
+        about = f"{case['label']}, {case['samples']:,} samples, peers: {case['batch']:,} at once"
+        lines.append(f"| {case['title']} ({about}) | {_said(first, size)} | {theirs} | {over} |")
     where = run.get("gpu") or f"{run.get('processor')}, threads: {run.get('threads')}"
     kind = "wall time" if size == "gpu" else "processor time"
     return [
