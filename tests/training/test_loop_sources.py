@@ -168,7 +168,7 @@ WRONG: dict[str, tuple[Settings, str]] = {
     "snapshots": ({"snapshots": [13]}, "snapshots: step 13 is beyond the 12 steps"),
     "betas": (
         {"optimizer": {"name": "adam", "betas": [0.9, 1.0]}},
-        r"optimizer: betas must each be ≥ 0 and < 1; \[0.9, 1.0\] came",
+        r"optimizer: betas must each be ≥ 0 and < 1, got \[0.9, 1.0\]",
     ),
     "cutout": ({"augmentation": {"cutout": -3}}, "augmentation: crop and cutout are pixels, ≥ 0, but are 4 and -3"),
     "single row": (

@@ -1,4 +1,4 @@
-"""What a run tells others while it goes on: subclass `Callback`, or use TensorBoard or Weights & Biases."""
+"""What a run reports while it trains: subclass `Callback`, or use TensorBoard or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Callback:
     def on_epoch(self, row: Row, model: nn.Module) -> None:
         """After an epoch that has a row of the history, with the row and the model, which must be left as it is.
 
-        Every epoch has one, or with `evaluate_every` every so many and the last.
+        Every epoch has one, or with `evaluate_every` every n-th and the last.
         """
 
     def on_end(self, result: TrainingResult) -> None:

@@ -131,7 +131,7 @@ def _release_generator(device: torch.device) -> None:
 # Passes through the network compiled by `torch.compile`: what lies between convolutions and products becomes few kernels.
 #
 # Steps on whole batches run compiled. The last, smaller batch of an epoch, evaluation and the model that comes back are the
-# network as it is: each would be compiled anew. FAM differentiates twice what lies behind its layer, which compiled code cannot
+# network as it is: each would be compiled again. FAM differentiates twice what lies behind its layer, which compiled code cannot
 # do; there the modules before the layer are compiled.
 #
 # ResNet-18, batch 64, bfloat16, channels last, recorded, one H200: the kernels of a step take 1.92 ms instead of 2.41 (600
@@ -195,8 +195,8 @@ class Compiled:
 
             if not isinstance(error, TorchDynamoException):
                 raise
-            told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            reason = " ".join(told[:2]).rstrip(".")
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            reason = " ".join(lines[:2]).rstrip(".")
             raise SpecError(f"compile: torch cannot compile this network: {reason}. Set compile: false.") from error
 
     @contextmanager

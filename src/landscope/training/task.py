@@ -87,7 +87,7 @@ def _batch(task: Task) -> int:
 
 @torch.no_grad()
 def _check_fit(task: Task) -> None:
-    """Two samples go through the model and the loss, so that a model for other data is told so in words."""
+    """Two samples go through the model and the loss, so that a model for other data is refused in words."""
     data, model = task.data, task.model
     x, y = (part[:2] for part in data.train)
     modes = [(module, module.training) for module in model.modules()]
@@ -120,15 +120,15 @@ def _check_labels(task: Task, outputs: Tensor) -> None:
         labels = getattr(task.data, name).y
         if not len(labels):
             continue
-        told = f"data: the {name} samples of {task.data.name}"
+        where = f"data: the {name} samples of {task.data.name}"
         if classes is not None:
             try:
                 check_label_range(classes, labels, IGNORED if labels.dim() > 1 else None)
             except LabelRangeError as error:
-                raise SpecError(f"{told}: {error}") from error
+                raise SpecError(f"{where}: {error}") from error
         if likelihood == "bernoulli" and not bool(((labels >= 0) & (labels <= 1)).all()):
             low, high = float(labels.min()), float(labels.max())
-            raise SpecError(f"{told}: targets of {task.loss.name} lie from 0 to 1, but run from {low:g} to {high:g}")
+            raise SpecError(f"{where}: targets of {task.loss.name} lie from 0 to 1, but run from {low:g} to {high:g}")
 
 
 def _check_single_samples(task: Task) -> None:
@@ -314,7 +314,7 @@ def _takes(model: nn.Module, argument: str) -> bool:
 
 
 def memory_format(spec: TrainingSpec, model: nn.Module, device: torch.device) -> torch.memory_format:
-    """The layout of the model's weights and of its images; as they came, if nothing speaks for another.
+    """The layout of the model's weights and of its images; unchanged, if nothing speaks for another.
 
     With a convolution that overruns its workspace on a CPU it is the usual one, whatever is asked for and however the model
     came: there none overruns, and but for rounding the numbers are the same.

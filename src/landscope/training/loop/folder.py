@@ -67,7 +67,7 @@ __all__ = [
 #
 # A checkpoint is one safetensors file: every tensor of the state, and everything else as JSON in its header (or, where a long
 # history does not fit there, as a tensor of bytes), with a checksum over both. It is written aside, flushed to the disk and
-# renamed; the one before is kept, so that whatever happens to the last one (a full disk, a broken machine) a run goes on from a
+# renamed; the one before is kept, so that whatever happens to the last one (a full disk, a broken machine) a run resumes from a
 # state that was whole.
 
 
@@ -99,7 +99,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Plain]:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
         text = about[_KEY]
         if about[_SUM] != str(_checksum(tensors, text)):
             raise ValueError("its checksum is wrong")
@@ -127,7 +127,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], Plain] | None:
         try:
             return read_tensors(folder / name)
         except TrainingError as error:
-            warnings.warn(f"{error}. The run goes on from the checkpoint before it, or from the start.", stacklevel=2)
+            warnings.warn(f"{error}. The run resumes from the checkpoint before it, or starts over.", stacklevel=2)
     return None
 
 
@@ -225,7 +225,7 @@ def load_snapshots(folder: Path | None, steps: tuple[int, ...], until: int) -> d
     paths = {step: _snapshot(folder, step) for step in steps if step <= until}
     if gone := [str(path) for path in paths.values() if not path.is_file()]:
         warnings.warn(
-            f"{', '.join(gone)}: gone, so these snapshots are missing. resume=False makes them anew", stacklevel=2
+            f"{', '.join(gone)}: gone, so these snapshots are missing. resume=False makes them again", stacklevel=2
         )
     return {step: read_tensors(path)[0] for step, path in paths.items() if path.is_file()}
 
@@ -235,7 +235,7 @@ def _snapshot(folder: Path, step: int) -> Path:
 
 
 def save_result(folder: Path, result: TrainingResult, given: Mapping[str, str]) -> None:
-    """Write a finished run; the checkpoint that it came from is no longer needed."""
+    """Write a finished run; its checkpoint is no longer needed."""
     for name, model in zip(WEIGHTS, (result.model, result.best, result.average), strict=True):
         if model is not None:
             write_tensors(folder / f"{name}.safetensors", weights_of(model))
@@ -271,7 +271,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
         scores = {name: checked(of, "scores", {}) for name, of in content["scores"].items()}
         there = content["given"]
     except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} is damaged: {error}. Train anew with resume=False") from error
+        raise TrainingError(f"{path} is damaged: {error}. Train again with resume=False") from error
     check_same_inputs(folder, there, given)
 
     def kept(name: str) -> nn.Module | None:
@@ -280,7 +280,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
 
     final = kept("final")
     if final is None:
-        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train anew with resume=False")
+        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train again with resume=False")
     return TrainingResult(
         model=final,
         best=kept("best") if spec.early_stopping else None,
@@ -339,7 +339,7 @@ def check_same_inputs(folder: Path, there: Mapping[str, str], here: Mapping[str,
     noted = [*FIRST, *(key for key in LATER if key in there)]
     if any(there.get(key) != here.get(key) for key in noted):
         raise SpecError(
-            f"{folder} holds a run that began from another model or other data. Choose another folder, or begin anew with "
+            f"{folder} holds a run that began from another model or other data. Choose another folder, or start over with "
             "resume=False"
         )
 
@@ -359,7 +359,7 @@ def _fingerprint(tensors: Iterable[Tensor], about: Sequence[str] = ()) -> str:
 
 
 def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume: bool, writes: bool) -> Path:
-    """The folder, made where it is not there; one that holds a run of another spec is refused, unless it begins anew."""
+    """The folder, made where it is not there; one that holds a run of another spec is refused, unless it starts over."""
     path, own = Path(folder), to_plain(spec)
     if path.exists() and not path.is_dir():
         raise SpecError(f"{path} is a file; the folder of a run was expected")
@@ -370,7 +370,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
             raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
         if differ := list(differences(_as_today(there), public_names(own))):
             raise SpecError(
-                f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or begin anew with resume=False"
+                f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or start over with resume=False"
             )
     if writes:
         path.mkdir(parents=True, exist_ok=True)
@@ -381,7 +381,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
 
 
 def _as_today(there: Plain) -> Plain:
-    """A spec as it is written today: with fields that came later at their defaults, and with public names."""
+    """A spec as it is written today: with later fields at their defaults, and with public names."""
     with suppress(SpecError):  # what cannot be read is compared as it stands
         there = to_plain(parse(TrainingSpec, there))
     return public_names(there)

@@ -1,7 +1,7 @@
 """A run of n ≥ 1 members from one optimizer step to the next: step, count; at the end of an epoch average, evaluate, decide.
 
 A member that is done (all epochs, converged, stopped early) or has failed leaves at the next row of the history, and the others
-go on in a smaller program. `train` is the case n = 1.
+continue in a smaller program. `train` is the case n = 1.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class TrainingStep:
         return sum_over_processes(metrics.clone())
 
     def _parts(self, x: Tensor, y: Tensor) -> list[Part]:
-        """This process's share of the batch, in the parts that it is worked off in."""
+        """This process's share of the batch, in the parts that it is processed in."""
         spec = self._task.spec
         if spec.sam is not None and spec.sam.micro_batch is not None:
             return list(zip(share(x.split(spec.sam.micro_batch)), share(y.split(spec.sam.micro_batch)), strict=True))

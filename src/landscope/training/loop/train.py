@@ -63,14 +63,14 @@ def train(
         spec: a `TrainingSpec`, the same as a mapping, or a YAML, TOML or JSON file.
         model: trained instead of the one that the spec names; it is copied, never touched.
         data: used instead of the data that the spec names.
-        folder: where checkpoints and the result go. A finished run there is returned as it is, an interrupted one goes on.
-        resume: False begins anew whatever the folder holds.
+        folder: where checkpoints and the result go. A finished run there is returned as it is, an interrupted one is resumed.
+        resume: False discards the folder's contents and starts over.
         device: CUDA's by default where there is one.
         time_limit: seconds after which the run writes a checkpoint and returns with `finished=False`; so it does at SIGTERM.
             Ctrl-C writes a checkpoint, too, and raises `KeyboardInterrupt`; a second one does not wait for the step to end.
         should_stop: asked after every step; the run ends as at a time limit once it says yes.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
-        callbacks: told about every step and every row of the history.
+        callbacks: called after every step and every row of the history.
         progress: a bar on a terminal by default; True also writes lines elsewhere, False nothing.
         threads: of the CPU.
         graphs: whether steps on a GPU are recorded as a CUDA graph; by default where that can be done.

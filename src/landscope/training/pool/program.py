@@ -3,7 +3,7 @@
     plain    g = ∇L(w)
     SAM      ε = ρ T² g / ‖T g‖ with every member's own norm, then g = ∇L(w + ε)            (see `optimizers.ascent`)
 
-A batch is worked off in parts as in `loop.step`, and micro-batches have perturbations of their own (m-SAM). A member whose loss
+A batch is processed in parts as in `loop.step`, and micro-batches have perturbations of their own (m-SAM). A member whose loss
 is not finite is marked with the step, and from then on neither its weights nor its statistics move; the others do not notice.
 Everything is in place and on a GPU nothing waits for the device, so that the step can be recorded as a CUDA graph. It counts
 the steps itself and finds its settings in a table that is made for many steps ahead: nothing has to be sent before each.
@@ -188,7 +188,7 @@ class StackedProgram:
         self._ahead[number - first : number - first + len(table)].copy_(table)
 
     def _groups(self, x: Tensor, y: Tensor) -> list[list[Part]]:
-        """The batch in the parts that it is worked off in; each group of them has one perturbation."""
+        """The batch in the parts that it is processed in; each group of them has one perturbation."""
         spec = self._spec
         if spec.sam is not None and spec.sam.micro_batch is not None:
             size = spec.sam.micro_batch

@@ -70,7 +70,7 @@ def train_pool(
         at_once: how many members are stacked at most; as many as memory holds by default.
         folder: where results and checkpoints go, in the folder of a run for each member. What is finished there is not done
             again, and what has begun is resumed.
-        resume: False begins anew whatever the folder holds.
+        resume: False discards the folder's contents and starts over.
         device: CUDA's by default where there is one.
         time_limit: seconds after which a checkpoint is written and the pool returned as it is; so it is at SIGTERM.
         should_stop: asked after every step; the pool ends as at a time limit once it says yes.
@@ -79,7 +79,7 @@ def train_pool(
         graphs: whether steps on a GPU are recorded as a CUDA graph; by default they are.
 
     A member that converges or stops early leaves the program at that row of its history. One whose loss is not finite is frozen
-    before that step and marked as failed; the others go on. `channels_last` and `compile` have no effect on stacked tensors.
+    before that step and marked as failed; the others continue. `channels_last` and `compile` have no effect on stacked tensors.
 
     >>> pool = train_pool({"model": "mlp", "data": "circles", "epochs": 2, "batch_size": 25}, seeds=3)
     >>> pool.seeds, pool.choice.strategy, pool.losses("test").shape
@@ -149,7 +149,7 @@ NUMBERS = (
 def member_specs(
     spec: TrainingSpec, seeds: int | Sequence[int], overrides: Overrides | None = None
 ) -> list[TrainingSpec]:
-    """The spec of every member; a number of seeds means so many from `spec.seed` on.
+    """The spec of every member; a number of seeds means that many from `spec.seed` on.
 
     >>> from landscope.training.spec import ModelSpec
     >>> specs = member_specs(TrainingSpec(model=ModelSpec(name="mlp"), seed=4), 2, {"optimizer.lr": [0.1, 0.2]})
