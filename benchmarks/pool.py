@@ -10,7 +10,7 @@ out, of
 - a plain loop as anybody would write it: forward, `backward`, `torch.optim.SGD`, batches from a shuffled order,
 - `train_pool` as one program,
 
-and the ratios to the last; also the bytes of activations by which `train_pool` chooses its way on a CPU. Data are random
+and the ratios to the last; also the bytes of activations by which `train_pool` chooses its strategy on a CPU. Data are random
 numbers of the real shapes, resident on the device; members are trained for whole epochs, evaluation at their end included
 (the plain loop evaluates nothing). On a GPU they train `--longer` times as many epochs: a few steps pass before one is recorded.
 """
@@ -116,7 +116,7 @@ def compare(subject: Subject, members: int, alone: int, rounds: int, device: tor
     calls: dict[str, tuple[int, Callable[[], object]]] = {
         "train": (alone, lambda: [train({**spec, "seed": seed}, data=data, device=device) for seed in range(alone)]),
         "plain": (alone, lambda: [plain_loop(subject, data, seed, device) for seed in range(alone)]),
-        "pool": (members, lambda: train_pool(spec, members, data=data, way="together", device=device)),
+        "pool": (members, lambda: train_pool(spec, members, data=data, strategy="stacked", device=device)),
     }
     times: dict[str, list[float]] = {key: [] for key in calls}
     for round_ in range(rounds + 1):
@@ -128,12 +128,12 @@ def compare(subject: Subject, members: int, alone: int, rounds: int, device: tor
     ratios = [
         statistics.median(a / b for a, b in zip(times[key], times["pool"], strict=True)) for key in ("train", "plain")
     ]
-    way = choose(task, "auto", None).way
+    strategy = choose(task, "auto", None).strategy
     return (
         f"{activation_bytes(task) / 1000:>9.0f} kB"
         + "".join(f"{value:>9.0f} µs" for value in each)
         + "".join(f"{value:>12.1f}" for value in ratios)
-        + f"  {way}"
+        + f"  {strategy}"
     )
 
 
@@ -153,7 +153,7 @@ def main() -> None:
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{args.threads} CPU threads"
     print(f"torch {torch.__version__}, {where}, {args.members} members, median of {args.rounds} interleaved rounds")
     titles = ("activations", "train", "plain loop", "pool", "train/pool", "plain/pool")
-    print(f"{'network':18}" + "".join(f"{title:>12}" for title in titles) + "  chosen way")
+    print(f"{'network':18}" + "".join(f"{title:>12}" for title in titles) + "  strategy")
     longer = args.longer or (40 if device.type == "cuda" else 1)
     for name in args.networks:
         subject = replace(SUBJECTS[name], epochs=longer * SUBJECTS[name].epochs)

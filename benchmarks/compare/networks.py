@@ -78,7 +78,7 @@ class Network:
 NETWORKS: dict[Size, dict[str, Network]] = {
     "tiny": {"mlp": Network(kind="mlp", samples=40, batch=20, epochs=5, classes=3, width=4)},
     "cpu": {
-        "mlp": Network(kind="mlp", samples=1000, batch=100, epochs=15),
+        "mlp": Network(kind="mlp", samples=1000, batch=1000, epochs=15),
         "transformer": Network(kind="transformer", samples=500, batch=100, epochs=15, width=64),
         "resnet20": Network(kind="resnet20", samples=500, batch=100, epochs=10),
     },

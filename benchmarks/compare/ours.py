@@ -43,9 +43,9 @@ def top_eigenvalue(subject: Subject, *, tol: float) -> Work:
     return lambda: measured(subject, "hessian_top_eigenvalue", tol=tol)
 
 
-def hessian_trace(subject: Subject, *, tol: float) -> Work:
+def hessian_trace(subject: Subject, *, tol: float, seed: int = 0) -> Work:
     """The trace of the Hessian."""
-    return lambda: measured(subject, "hessian_trace", tol=tol)
+    return lambda: measured(subject, "hessian_trace", tol=tol, seed=seed)
 
 
 def ggn_trace(subject: Subject, *, tol: float) -> Work:
@@ -58,13 +58,14 @@ def fisher_trace(subject: Subject, *, tol: float) -> Work:
     return lambda: measured(subject, "fisher_trace", tol=tol)
 
 
-def density(subject: Subject, *, steps: int, probes: int) -> Work:
+def density(subject: Subject, *, steps: int, probes: int, seed: int = 0) -> Work:
     """Nodes and weights of the spectral density of the Hessian."""
 
     def work() -> Answer:
         import landscope as ls
 
-        found = ls.spectrum(ls.Hessian(ls.Probe(subject.model, (subject.x, subject.y))), steps=steps, probes=probes)
+        hessian = ls.Hessian(ls.Probe(subject.model, (subject.x, subject.y)))
+        found = ls.spectrum(hessian, steps=steps, probes=probes, seed=seed)
         return Answer(torch.cat([torch.as_tensor(found.nodes), torch.as_tensor(found.weights)]))
 
     return work

@@ -42,13 +42,19 @@ How to read it:
 - The clock runs from the model and its data to the number, checks included; of a product, from the second one on. Imports
   do not count. `CPU s` is processor time of all threads: where others share the machine it is the better measure, and
   `× ours` is taken from it (on a GPU from wall time).
-- Memory is the peak above what network, data and libraries take; on a GPU the peak of torch's allocations.
+- Peers are given the data in the batches named in the table; Landscope is given all of it and chooses its own pieces. Small
+  batches cost a small network time, so look at that number before you believe a ratio.
+- Memory is the peak above what network, data and libraries take; on a GPU the peak of torch's allocations. What fits into
+  memory that the process already held shows as 0.
 - **`off by` is the error of the answer**, relative to the truth named below the table. `states` is the error that the tool
-  itself gives, where it gives one. A fast wrong answer is not a fast answer.
+  itself gives, where it gives one. A fast wrong answer is not a fast answer. Of a random method it is one
+  draw: every turn has the same seed.
 - Everything is in float32. TF32, torch's default for convolutions on a GPU, is off for all tools.
 - `by hand` is what a script with torch alone would do.
 - The truth is exact where that is affordable: computed in float64 by plain torch, without Landscope. Elsewhere two tools
   were run to a tighter accuracy and had to agree. Of a worst case, it is the largest answer of all tools.
+- A run that was stopped keeps the rows that it had finished. On a busy machine use `--threads 1`: two threads that wait for
+  each other's core cost several times as much.
 - Networks are trained for a few epochs on data made from a seed (`benchmarks/compare/networks.py`).
 """
 
@@ -138,15 +144,17 @@ def _size(size: str, cases: Sequence[Data]) -> Iterator[str]:
     yield f"## {SIZES[size]}"
     yield ""
     for number, run in enumerate(runs, 1):
-        where = run["gpu"] or f"{run['processor']}, {run['threads']} threads each"
+        where = run["gpu"] or f"{run['processor']}, threads of each tool: {run['threads']}"
         yield (
-            f"{number}. `{run['command']}`, {run['date']}; {where}; load {run['load']} at the start; Landscope "
+            f"{number}. `{run['command']}`, {run['date']}; {where}; load {run['load']} at the start"
+            f"{'' if run['load'] < 1 else ', so other work shared the machine'}; Landscope "
             f"{run['landscope']}, Python {run['python']}, torch {run['torch']}, NumPy {run['numpy']}, SciPy {run['scipy']}."
+            + (f" {run['note']}" if run["note"] else "")
         )
     yield ""
     for name in dict.fromkeys(case["row"] for case in cases):
         mine = [case for case in cases if case["row"] == name]
-        yield f"### {mine[0]['title'][0].upper() + mine[0]['title'][1:]}"
+        yield f"### {mine[0]['title']}"
         yield ""
         yield from _growth(mine, size) if mine[0]["at"] is not None else _table(mine, size)
         yield ""
@@ -163,6 +171,7 @@ def _table(cases: Sequence[Data], size: str) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|--:|--:|--:|---|"
     for case in cases:
         about = f"{case['label']}, {case['parameters']:,} parameters, {case['samples']:,} samples"
+        about += f" (peers: {case['batch']:,} at once)"
         for tool in case["tools"]:
             yield f"| {about} | {_cells(tool, case['tools'][0], size)} |"
             about = ""
@@ -244,7 +253,7 @@ def headlines(sizes: Mapping[str, Sequence[Data]]) -> list[str]:
     size = next((size for size in ("gpu", "cpu") if size in sizes), None)
     if size is None:
         return ["No benchmark has been run yet: `make bench`."]
-    lines = ["| | ours | fastest peer as accurate as asked | its time over ours |", "|---|---|---|--:|"]
+    lines = ["| | ours | fastest peer that is accurate enough | its time over ours |", "|---|---|---|--:|"]
     run: Data = {}
     for row in (row for row in ROWS if row.headline):
         cases = [case for case in sizes[size] if case["row"] == row.name and case["tools"][0]["wall"]]
@@ -255,17 +264,21 @@ def headlines(sizes: Mapping[str, Sequence[Data]]) -> list[str]:
         run = run or case["run"]
         asked = 2 * max(case["settings"].get("tol", 0.0), first["error"] or 0.0, 1e-5)
         peers = [tool for tool in others if tool["tool"] in PEERS and tool["wall"]]
-        peers = [tool for tool in peers if tool["error"] is None or tool["error"] <= asked]
-        best = min(peers, key=lambda tool: statistics.median(_times(tool, size)), default=None)
+        accurate = [tool for tool in peers if tool["error"] is None or tool["error"] <= asked]
+        best = min(accurate or peers, key=lambda tool: statistics.median(_times(tool, size)), default=None)
         theirs = f"{best['tool']}, {_said(best, size)}" if best else "none"
+        theirs = theirs if accurate or not best else f"(none; {theirs})"
         over = _number(ratio(best, first, size)) if best else NO_WALL
-        lines.append(f"| {case['title']} ({case['label']}) | {_said(first, size)} | {theirs} | {over} |")
-    where = run.get("gpu") or f"{run.get('processor')}, {run.get('threads')} threads"
+        about = f"{case['label']}, {case['samples']:,} samples, peers: {case['batch']:,} at once"
+        lines.append(f"| {case['title']} ({about}) | {_said(first, size)} | {theirs} | {over} |")
+    where = run.get("gpu") or f"{run.get('processor')}, threads: {run.get('threads')}"
     kind = "wall time" if size == "gpu" else "processor time"
     return [
         *lines,
         "",
-        f"({run.get('date', '')[:10]}, {where}; {kind} and the error of the answer; [all of it](benchmarks/README.md).)",
+        f"({run.get('date', '')[:10]}, {where}; {kind}. Accurate enough: off by no more "
+        "than twice what was asked for or ours is off by. [How it was run, and all of it](benchmarks/README.md).)",
+        *(["", f"About this run: {run['note']}"] if run.get("note") else []),
     ]
 
 

@@ -192,14 +192,14 @@ def eigenthings_top_eigenvalue(subject: Subject, *, tol: float) -> Work:
     return work
 
 
-def eigenthings_trace(subject: Subject, *, tol: float, ggn: bool = False, most: int = 2000) -> Work:
+def eigenthings_trace(subject: Subject, *, tol: float, ggn: bool = False, most: int = 2000, seed: int = 0) -> Work:
     """Hutchinson's estimator in blocks of 16 until its standard error is small enough."""
     from hessian_eigenthings import hutchinson
 
     def work() -> Answer:
         operator, found = _eigenthings_ggn(subject) if ggn else _eigenthings(subject), []
         while len(found) < most:
-            found += hutchinson(operator, num_samples=16, seed=len(found)).samples.tolist()
+            found += hutchinson(operator, num_samples=16, seed=seed + len(found)).samples.tolist()
             mean, error = mean_and_error(found)
             if error <= tol * abs(mean):
                 break
@@ -213,13 +213,13 @@ def eigenthings_ggn_trace(subject: Subject, *, tol: float) -> Work:
     return eigenthings_trace(subject, tol=tol, ggn=True)
 
 
-def eigenthings_density(subject: Subject, *, steps: int, probes: int) -> Work:
+def eigenthings_density(subject: Subject, *, steps: int, probes: int, seed: int = 0) -> Work:
     """Nodes and weights of its Lanczos quadrature."""
     from hessian_eigenthings import spectral_density
 
     def work() -> Answer:
         steps_here = min(steps, subject.size)
-        found = spectral_density(_eigenthings(subject), num_runs=probes, lanczos_steps=steps_here, seed=0)
+        found = spectral_density(_eigenthings(subject), num_runs=probes, lanczos_steps=steps_here, seed=seed)
         return Answer(torch.cat([found.raw_eigenvalues.nan_to_num().flatten(), found.raw_weights.flatten()]))
 
     return work

@@ -50,6 +50,8 @@ class Options:
     limit: float = 300.0
     """Seconds that one tool may take for one answer."""
     wheels: Path | None = None
+    note: str = ""
+    """What a reader should know about this run."""
     folder: Path = ROOT / ".bench"
     """Where the peers, the trained networks and the truths are kept."""
 
@@ -95,6 +97,8 @@ class CaseResult:
     label: str
     parameters: int
     samples: int
+    batch: int
+    """Samples at once, of the peers; Landscope chooses by itself."""
     settings: dict[str, float]
     at: float | None
     truth: str
@@ -102,8 +106,10 @@ class CaseResult:
     tools: list[ToolResult]
 
 
-def run(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run all chosen rows; plain data for JSON and for the page."""
+def run(
+    options: Options, say: Callable[[str], None], keep: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """Run all chosen rows; plain data for JSON and for the page. `keep` is given each case as soon as it is done."""
     rows = find(options.rows)
     if unknown := [name for name in options.against if name not in PEERS]:
         raise ValueError(f"unknown tool {unknown[0]!r}; tools: {', '.join(PEERS)}")
@@ -120,6 +126,7 @@ def run(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         for case in row.cases(options.size, options.networks):
             say(f"{case.row}, {case.label}")
             results.append({**asdict(_run_case(row, case, options, environment, say)), "run": about})
+            keep({"size": options.size, "cases": results[-1:]})
     return {"size": options.size, "cases": results, "missing": environment.missing}
 
 
@@ -160,6 +167,7 @@ def _run_case(
         label=case.label,
         parameters=subject.size,
         samples=case.network.samples,
+        batch=case.network.batch,
         settings=dict(case.settings),
         at=case.at,
         truth=how,
@@ -321,6 +329,7 @@ def _machine(options: Options) -> dict[str, Any]:
         processor = names[0] if names else processor
     return {
         "command": options.command,
+        "note": options.note,
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "processor": f"{processor}, {os.cpu_count()} cores",
         "gpu": torch.cuda.get_device_name() if options.device == "cuda" else "",

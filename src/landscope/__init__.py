@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from landscope.probe.probe import Probe
     from landscope.probe.reading import freeze
     from landscope.spectra import diagonal, eigsh, frobenius, log_det, spectrum, trace
-    from landscope.training import FAM, SAM, Pool, Trained, TrainingSpec, train, train_pool
+    from landscope.training import FAM, SAM, Pool, TrainingResult, TrainingSpec, train, train_pool
 
 __version__ = "0.1.0"
 """Part of every run's key: a source tree has that of the package that is built from it."""
@@ -54,7 +54,7 @@ __all__ = [
     "Registry",
     "Report",
     "Status",
-    "Trained",
+    "TrainingResult",
     "TrainingSpec",
     "__version__",
     "between",
@@ -98,7 +98,7 @@ _HOMES = {
     "landscope.measures.calibration": ("ece", "fit_temperature", "reliability"),
     "landscope.planes": ("Landscape", "between", "landscape", "line"),
     "landscope.spectra": ("diagonal", "eigsh", "frobenius", "log_det", "spectrum", "trace"),
-    "landscope.training": ("FAM", "Pool", "SAM", "Trained", "TrainingSpec", "train", "train_pool"),
+    "landscope.training": ("FAM", "Pool", "SAM", "TrainingResult", "TrainingSpec", "train", "train_pool"),
 }
 """Where each public name lives: its module is imported when the name is first used, so that importing the package is free."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -146,12 +146,22 @@ def tool(name: str, seconds: float, error: float | None, failed: str = "") -> di
 def case(row: str, tools: list[dict[str, object]], **given: object) -> dict[str, object]:
     run = dict.fromkeys(("command", "date", "processor", "landscope", "python", "torch", "numpy", "scipy"), "x")
     about = {
-        "run": {**run, "gpu": "", "threads": 2, "load": 0.5},
+        "run": {**run, "gpu": "", "note": "", "threads": 2, "load": 0.5},
         "truth": "exact",
         "settings": {"tol": 0.02},
         "at": None,
     }
-    return {"row": row, "title": row, "label": "mlp", "parameters": 10, "samples": 5, **about, "tools": tools, **given}
+    return {
+        "row": row,
+        "title": row,
+        "label": "mlp",
+        "parameters": 10,
+        "samples": 5,
+        "batch": 5,
+        **about,
+        "tools": tools,
+        **given,
+    }
 
 
 def test_pages_keep_what_was_not_run_again(tmp_path: Path) -> None:
@@ -164,7 +174,7 @@ def test_pages_keep_what_was_not_run_again(tmp_path: Path) -> None:
         page.write({"size": "cpu", "cases": cases}, into, tmp_path / "README.md")
     text = (into / "README.md").read_text()
     assert "more than 300 s" in text
-    assert "### Ece" in text
+    assert "### ece" in text
     assert [each["row"] for each in json.loads((into / "measured" / "cpu.json").read_text())] == ["trace_2e-2", "ece"]
     readme = (tmp_path / "README.md").read_text()
     assert readme.startswith("before\n")

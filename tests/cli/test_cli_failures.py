@@ -33,7 +33,7 @@ MISTAKES = {
     "samples": (["measure", "NET", *DIGITS, "--samples", "0"], 2, "--samples"),
     "option": (["measure", "NET", *DIGITS, "-o", "in_feature=3"], 2, "did you mean 'in_features'?"),
     "option's value": (["measure", "NET", *DIGITS, "-o", "bias=3"], 2, "must be true or false, but is 3"),
-    "no value": (["measure", "NET", *DIGITS, "-o", "bias"], 2, "an option is written key=value"),
+    "no value": (["measure", "NET", *DIGITS, "-o", "bias"], 2, "expected key=value"),
     "data option": (["measure", "NET", *DIGITS, "--data-option", "noise=3"], 2, "unknown option of digits"),
     "its value": (
         ["measure", "NET", *DIGITS, "--data-option", "label_noise=x"],
@@ -45,7 +45,11 @@ MISTAKES = {
     "a graph": (["measure", "NET", *NET, "--data", "cora"], 2, "measure it from Python"),
     "module": (["measure", "NET", "--model", "no_such:net", "--data", "digits"], 2, "No module named 'no_such'"),
     "function": (["measure", "NET", "--model", "torch:net", "--data", "digits"], 2, "torch has no function 'net'"),
-    "no module": (["measure", "NET", "--model", "torch:get_num_threads", "--data", "digits"], 2, "returned a int"),
+    "no module": (
+        ["measure", "NET", "--model", "torch:get_num_threads", "--data", "digits"],
+        2,
+        "expected an nn.Module",
+    ),
     "folder": (["measure", "NET", *DIGITS, "--output", "no/such/folder.json"], 2, "its folder is not there"),
     "missing data": (["measure", "NET", *NET, "--data", "svhn", "--root", "."], 3, "Run `landscope data get svhn`"),
     "corruption": (["robustness", "NET", *DIGITS, "--corruptions", "fogg"], 2, "did you mean 'fog'?"),
@@ -107,7 +111,7 @@ def test_files_that_are_no_checkpoint(call: Call, tmp_path: Path) -> None:
 def test_settings_files(call: Call, digits_net: Path, tmp_path: Path) -> None:
     file = tmp_path / "chosen.yaml"
     for content, reason in {
-        "loss: [1": "is no YAML",
+        "loss: [1": "is not YAML",
         "3": "expected measures with settings",
         "loss: 3": "must be written {key: value}",
         "hessian_trace: {tool: 1}": "Its settings: ",
@@ -119,7 +123,10 @@ def test_settings_files(call: Call, digits_net: Path, tmp_path: Path) -> None:
         assert reason in err
         assert err.count("\n") == 1
     assert "No such file" in call("measure", digits_net, *DIGITS, "--settings", tmp_path / "none.yaml")[2]
-    assert "give one of them" in call("measure", digits_net, *DIGITS, "--settings", file, "--measures", "loss")[2]
+    assert (
+        "give --measures or --settings, not both"
+        in call("measure", digits_net, *DIGITS, "--settings", file, "--measures", "loss")[2]
+    )
 
 
 @pytest.mark.parametrize("words", [["--debug", "models", "vgg20"], ["models", "vgg20", "--debug"]])
@@ -137,7 +144,7 @@ def test_what_was_not_foreseen(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("landscope.cli.doctor.examine", broken)
     code, _, err = call("doctor")
     assert code == 1
-    assert err == "landscope: error: ZeroDivisionError: a; long; story (unforeseen; --debug shows where)\n"
+    assert err == "landscope: error: ZeroDivisionError: a; long; story (unexpected; --debug shows where)\n"
 
 
 def test_interrupted(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +154,7 @@ def test_interrupted(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("landscope.cli.doctor.examine", interrupted)
     code, out, err = call("doctor")
     assert (code, out) == (130, "")
-    assert err.strip() == "landscope: stopped. What is done is kept; run it again to go on."
+    assert err.strip() == "landscope: stopped. What is done is kept; run the same command to resume."
 
 
 @pytest.mark.slow

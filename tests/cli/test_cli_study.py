@@ -72,7 +72,7 @@ def test_some_of_the_runs(call: Call, spec: Path, tmp_path: Path) -> None:
     code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--pool")
     assert code == 0, err
     assert "4 runs, 2 done before; in" in err
-    for wrong, told in [("seed", "NAME=VALUE was expected"), ("sed=1", "seed"), ("seed=5", 'Choices: "0", "1"')]:
+    for wrong, told in [("seed", "expected NAME=VALUE"), ("sed=1", "seed"), ("seed=5", 'Choices: "0", "1"')]:
         code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "--only", wrong)
         assert code == 2
         assert told in err

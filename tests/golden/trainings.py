@@ -97,7 +97,7 @@ POOLS: dict[str, dict[str, Any]] = {
         "at_once": 2,
     },
     "images, augmented": {"spec": {**IMAGES, "augmentation": {"crop": 1, "flip": True, "cutout": 3}}, "seeds": 2},
-    "one by one": {"spec": {**BASE, "fam": 0.1}, "seeds": 2, "way": "one by one"},
+    "one by one": {"spec": {**BASE, "fam": 0.1}, "seeds": 2, "strategy": "sequential"},
 }
 
 
@@ -130,7 +130,7 @@ def pool_weights() -> Values:
     """Pool and member → the same for each member."""
     found: Values = {}
     for name, settings in POOLS.items():
-        pool = where.train_pool(**{"way": "together", "at_once": 3, "device": "cpu", **settings})
+        pool = where.train_pool(**{"strategy": "stacked", "at_once": 3, "device": "cpu", **settings})
         found |= {f"{name} {at}": _result(member) for at, member in enumerate(pool.members)}
     return found
 

@@ -26,9 +26,9 @@ from landscope.specs.schema import parse
 from landscope.studies.grid import runs_of
 from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.study import Study
-from landscope.training.rows import load_rows
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import built_model
+from landscope.training.task_data import load_task_data
 
 METHODS = ["baseline", "sam", "fam", "fam as coded", "fam, λ of the code"]
 IMAGES = ["cifar10", "cifar10-tenth", "fashion-mnist", "svhn", "classes100"]
@@ -382,7 +382,7 @@ def test_enlarged_images_start_from_the_seed_of_the_run():
 
 def built(spec, seed):
     training = parse(TrainingSpec, {**spec, "seed": seed})
-    return built_model(training, load_rows(training.data), LOSSES["cross_entropy"])
+    return built_model(training, load_task_data(training.data), LOSSES["cross_entropy"])
 
 
 def test_word_pieces_fill_the_length(monkeypatch):

@@ -207,7 +207,7 @@ def test_fewer_threads_that_the_environment_asks_for_are_kept(store, monkeypatch
     "wrong", [{"workers": "abc"}, {"workers": -2}, {"attempts": 0}, {"grace": -1}, {"per_gpu": True}, {"per_gpu": 0}]
 )
 def test_settings_that_are_no_numbers_are_refused_by_name(store, wrong):
-    with pytest.raises(SpecError, match=f"{next(iter(wrong))} is .* at least"):
+    with pytest.raises(SpecError, match=f"{next(iter(wrong))}: expected .* at least"):
         executor(store, **wrong)
 
 

@@ -87,7 +87,7 @@ def test_a_lost_job_is_tried_again(store):
 def test_a_job_lost_too_often_has_failed(store):
     only, cluster = job(), Here(store, lambda _: "its node died")
     summary = done(store, [only], cluster)
-    assert summary.failed[only.key].startswith("its node died, 3 times; its last words are in")
+    assert summary.failed[only.key].startswith("its node died, 3 times; its last output is in")
     assert store.status(only.key).state is RunState.FAILED
     assert "its node died" in store.run(only.key).failure()
 

@@ -14,8 +14,9 @@ import pytest
 from store_processes import forked, forked_and_killed
 from store_work import chain
 
+from landscope.core import files
 from landscope.core.errors import RunStoppedError, SpecError, StoreError, StoreFullError, UnknownNameError
-from landscope.studies.store import RunState, Store, durable, locks
+from landscope.studies.store import RunState, Store, locks
 from landscope.studies.work.attempt import Ending, attempt_run
 
 RECORD = {"loss": 0.1, "layers": {"second": 2, "first": 1}, "note": "naïve \u2014 e\u0301"}
@@ -239,7 +240,7 @@ def test_too_large_a_file_leaves_what_was_there(run, capfd):
             run.write_bytes("state/checkpoint", b"old")
             resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
             with pytest.raises(
-                StoreFullError, match="no room is left to write .*checkpoint.* untouched. Free some room"
+                StoreFullError, match="no space is left to write .*checkpoint.* untouched. Free some space"
             ):
                 run.write_bytes("state/checkpoint", b"n" * 20_000)
             assert run.path("state/checkpoint").read_bytes() == b"old"
@@ -261,7 +262,7 @@ def test_a_disk_that_fills_at_any_step_leaves_what_was_there(run, monkeypatch, c
                 refuse = raising(28)
                 patch.setattr(Path, "open", lambda p, *a, **k: (refuse if p.suffix == ".aside" else opens)(p, *a, **k))
             else:
-                patch.setattr(durable.os, call, raising(28))
+                patch.setattr(files.os, call, raising(28))
             with pytest.raises(StoreFullError):
                 run.write_json("state.json", 2)
         assert run.path("state.json").read_text() == "1"
@@ -270,7 +271,7 @@ def test_a_disk_that_fills_at_any_step_leaves_what_was_there(run, monkeypatch, c
 
 def test_other_troubles_name_the_file(run, monkeypatch):
     with run.claim():
-        monkeypatch.setattr(durable.os, "replace", raising(13))
+        monkeypatch.setattr(files.os, "replace", raising(13))
         with pytest.raises(StoreError, match=r"cannot write .*a\.json.* writable") as caught:
             run.write_json("a.json", 2)
         monkeypatch.undo()
@@ -330,7 +331,7 @@ def test_work_without_a_record_has_failed(run, monkeypatch):
     monkeypatch.setattr(sys, "stdout", os.fdopen(1, "w", closefd=False))  # not what pytest has put there
     result = attempt_run(print, run)
     assert result.ending is Ending.FAILED
-    assert "came back without a record" in result.detail
+    assert "returned without a record" in result.detail
     assert "seed" in run.path("log.txt").read_text()  # and what it printed is kept
 
 

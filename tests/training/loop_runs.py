@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.training.callbacks import Callback
-from landscope.training.loop.folder import Trained
+from landscope.training.loop.folder import TrainingResult
 from landscope.training.loop.train import train
 
 Settings = dict[str, object]
@@ -81,7 +81,7 @@ class Signal(Callback):
             signal.raise_signal(self._number)
 
 
-def interrupted(spec: Settings, folder: Path, *steps: int, **options: object) -> Trained:
+def interrupted(spec: Settings, folder: Path, *steps: int, **options: object) -> TrainingResult:
     """A run that is stopped after each of the steps, and then goes on to its end."""
     for step in steps:
         stopped = train(spec, folder=folder, callbacks=[Signal(step)], **options)
@@ -93,7 +93,7 @@ def weights(model: nn.Module | None) -> list[Tensor]:
     return [] if model is None else [value.detach() for value in model.state_dict().values()]
 
 
-def same(a: Trained, b: Trained) -> bool:
+def same(a: TrainingResult, b: TrainingResult) -> bool:
     """Whether two runs ended alike, bit for bit: all weights, the history but for its seconds, the scores."""
     pairs = [(a.model, b.model), (a.best, b.best), (a.average, b.average)]
     tensors = all(
@@ -107,7 +107,7 @@ def same(a: Trained, b: Trained) -> bool:
     return tensors and kept and _untimed(a) == _untimed(b) and a.scores == b.scores
 
 
-def _untimed(result: Trained) -> list[dict[str, float]]:
+def _untimed(result: TrainingResult) -> list[dict[str, float]]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in result.history]
 
 

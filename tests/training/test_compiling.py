@@ -14,7 +14,7 @@ from landscope.specs.schema import parse
 from landscope.training.fast_steps import Compiled, parts_to_compile
 from landscope.training.loop.feed import Feed
 from landscope.training.loop.program import SingleProgram
-from landscope.training.loop.step import Step
+from landscope.training.loop.step import TrainingStep
 from landscope.training.objectives import FAM
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
@@ -39,7 +39,7 @@ def _run(method: str, steps: int, backend: Counting | None) -> nn.Module:
     spec = parse(TrainingSpec, merged(BASE, DOUBLE, METHODS[method]))
     task = make_task(spec)
     program = SingleProgram(task, graphs=False)
-    step = Step(task, program.optimizer, fam=program.fam)
+    step = TrainingStep(task, program.optimizer, fam=program.fam)
     if backend is not None:
         layer = task.model.get_submodule(program.fam.layer) if program.fam else None
         step = Compiled(step, 32, parts_to_compile(task.model, layer), backend)  # type: ignore[assignment]
@@ -154,4 +154,4 @@ def test_what_is_compiled_behind_the_layer_is_refused() -> None:
 
 def test_compile_is_for_gpus() -> None:
     spec = parse(TrainingSpec, merged(BASE, EXACT, {"compile": True}))
-    assert isinstance(SingleProgram(make_task(spec))._step, Step)
+    assert isinstance(SingleProgram(make_task(spec))._step, TrainingStep)

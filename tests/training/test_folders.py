@@ -166,7 +166,7 @@ def test_a_snapshot_of_the_checkpoint_itself_is_made_again(tmp_path: Path) -> No
 
 
 def pool_of(seeds: int = 4, data: Data | None = None, **options: object) -> Pool:
-    settings = {"data": data or rows(), "way": "together", "device": "cpu", **options}
+    settings = {"data": data or rows(), "strategy": "stacked", "device": "cpu", **options}
     return train_pool(POOL, seeds, **settings)  # type: ignore[arg-type]
 
 
@@ -200,7 +200,7 @@ def test_a_pool_with_fewer_members_goes_on_with_its_own(at_once: int | None, tmp
 def test_a_member_that_failed_has_no_snapshots_after_that(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     spec = {**POOL, "precision": "float64", "snapshots": [1, 2, 5]}
     rates = {"optimizer.lr": [0.05, 1e200]}
-    options = {"data": rows(), "way": "together", "device": "cpu", "overrides": rates, "folder": tmp_path}
+    options = {"data": rows(), "strategy": "stacked", "device": "cpu", "overrides": rates, "folder": tmp_path}
     train_pool(spec, 2, **options, should_stop=stopped_after(2))
     pool = train_pool(spec, 2, **options)
     assert list(pool.failed) == [1]

@@ -11,7 +11,7 @@ from malformed import TEXTS, with_other
 from training.loop_runs import BASE, merged
 
 from landscope.core.errors import LandscopeError, SpecError, TrainingError
-from landscope.training.loop.folder import Trained, read_tensors, write_tensors
+from landscope.training.loop.folder import TrainingResult, read_tensors, write_tensors
 from landscope.training.loop.train import train
 from landscope.training.pool.runs import PoolFolder
 
@@ -19,12 +19,12 @@ SPEC = merged(BASE, {"epochs": 2})
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
     return train(SPEC, folder=tmp_path_factory.mktemp("run"))
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_histories_and_specs(name: str, finished: Trained) -> None:
+def test_histories_and_specs(name: str, finished: TrainingResult) -> None:
     assert finished.folder is not None
     for file, error in (("history.json", TrainingError), ("spec.json", SpecError)):
         path = finished.folder / file
@@ -42,7 +42,9 @@ def test_histories_and_specs(name: str, finished: Trained) -> None:
     [("history",), ("history", 0), ("history", 0, "step"), ("scores",), ("given",), ("stopped",), ("seconds",)],
     ids=lambda place: ".".join(map(str, place)),
 )
-def test_histories_with_something_else_in_them(place: tuple[str | int, ...], value: object, finished: Trained) -> None:
+def test_histories_with_something_else_in_them(
+    place: tuple[str | int, ...], value: object, finished: TrainingResult
+) -> None:
     assert finished.folder is not None
     path = finished.folder / "history.json"
     whole = path.read_bytes()
@@ -82,8 +84,17 @@ def test_a_state_of_a_few_bytes(cut: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_way_of_a_pool(name: str, tmp_path: Path) -> None:
+def test_the_strategy_of_a_pool(name: str, tmp_path: Path) -> None:
     pool = PoolFolder(tmp_path, [], {}, resume=True)
     (tmp_path / "pool.json").write_bytes(TEXTS[name])
     with pytest.raises(SpecError, match=r"pool\.json is damaged"):
-        pool.way()
+        pool.strategy()
+
+
+@pytest.mark.parametrize(("old", "now"), [("together", "stacked"), ("one by one", "sequential")])
+def test_the_strategy_of_a_pool_of_version_0_1(old: str, now: str, tmp_path: Path) -> None:
+    pool = PoolFolder(tmp_path, [], {}, resume=True)
+    (tmp_path / "pool.json").write_text(json.dumps({"way": old}))
+    assert pool.strategy() == now
+    pool.keep("stacked")
+    assert json.loads((tmp_path / "pool.json").read_text()) == {"strategy": "stacked"}

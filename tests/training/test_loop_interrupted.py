@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     for part in (
         "the loss became nan at step 6 (epoch 2, batch 3 of 4)",
         "learning rate 0.0",
-        "training rows",
+        "training samples",
         "clip_norm",
     ):
         assert part in text

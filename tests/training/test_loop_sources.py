@@ -135,16 +135,16 @@ def test_text_is_masked_where_it_is_padding() -> None:
 
 def test_given_rows_are_not_called_by_the_name_of_another_data_set() -> None:
     spec = parse(TrainingSpec, {"model": "mine", "epochs": 1, "channels_last": True})
-    with pytest.raises(SpecError, match="channels_last: is for images; the rows of the given data are 4"):
+    with pytest.raises(SpecError, match="channels_last: is for images; the samples of the given data are 4"):
         make_task(spec, model=nn.Linear(4, 2), data={"train": (torch.zeros(3, 4), torch.tensor([0, 1, 0]))})
 
 
 WRONG: dict[str, tuple[Settings, str]] = {
-    "augmentation": ({"augmentation": {}}, "augmentation: is for images with labels; the rows of circles are 2"),
+    "augmentation": ({"augmentation": {}}, "augmentation: is for images with labels; the samples of circles are 2"),
     "channels_last": ({"channels_last": True}, "channels_last: is for images"),
     "early_stopping": (
         {"early_stopping": {}, "data": {"name": "digits", "validation": 0}, "model": {"name": "mlp"}},
-        "early_stopping: digits has no validation rows",
+        "early_stopping: digits has no validation samples",
     ),
     "metric": (
         {"early_stopping": {"metric": "error"}, "data": "abalone"},
@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[Settings, str]] = {
     ),
     "layer": ({"fam": {"layer": "head"}}, "fam.layer: unknown layer 'head'.*fc"),
     "no layer": ({"fam": {"layer": "output"}}, "fam.layer: "),
-    "micro_batch": ({"sam": {"micro_batch": 64}}, "sam.micro_batch: 64 rows are more than a batch of 32"),
+    "micro_batch": ({"sam": {"micro_batch": 64}}, "sam.micro_batch: 64 samples are more than a batch of 32"),
     "both": ({"sam": {"micro_batch": 8}, "accumulate": 2}, "sam.micro_batch and accumulate both cut the batch"),
     "evaluate_every": ({"evaluate_every": 0}, "evaluate_every: must be an integer ≥ 1, but is 0"),
     "patience": (
@@ -164,21 +164,21 @@ WRONG: dict[str, tuple[Settings, str]] = {
         "early_stopping looks at .* a run of 3 epochs has one only",
     ),
     "one loss": ({"evaluate_every": 9, "convergence": {"below": 0.1}}, "convergence looks at .* lower evaluate_every"),
-    "drop_last": ({"drop_last": True, "batch_size": 101}, "drop_last: 100 rows are less than one batch of 101"),
+    "drop_last": ({"drop_last": True, "batch_size": 101}, "drop_last: 100 samples are less than one batch of 101"),
     "snapshots": ({"snapshots": [13]}, "snapshots: step 13 is beyond the 12 steps"),
     "betas": (
         {"optimizer": {"name": "adam", "betas": [0.9, 1.0]}},
-        r"optimizer: betas must each be ≥ 0 and < 1; \[0.9, 1.0\] came",
+        r"optimizer: betas must each be ≥ 0 and < 1, got \[0.9, 1.0\]",
     ),
     "cutout": ({"augmentation": {"cutout": -3}}, "augmentation: crop and cutout are pixels, ≥ 0, but are 4 and -3"),
     "single row": (
         {"batch_size": 33},
-        "batch_size: BatchNorm .* 100 rows in batches of 33 leave one for the last: set drop_last",
+        "batch_size: BatchNorm .* 100 samples in batches of 33 leave one for the last: set drop_last",
     ),
     "parts of a row": ({"accumulate": 3}, "batch_size: BatchNorm .* fewer parts"),
     "micro-batches of a row": ({"sam": {"micro_batch": 3}}, "batch_size: BatchNorm .* larger ones"),
     "smoothing": ({"label_smoothing": 0.1, "data": "abalone"}, "label_smoothing: is for cross_entropy"),
-    "sizes": ({"model": {"in_features": 7}}, "model: mlp does not take the rows of circles, 2 of float32"),
+    "sizes": ({"model": {"in_features": 7}}, "model: mlp does not take the samples of circles, 2 of float32"),
     "classes": ({"model": {"num_classes": 1}}, "model: it has 1 outputs and circles has 2 classes"),
     "loss": ({"loss": "mse"}, "loss: mse compares outputs and targets of one shape"),
     "unknown": ({"optimiser": "sgd"}, "unknown key 'optimiser'; did you mean 'optimizer'"),
@@ -225,17 +225,21 @@ def labelled(train: object, **others: object) -> dict[str, tuple[Tensor, Tensor]
 @pytest.mark.parametrize(
     ("data", "loss", "message"),
     [
-        (labelled([-1, 1, -1, 1]), None, "the train rows of the given data: labels run from -1 to 1"),
-        (labelled([0, 1, 1, -100]), None, "the train rows of the given data: labels run from -100 to 1"),
+        (labelled([-1, 1, -1, 1]), None, "the train samples of the given data: labels run from -1 to 1"),
+        (labelled([0, 1, 1, -100]), None, "the train samples of the given data: labels run from -100 to 1"),
         (
             labelled([0, 1, -1, -100]),
             None,
             r"labels run from -100 to 1, .* outside are -100, -1\. Map the labels to 0 … C−1, or",
         ),
-        (labelled([0, 1, 1, 0], validation=[0, -2]), None, "the validation rows .* labels run from -2 to 0"),
-        (labelled([0, 1, 1, 0], test=[-1]), None, "the test rows .* labels run from -1 to -1"),
+        (labelled([0, 1, 1, 0], validation=[0, -2]), None, "the validation samples .* labels run from -2 to 0"),
+        (labelled([0, 1, 1, 0], test=[-1]), None, "the test samples .* labels run from -1 to -1"),
         (labelled([0, 1, 1, 0], test=[2]), None, "it has 2 outputs and the given data has 3 classes"),
-        (labelled([[-1.0], [1.0]]), "binary_cross_entropy", "the train rows .* lie from 0 to 1, but run from -1 to 1"),
+        (
+            labelled([[-1.0], [1.0]]),
+            "binary_cross_entropy",
+            "the train samples .* lie from 0 to 1, but run from -1 to 1",
+        ),
     ],
 )
 def test_labels_that_the_loss_does_not_know(data: object, loss: str | None, message: str) -> None:

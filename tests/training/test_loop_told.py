@@ -20,7 +20,7 @@ from landscope.core.errors import MissingExtraError
 from landscope.specs.schema import parse
 from landscope.training.callbacks import Callback, TensorBoard, WeightsAndBiases
 from landscope.training.loop import train as loop
-from landscope.training.loop.folder import Trained
+from landscope.training.loop.folder import TrainingResult
 from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 
@@ -49,7 +49,7 @@ class Diary(Callback):
     def on_epoch(self, row: dict[str, float], model: nn.Module) -> None:
         self.entries.append(("epoch", row["epoch"]))
 
-    def on_end(self, result: Trained) -> None:
+    def on_end(self, result: TrainingResult) -> None:
         self.entries.append(("end", result.finished))
 
 
@@ -195,7 +195,7 @@ def test_command_with_other_values(spec: Path) -> None:
 def test_command_with_a_time_limit(spec: Path) -> None:
     code, _, err = call(spec, "--time-limit", "0", "--device", "cpu")
     assert code == 4
-    assert "the same command goes on" in err
+    assert "run the same command to resume" in err
     assert call(spec, "--device", "cpu")[0] == 0
 
 
@@ -207,7 +207,7 @@ def test_command_and_ctrl_c(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(loop, "train", lambda spec, **options: whole(spec, **{**options, "callbacks": interrupt}))
     code, _, err = call(spec, "--device", "cpu")
     assert code == 130
-    assert "checkpoint written: runs/mine; the same command goes on" in err
+    assert "checkpoint written: runs/mine; run the same command to resume" in err
     monkeypatch.undo()
     monkeypatch.chdir(spec.parent)
     assert call(spec, "--device", "cpu")[0] == 0

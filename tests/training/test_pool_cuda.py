@@ -39,7 +39,7 @@ def spec(**options: object) -> dict[str, object]:
 def test_a_member_is_what_train_gives(graphs: bool, options: dict[str, object]) -> None:
     """Past the steps after which a graph is recorded, and with a last batch of another size."""
     pool = train_pool(spec(**options), 3, data=images(), device="cuda", graphs=graphs)
-    assert pool.choice.way == "together"
+    assert pool.choice.strategy == "stacked"
     for member in pool.members:
         alone = train(member.spec, data=images(), device="cuda", graphs=False)
         for name, value in member.model.state_dict().items():

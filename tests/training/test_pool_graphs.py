@@ -21,7 +21,7 @@ SPEC = {
 
 
 def test_members_on_cora_are_what_train_gives() -> None:
-    pool = train_pool(SPEC, 2, way="together", device="cpu")
+    pool = train_pool(SPEC, 2, strategy="stacked", device="cpu")
     for member in pool.members:
         alone = train(member.spec, device="cpu")
         for name, value in member.model.state_dict().items():
@@ -31,13 +31,13 @@ def test_members_on_cora_are_what_train_gives() -> None:
 
 def test_attention_weights_are_dropped_inside_of_the_layers() -> None:
     spec = {**SPEC, "model": {"name": "gat", "hidden": 4, "dropout": 0.6}}
-    pool, still = (train_pool(one, [3, 3], way="together", device="cpu") for one in (spec, SPEC))
+    pool, still = (train_pool(one, [3, 3], strategy="stacked", device="cpu") for one in (spec, SPEC))
     assert len({row[0]["train_loss"] for row in pool.history}) == 2, "members with one seed draw separately"
     assert len({row[0]["train_loss"] for row in still.history}) == 1
 
 
 def test_on_a_cpu_they_go_one_by_one() -> None:
     pool = train_pool({**SPEC, "precision": "float32"}, 2, device="cpu")
-    assert pool.choice.way == "one by one"
+    assert pool.choice.strategy == "sequential"
     assert "activations" in pool.choice.reason
     assert pool.outputs(torch.arange(5)).shape == (2, 5, 7)

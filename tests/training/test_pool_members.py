@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from landscope.core.seeding import generator, normal
 from landscope.models import build
-from landscope.training.loop.folder import Trained
+from landscope.training.loop.folder import TrainingResult
 from landscope.training.loop.train import train
 from landscope.training.pool.result import Pool
 from landscope.training.pool.train_pool import train_pool
@@ -76,7 +76,7 @@ CASES: dict[str, Spec] = {
 SEEDS = (3, 11, 4)
 
 
-def assert_alike(member: Trained, alone: Trained, tol: float = 1e-12) -> None:
+def assert_alike(member: TrainingResult, alone: TrainingResult, tol: float = 1e-12) -> None:
     for mine, other in (
         (member.model, alone.model),
         (member.best, alone.best),
@@ -108,7 +108,7 @@ def assert_same_weights(mine: Mapping[str, Tensor], other: Mapping[str, Tensor],
 def pool_of(case: Spec, **options: object) -> Pool:
     data = images() if case["model"] is LENET else vectors()
     spec = {"epochs": 3, "batch_size": 8, "precision": "float64", **case}
-    return train_pool(spec, SEEDS, data=data, way="together", device="cpu", **options)  # type: ignore[arg-type]
+    return train_pool(spec, SEEDS, data=data, strategy="stacked", device="cpu", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -155,14 +155,14 @@ def test_betas_of_every_member_are_its_own() -> None:
 
 def test_first_steps_agree_in_float32() -> None:
     spec = {"model": MLP, "epochs": 1, "batch_size": 8}
-    pool = train_pool(spec, 3, data=vectors(), way="together", device="cpu")
+    pool = train_pool(spec, 3, data=vectors(), strategy="stacked", device="cpu")
     for member in pool.members:
         assert_alike(member, train(member.spec, data=vectors(), device="cpu"), tol=1e-4)
 
 
 def test_first_steps_agree_in_bfloat16() -> None:
     spec = {"model": MLP, "epochs": 1, "batch_size": 8, "precision": "bfloat16"}
-    pool = train_pool(spec, 3, data=vectors(), way="together", device="cpu")
+    pool = train_pool(spec, 3, data=vectors(), strategy="stacked", device="cpu")
     for member in pool.members:
         alone = train(member.spec, data=vectors(), device="cpu")
         assert member.history[0]["train_loss"] == pytest.approx(alone.history[0]["train_loss"], rel=2**-9)
@@ -172,7 +172,7 @@ def test_first_steps_agree_in_bfloat16() -> None:
 def test_the_end_has_the_same_statistics_in_float32() -> None:
     """Single members part by rounding over hundreds of steps; the pool as a whole does not."""
     spec = {"model": {"name": "mlp", "widths": [32, 32]}, "data": "circles", "epochs": 25, "batch_size": 5}
-    pool = train_pool(spec, 12, way="together", device="cpu")
+    pool = train_pool(spec, 12, strategy="stacked", device="cpu")
     together = pool.losses("test")
     alone = torch.tensor([train(m.spec, device="cpu").scores["final"]["test_loss"] for m in pool.members])
     error = (together - alone).std() / len(pool) ** 0.5
@@ -182,8 +182,8 @@ def test_the_end_has_the_same_statistics_in_float32() -> None:
 
 def test_one_by_one_is_train_itself() -> None:
     spec = {"model": MLP, "epochs": 2, "batch_size": 8}
-    pool = train_pool(spec, 2, data=vectors(), way="one by one", device="cpu")
-    assert (pool.choice.way, pool.seeds) == ("one by one", (0, 1))
+    pool = train_pool(spec, 2, data=vectors(), strategy="sequential", device="cpu")
+    assert (pool.choice.strategy, pool.seeds) == ("sequential", (0, 1))
     for member in pool.members:
         assert_alike(member, train(member.spec, data=vectors(), device="cpu"), tol=0)
 

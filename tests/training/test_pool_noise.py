@@ -41,7 +41,7 @@ def spec(**options: object) -> dict[str, object]:
 
 def losses(seeds: list[int], **options: object) -> Tensor:
     """The loss of every member (first dimension) at every step."""
-    pool = train_pool(spec(**options), seeds, data=ones(), way="together", device="cpu")
+    pool = train_pool(spec(**options), seeds, data=ones(), strategy="stacked", device="cpu")
     return torch.tensor([[row["train_loss"] for row in rows] for rows in pool.history])
 
 
@@ -76,10 +76,10 @@ def test_the_share_of_zeros_is_p() -> None:
 
 
 def test_evaluation_draws_nothing() -> None:
-    pool = train_pool(spec(epochs=1), 2, data=ones(), way="together", device="cpu")
+    pool = train_pool(spec(epochs=1), 2, data=ones(), strategy="stacked", device="cpu")
     assert torch.equal(pool.outputs(torch.ones(3, FEATURES)), torch.ones(2, 3, 2))
 
 
 def test_a_network_that_draws_is_compared_in_evaluation_mode() -> None:
     pool = train_pool(spec(epochs=1), 2, data=ones(), device="cpu")
-    assert (pool.choice.way, pool.choice.reason) == ("together", "one program is faster")
+    assert (pool.choice.strategy, pool.choice.reason) == ("stacked", "one program is faster")

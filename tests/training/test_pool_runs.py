@@ -31,7 +31,7 @@ def data() -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def pool_of(spec: Spec = SPEC, seeds: int = 3, **options: object) -> Pool:
-    settings = {"data": data(), "way": "together", "device": "cpu", **options}
+    settings = {"data": data(), "strategy": "stacked", "device": "cpu", **options}
     return train_pool(spec, seeds, **settings)  # type: ignore[arg-type]
 
 
@@ -49,8 +49,8 @@ def assert_identical(one: Pool, other: Pool) -> None:
     assert [m.scores for m in one.members] == [m.scores for m in other.members]
 
 
-@pytest.mark.parametrize("way", ["together", "one by one"])
-def test_members_that_converge_leave(way: str) -> None:
+@pytest.mark.parametrize("strategy", ["stacked", "sequential"])
+def test_members_that_converge_leave(strategy: str) -> None:
     spec = {
         "model": MLP,
         "epochs": 30,
@@ -58,7 +58,7 @@ def test_members_that_converge_leave(way: str) -> None:
         "convergence": {"relative_change": 0.05},
         "precision": "float64",
     }
-    pool = pool_of(spec, 4, way=way)
+    pool = pool_of(spec, 4, strategy=strategy)
     epochs = list(pool.to_frame()["epochs"])
     assert len(set(epochs)) > 1, "the seeds are meant to converge at different times"
     for member in pool.members:
@@ -115,20 +115,20 @@ def test_a_failed_member_keeps_its_weights_from_before_the_step() -> None:
     assert len(pool.failed) == 4
     for at, member in enumerate(pool.members):
         step = int(pool.failed[at].partition(" at step ")[2].split()[0])
-        assert "not finite: look at these rows" in pool.failed[at]
+        assert "not finite: look at these samples" in pool.failed[at]
         alone = train_pool(
-            {**spec, "snapshots": [step]}, [member.spec.seed], data=data(), way="together", device="cpu"
+            {**spec, "snapshots": [step]}, [member.spec.seed], data=data(), strategy="stacked", device="cpu"
         ).members[0]
         for name, value in member.model.state_dict().items():
             assert torch.allclose(value, alone.snapshots[step][name], rtol=1e-12, atol=1e-12), name
 
 
-@pytest.mark.parametrize("way", ["together", "one by one"])
-def test_a_failed_member_is_not_tried_again(way: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["stacked", "sequential"])
+def test_a_failed_member_is_not_tried_again(strategy: str, tmp_path: Path) -> None:
     spec = {"model": MLP, "epochs": 2, "batch_size": 8, "precision": "float64"}
     rates = {"optimizer.lr": [0.05, 1e200]}
-    first = pool_of(spec, 2, overrides=rates, way=way, folder=tmp_path)
-    again = pool_of(spec, 2, overrides=rates, way=way, folder=tmp_path)
+    first = pool_of(spec, 2, overrides=rates, strategy=strategy, folder=tmp_path)
+    again = pool_of(spec, 2, overrides=rates, strategy=strategy, folder=tmp_path)
     assert first.failed == again.failed
     assert list(again.failed) == [1]
     assert [member.finished for member in again.members] == [True, False]
@@ -208,12 +208,12 @@ def test_a_finished_pool_is_read_not_trained(tmp_path: Path, monkeypatch: pytest
     assert alone.history == first.members[1].history, "a member's folder is the folder of a run"
 
 
-@pytest.mark.parametrize("way", ["together", "one by one"])
-def test_a_time_limit_returns_what_there_is(way: str, tmp_path: Path) -> None:
-    stopped = pool_of(way=way, time_limit=0.0, folder=tmp_path)
+@pytest.mark.parametrize("strategy", ["stacked", "sequential"])
+def test_a_time_limit_returns_what_there_is(strategy: str, tmp_path: Path) -> None:
+    stopped = pool_of(strategy=strategy, time_limit=0.0, folder=tmp_path)
     assert not stopped.finished
     assert {member.stopped for member in stopped.members} == {"time limit"}
-    assert_identical(pool_of(way=way), pool_of(way=way, folder=tmp_path))
+    assert_identical(pool_of(strategy=strategy), pool_of(strategy=strategy, folder=tmp_path))
 
 
 @pytest.mark.parametrize("later", [0, 1])
@@ -255,16 +255,16 @@ def test_chunks_that_do_not_fit_are_halved(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_what_one_program_cannot_do_goes_one_by_one() -> None:
+def test_what_one_program_cannot_do_is_sequential() -> None:
     spec = {"model": {"name": "mlp", "widths": [8]}, "epochs": 1, "batch_size": 8, "fam": 0.1}
-    pool = pool_of(spec, 2, way="auto")
-    assert pool.choice.way == "one by one"
+    pool = pool_of(spec, 2, strategy="auto")
+    assert pool.choice.strategy == "sequential"
     assert pool.choice.reason.startswith("fam:")
     assert "kappa" in pool.history[0][0]
     with pytest.raises(SpecError, match=r"fam: .* Use train for each member"):
-        pool_of(spec, 2, way="together")
+        pool_of(spec, 2, strategy="stacked")
     with pytest.raises(SpecError, match="precision: float16"):
-        pool_of({**SPEC, "precision": "float16"}, way="together")
+        pool_of({**SPEC, "precision": "float16"}, strategy="stacked")
 
 
 class Peeking(nn.Module):
@@ -305,15 +305,15 @@ def make_counting() -> nn.Module:
 )
 def test_models_that_vmap_cannot_follow(function: str, why: str) -> None:
     spec = {"model": f"{__name__}:{function}", "epochs": 1, "batch_size": 8}
-    pool = pool_of(spec, 2, way="auto")
-    assert pool.choice.way == "one by one"
+    pool = pool_of(spec, 2, strategy="auto")
+    assert pool.choice.strategy == "sequential"
     assert why in pool.choice.reason
     assert pool.finished
 
 
-def test_large_activations_go_one_by_one_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_activations_are_sequential_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "SMALL_WORK", 100)
-    assert pool_of(way="auto", seeds=2).choice.way == "one by one"
+    assert pool_of(strategy="auto", seeds=2).choice.strategy == "sequential"
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,9 @@ def test_large_activations_go_one_by_one_on_a_cpu(monkeypatch: pytest.MonkeyPatc
         ({"overrides": {"optimizer.rate": [1, 2, 3]}}, UnknownNameError, "did you mean"),
         ({"overrides": {"batch_size": [1, 2, 3]}}, UnknownNameError, "Choices: clip_norm, optimizer.betas"),
         ({"overrides": {"sam.rho": [1, 2, 3]}}, SpecError, "the spec has no sam"),
-        ({"way": "fast"}, SpecError, "'fast'"),
-        ({"at_once": -1}, SpecError, "at_once: a number of members ≥ 1"),
-        ({"at_once": 0}, SpecError, "at_once: a number of members ≥ 1"),
+        ({"strategy": "fast"}, SpecError, "'fast'"),
+        ({"at_once": -1}, SpecError, "at_once: expected a number of members ≥ 1"),
+        ({"at_once": 0}, SpecError, "at_once: expected a number of members ≥ 1"),
     ],
 )
 def test_mistakes_are_told(options: dict[str, object], error: type[Exception], message: str) -> None:

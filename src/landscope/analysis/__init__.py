@@ -7,7 +7,7 @@
     simpson               overall, inside conditions, between them
     wilcoxon              a condition against its baseline
     benjamini_yekutieli   p-values adjusted for many tests
-    models_needed         how many models would show a τ;  smallest_significant: what so many can show
+    models_needed         how many models would show a τ;  smallest_significant: what a number of them can show
     summary_table         mean ± spread as the papers print it
 
 Nothing here returns NaN: a quantity that is not defined is None, with the reason.

@@ -6,18 +6,21 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import pandas as pd
 
 from landscope.analysis.coefficients import Method
 from landscope.analysis.correlation import Correlation, correlation
-from landscope.analysis.findings import Adjustment, Finding, Rules, adjust
+from landscope.analysis.findings import Finding, Rules, adjust
 from landscope.analysis.groups import granulated_kendall
-from landscope.analysis.inputs import column_of
+from landscope.analysis.inputs import Draws, Resampling, column_of
 from landscope.analysis.partial import partial_correlation
 from landscope.core.errors import OperandError, UnknownNameError
 
 __all__ = ["CorrelationTable", "correlate"]
+
+DEFAULT_RULES = Rules()
 
 
 # What `correlate` returns: a finding for every measure and outcome, as a frame, plain values or sentences.
@@ -118,13 +121,8 @@ def correlate(
     group: str | None = None,
     given: str | Sequence[str] | None = None,
     axes: Sequence[str] = (),
-    alpha: float = 0.05,
-    adjustment: Adjustment = "benjamini_yekutieli",
-    relevant: float = 0.3,
-    confidence: float = 0.95,
-    resamples: int | None = None,
-    permutations: int = 9999,
-    seed: int = 0,
+    rules: Rules = DEFAULT_RULES,
+    **resampling: Unpack[Resampling],
 ) -> CorrelationTable:
     """Every measure against every outcome, over a frame with one row per model.
 
@@ -139,13 +137,8 @@ def correlate(
             them for independent, which runs of one condition are not; this shows what is left without the conditions.
         given: column(s) to account for, such as the training loss: the partial correlation is added.
         axes: columns of hyper-parameters: the granulated Kendall coefficient is added.
-        alpha: the level.
-        adjustment: "benjamini_yekutieli" or "benjamini_hochberg".
-        relevant: the smallest coefficient that would matter; decides between "no evidence" and "cannot be told".
-        confidence: of the intervals.
-        resamples: bootstrap resamples; 0 for no intervals, None for 10,000 of few models down to 2,000 of many.
-        permutations: random permutations where Monte Carlo p-values are needed.
-        seed: of resamples and permutations.
+        rules: the level, the adjustment, and the smallest coefficient that would matter.
+        resampling: confidence, resamples, permutations and seed, as for `correlation`.
 
     Cost: about 0.01 s per test for 50 models, 0.04 s for 240, twice that with `group`, five times with `given`.
 
@@ -164,20 +157,12 @@ def correlate(
     columns = {name: column_of(frame, name) for name in [*measures, *outcomes, *conditions]}
     labels = None if group is None else column_of(frame, group)
     family = _families(families or {}, measures, outcomes)
-    plain = functools.partial(
-        correlation, method=method, confidence=confidence, resamples=resamples, permutations=permutations, seed=seed
-    )
-    partial = functools.partial(
-        partial_correlation,
-        given={name: columns[name] for name in conditions},
-        method=method,
-        confidence=confidence,
-        resamples=resamples,
-        permutations=permutations,
-        seed=seed,
-    )
+    draws = Draws(**resampling)
+    plain = functools.partial(correlation, method=method, **resampling)
+    accounted_for = {name: columns[name] for name in conditions}
+    partial = functools.partial(partial_correlation, given=accounted_for, method=method, **resampling)
     granulated = functools.partial(
-        granulated_kendall, frame, axes=axes, confidence=confidence, resamples=resamples, seed=seed
+        granulated_kendall, frame, axes=axes, confidence=draws.confidence, resamples=draws.resamples, seed=draws.seed
     )
     same = Correlation.undefined("they are the same column", n=len(frame), method=method)
     found = [
@@ -197,7 +182,6 @@ def correlate(
         for m in measures
         for o in outcomes
     ]
-    rules = Rules(alpha, adjustment, relevant)
     return CorrelationTable(_adjusted(found, rules), method, rules, group, tuple(conditions), tuple(axes))
 
 

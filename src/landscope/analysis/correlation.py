@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from landscope.analysis.coefficients import COEFFICIENTS, Codes, Counts, Floats, Method
 from landscope.analysis.inputs import (
+    Draws,
     Labels,
     Numbers,
+    Resampling,
     codes,
     complete,
     generator,
@@ -128,7 +130,7 @@ def bootstrap_interval(
 def _bca_levels(
     levels: Floats, values: Floats, estimate: float, statistic: Callable[[Counts], Floats], strata: Codes
 ) -> Floats | None:
-    """The corrected quantile levels, or None where bias or acceleration cannot be told."""
+    """The corrected quantile levels, or None where bias or acceleration is not defined."""
     slack = 1e-12
     below = np.mean(values < estimate - slack) + np.mean(np.abs(values - estimate) <= slack) / 2
     n = len(strata)
@@ -150,7 +152,7 @@ def _bca_levels(
 
 
 def mean_interval(groups: list[Floats], *, confidence: float, resamples: int | None, seed: int) -> Interval:
-    """The percentile interval of the mean of the groups' means, entries drawn anew inside each group.
+    """The percentile interval of the mean of the groups' means, entries drawn again inside each group.
 
     >>> mean_interval([np.array([0.0, 1.0] * 50)], confidence=0.95, resamples=999, seed=0)
     Interval(low=0.4, high=0.59, method='percentile')
@@ -235,10 +237,7 @@ def correlation(
     within: Labels | None = None,
     strata: Labels | None = None,
     interval: IntervalMethod = "bca",
-    confidence: float = 0.95,
-    resamples: int | None = None,
-    permutations: int = 9999,
-    seed: int = 0,
+    **resampling: Unpack[Resampling],
 ) -> Correlation:
     """The correlation of x and y, paired by position.
 
@@ -249,13 +248,11 @@ def correlation(
         alternative: what the p-value looks for: "two-sided", "greater" (than 0) or "less".
         within: labels; only models of the same label are compared with one another (ranked, centred), and permutations
             and resamples stay inside the labels. A pooled within-group correlation.
-        strata: labels inside which models are resampled. The interval then tells what other runs of the same conditions
+        strata: labels inside which models are resampled. The interval then says what other runs of the same conditions
             would give, not other conditions, and is narrower; the value and the p-value do not change.
         interval: "bca" or "percentile".
-        confidence: of the interval.
-        resamples: bootstrap resamples; 0 for no interval, None for 10,000 of few models down to 2,000 of many.
-        permutations: random permutations where a Monte Carlo p-value is needed.
-        seed: of resamples and permutations.
+        resampling: confidence of the interval (0.95); resamples of the bootstrap (0 for no interval, None for 10,000 of few
+            models down to 2,000 of many); permutations where a Monte Carlo p-value is needed (9,999); seed of both (0).
 
     Cost: τ O(resamples·n²), ρ and r O(resamples·n).
 
@@ -265,6 +262,7 @@ def correlation(
     Correlation(τ undefined: y is constant (7 for all 4 models))
     """
     coefficient = COEFFICIENTS[method]
+    draws = Draws(**resampling)
     if alternative not in ALTERNATIVES:
         raise UnknownNameError.among("alternative", alternative, ALTERNATIVES)
     names = names_of(x, y)
@@ -281,11 +279,11 @@ def correlation(
         lambda counts: coefficient.weighted(counts, a, b, block),
         stratum if within is None else block,
         method=interval,
-        confidence=confidence,
-        resamples=resamples,
-        seed=seed,
+        confidence=draws.confidence,
+        resamples=draws.resamples,
+        seed=draws.seed,
     )
-    found = significance(a, b, block, method, alternative, permutations, seed)
+    found = significance(a, b, block, method, alternative, draws.permutations, draws.seed)
     return Correlation(
         value=value,
         p_value=found.p_value,
@@ -295,7 +293,7 @@ def correlation(
         method=method,
         p_method=found.method,
         interval=bounds.method,
-        confidence=confidence,
+        confidence=draws.confidence,
         alternative=alternative,
         dropped=dropped,
     )

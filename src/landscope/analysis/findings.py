@@ -36,12 +36,11 @@ __all__ = [
 ]
 
 
-# How many models are needed, and what can so few show.
+# How many models are needed, and what a few can show.
 #
 # With n models τ is significant (two-sided, level α) from c_n = `smallest_significant(n)` on: exact to 150 models, then
 # z_{1−α/2} √(2(2n+5)/(9n(n−1))), Kendall's null variance. Where the true coefficient is τ, the observed one scatters around
-# it; for
-# normal columns with correlation r = sin(πτ/2) its variance is (Esscher 1924)
+# it; for normal columns with correlation r = sin(πτ/2) its variance is (Esscher 1924)
 #
 #     σ²(τ, n) = 2/(n(n−1)) · (1 − τ² + 2(n−2)(1/9 − (2/π · asin(r/2))²))
 #
@@ -164,16 +163,13 @@ def adjust(
     for p in p_values:
         if p is not None and not 0 <= p <= 1:
             raise OperandError(f"p-values lie between 0 and 1 (None where a test has none), got {p}")
+    from scipy.stats import false_discovery_control  # takes a second to import
+
     adjusted: list[float | None] = [None] * len(p_values)
     for family in set(labels):
-        places = [i for i, p in enumerate(p_values) if labels[i] == family and p is not None]
-        raw = np.array([p_values[i] for i in places], dtype=np.float64)
-        m = len(raw)
-        order = np.argsort(raw)
-        scale = harmonic(m) if method == "benjamini_yekutieli" else 1.0
-        stepped = scale * m * raw[order] / np.arange(1, m + 1)
-        limited = np.minimum(np.minimum.accumulate(stepped[::-1])[::-1], 1.0)
-        for place, q in zip(np.asarray(places, dtype=np.intp)[order], limited, strict=True):
+        raw = {i: p for i, p in enumerate(p_values) if labels[i] == family and p is not None}
+        found = false_discovery_control([*raw.values()], method="by" if method == "benjamini_yekutieli" else "bh")
+        for place, q in zip(raw, found, strict=True):
             adjusted[place] = float(q)
     return adjusted
 
@@ -201,7 +197,7 @@ class Rules:
     relevant: float = 0.3
 
     def level(self, tests: int) -> float:
-        """What p must not exceed to count as the only finding among so many tests.
+        """What p must not exceed to count as the only finding among this many tests.
 
         >>> round(Rules().level(1), 4), round(Rules().level(3), 4)
         (0.05, 0.0091)
@@ -250,7 +246,7 @@ class Finding:
         >>> from landscope.analysis.correlation import correlation
         >>> found = correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 4, 6, 5], resamples=0)
         >>> Finding("sharpness", "gap", found, "all", 1, found.p_value).sentence(Rules())
-        'Whether sharpness goes with gap cannot be told from n = 6 models: τ = 0.73, p = 0.056. About 9 would be needed ...'
+        'Too few models (n = 6) to show whether sharpness goes with gap: τ = 0.73, p = 0.056. About 9 would be needed ...'
         """
         c, verdict = self.correlation, self.verdict(rules)
         if c.value is None:
@@ -268,7 +264,7 @@ class Finding:
             )
         else:
             text = (
-                f"Whether {self.measure} goes with {self.outcome} cannot be told from n = {c.n} models: {numbers}."
+                f"Too few models (n = {c.n}) to show whether {self.measure} goes with {self.outcome}: {numbers}."
                 f"{self._needed(rules)}"
             )
         return text + self._asides(group, given)
@@ -286,7 +282,7 @@ class Finding:
     def _asides(self, group: str, given: str) -> str:
         text = ""
         if self.paradox and self.within is not None:
-            text += f" Inside {group} the sign is the other one ({_numbers(self.within)}): Simpson's paradox."
+            text += f" Inside {group} the sign is reversed ({_numbers(self.within)}): Simpson's paradox."
         if self.partial is not None:
             adjusted = f", {self.partial_adjusted_p:.2g} adjusted" if self.partial_adjusted_p is not None else ""
             numbers = f": {self.partial.reason}" if self.partial.value is None else f" it is {_numbers(self.partial)}"

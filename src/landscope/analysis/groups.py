@@ -64,10 +64,10 @@ class Simpson:
         if self.overall.value is None:
             return f"{self.x} and {self.y} have no correlation: {self.overall.reason}."
         if self.pooled.value is None:
-            return f"Inside {self.group} nothing can be said: {self.pooled.reason}. Overall {self.overall}."
-        told = sum(c.value is not None for c in self.within.values())
+            return f"Nothing is known inside {self.group}: {self.pooled.reason}. Overall {self.overall}."
+        known = sum(c.value is not None for c in self.within.values())
         numbers = f"overall {_brief(self.overall)}, inside {self.group} {_brief(self.pooled)}"
-        turned = f"{len(self.reversed_groups)} of {told} groups have the other sign than all models together"
+        turned = f"{len(self.reversed_groups)} of {known} groups have the opposite sign to all models together"
         if not self.paradox:
             return f"The sign is the same overall and inside {self.group}: {numbers}; {turned}."
         sure = all(c.p_value is not None and c.p_value <= 0.05 for c in (self.overall, self.pooled))

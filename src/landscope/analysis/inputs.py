@@ -9,7 +9,8 @@ import hashlib
 import itertools
 import math
 from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,10 @@ from landscope.analysis.coefficients import Codes, Coefficient, Floats
 from landscope.core.errors import OperandError, UnknownNameError
 
 __all__ = [
+    "Draws",
     "Labels",
     "Numbers",
+    "Resampling",
     "all_permutations",
     "codes",
     "column_of",
@@ -33,6 +36,26 @@ __all__ = [
     "settled",
     "why_undefined",
 ]
+
+
+class Resampling(TypedDict, total=False):
+    """The keywords by which callers set `Draws`."""
+
+    confidence: float
+    resamples: int | None
+    permutations: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How much is drawn for intervals and Monte Carlo p-values."""
+
+    confidence: float = 0.95
+    resamples: int | None = None
+    """Of the bootstrap; 0 for no interval, None for 10,000 of few models down to 2,000 of many."""
+    permutations: int = 9999
+    seed: int = 0
 
 
 Numbers: TypeAlias = "Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer] | pd.Series"

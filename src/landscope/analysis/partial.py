@@ -10,7 +10,7 @@ residuals after regressing (ranks of) x and y on (ranks of) Z.
 
 Kendall's partial τ is not 0 where x and y are independent given z: for normal columns with r_xz = r_yz = 0.8 it is 0.14. So the
 p-value never compares with 0 but with data made without a link (Freedman and Lane 1983): the (ranks of) y fitted from Z,
-plus permuted residuals. `null_mean` tells where that null lies.
+plus permuted residuals. `null_mean` says where that null lies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from landscope.analysis.coefficients import (
     COEFFICIENTS,
@@ -163,6 +162,8 @@ def _significance(
     value: float, columns: list[Floats], method: Method, block: Codes, permutations: int, seed: int
 ) -> tuple[float, str, float | None]:
     """A two-sided p, how it was found, and the mean under the null where that is not 0."""
+    from scipy import stats  # takes a second to import
+
     n, k = len(block), len(columns) - 2
     drawn = null_draws(block, method, permutations, seed)
     if drawn is None and method != "kendall":
@@ -180,6 +181,8 @@ def _significance(
 
 def _freedman_lane(columns: list[Floats], method: Method, permutations: Codes) -> Floats:
     """The partial coefficient of x with y fitted from the covariates plus permuted residuals."""
+    from scipy import stats  # takes a second to import
+
     scores = [scaled(column)[0] if method == "pearson" else stats.rankdata(column) for column in columns]
     design = np.column_stack([np.ones(len(scores[0])), *(z - z.mean() for z in scores[2:])])
     vectors, sizes, _ = np.linalg.svd(design / np.linalg.norm(design, axis=0), full_matrices=False)

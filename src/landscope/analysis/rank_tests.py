@@ -1,4 +1,4 @@
-"""Is a condition better than the baseline: Wilcoxon's tests, with an effect size and what so few runs can show at all.
+"""Is a condition better than the baseline: Wilcoxon's tests, with an effect size and what this few runs can show at all.
 
 Paired (same seeds), signed-rank: the |differences| are ranked, W⁺ sums the ranks of the positive ones; under no effect every
 sign is as likely as the other. Effect: matched-pairs rank-biserial r = (W⁺ − W⁻)/(W⁺ + W⁻) (Kerby 2014).
@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 from scipy.special import ndtr
 
 from landscope.analysis.coefficients import Floats
@@ -164,7 +163,7 @@ def _values(values: Numbers | Keyed) -> Numbers:
 
 
 def _matched(sample: Numbers | Keyed, baseline: Numbers | Keyed) -> tuple[Floats, Floats, int]:
-    """Both columns in the same order, and how many runs had no partner."""
+    """Both columns in the same order, and how many runs have no partner."""
     if isinstance(sample, Mapping | pd.Series) and isinstance(baseline, Mapping | pd.Series):
         left, right = pd.Series(sample), pd.Series(baseline)
         for name, keyed in (("sample", left), ("baseline", right)):
@@ -187,6 +186,8 @@ def _matched(sample: Numbers | Keyed, baseline: Numbers | Keyed) -> tuple[Floats
 
 
 def _signed_rank(a: Floats, b: Floats, alternative: Alternative, zeros: str, dropped: int) -> RankTest:
+    from scipy import stats  # takes a second to import
+
     same = a == b  # also where both are infinite: two diverged runs
     difference = np.where(same, 0.0, a - np.where(same, 0.0, b))
     n, equal = len(a), int(np.count_nonzero(same))
@@ -206,6 +207,8 @@ def _signed_rank(a: Floats, b: Floats, alternative: Alternative, zeros: str, dro
 
 
 def _rank_sum(a: Floats, b: Floats, alternative: Alternative, dropped: int) -> RankTest:
+    from scipy import stats  # takes a second to import
+
     n, m = len(a), len(b)
     result = RankTest(None, None, None, n, m, "rank-sum", alternative, dropped=dropped)
     if not n or not m:

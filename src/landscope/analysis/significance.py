@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 from scipy.special import ndtr
 
 from landscope.analysis.coefficients import COEFFICIENTS, EXACT_LIMIT, Codes, Floats, Method, at_most
@@ -95,6 +94,8 @@ def _settled(x: Floats, y: Floats, block: Codes) -> tuple[Floats, Floats, Codes]
 
 def _in_order(x: Floats, y: Floats, block: Codes) -> tuple[list[object], list[tuple[Floats, Floats]]]:
     """The blocks, each sorted, in the order of what their ranks and spacings are, and these: where a block lies plays no part."""
+    from scipy import stats  # takes a second to import
+
     found: list[tuple[list[object], tuple[Floats, Floats]]] = []
     for code in np.unique(block):
         own = np.flatnonzero(block == code)
@@ -153,6 +154,8 @@ def fitted_normal(null: Floats, observed: float, alternative: Alternative) -> fl
 
 
 def _asymptotic(x: Floats, y: Floats, method: Method, alternative: Alternative) -> float:
+    from scipy import stats  # takes a second to import
+
     if method == "kendall":
         return float(stats.kendalltau(x, y, method="asymptotic", alternative=alternative).pvalue)
     scores = (stats.rankdata(x), stats.rankdata(y)) if method == "spearman" else (x, y)

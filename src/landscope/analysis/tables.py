@@ -22,9 +22,9 @@ from landscope.analysis.inputs import column_of, number_column
 from landscope.core.errors import OperandError, UnknownNameError
 
 __all__ = [
-    "Cell",
     "Direction",
     "Spread",
+    "SummaryCell",
     "SummaryTable",
     "Text",
     "latex",
@@ -44,7 +44,7 @@ Spread = Literal["std", "sem"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class SummaryCell:
     """Mean and spread of n runs as numbers and as text; `mark` is "best", "worst" or empty.
 
     No mean: there was no run, or runs were infinite (the text says so).
@@ -60,7 +60,7 @@ class Cell:
 
 def summarise(
     groups: Sequence[Floats], spread: Spread = "std", digits: int | None = None, better: Direction | None = None
-) -> list[Cell]:
+) -> list[SummaryCell]:
     """A cell for every group of runs.
 
     >>> [cell.text for cell in summarise([np.array([9.0, 11.0]), np.array([5.0]), np.array([])])]
@@ -81,25 +81,25 @@ def summarise(
     return _marked(cells, better) if better and len(means) > 1 else cells
 
 
-def _numbers(group: Floats, spread: Spread) -> Cell:
+def _numbers(group: Floats, spread: Spread) -> SummaryCell:
     runs = group[~np.isnan(group)]
     n, missing = len(runs), len(group) - len(runs)
     if not n:
-        return Cell(None, None, 0, missing, "–")
+        return SummaryCell(None, None, 0, missing, "–")
     if not np.isfinite(runs).all():
         signs = {float(value) for value in runs if np.isinf(value)}
-        return Cell(None, None, n, missing, "–" if len(signs) > 1 else "∞" if math.inf in signs else "−∞")
+        return SummaryCell(None, None, n, missing, "–" if len(signs) > 1 else "∞" if math.inf in signs else "−∞")
     mean, deviation = mean_and_deviation(runs)
     if spread == "sem":
         deviation /= math.sqrt(n)
-    return Cell(mean, deviation if n > 1 else None, n, missing, "")
+    return SummaryCell(mean, deviation if n > 1 else None, n, missing, "")
 
 
 def _decimals(size: float, significant: int) -> int:
     return significant - 1 - math.floor(math.log10(size))
 
 
-def _text(cell: Cell, decimals: int | None, fixed: bool) -> str:
+def _text(cell: SummaryCell, decimals: int | None, fixed: bool) -> str:
     mean, spread = cell.mean or 0.0, cell.spread
     if decimals is None:  # spreads of this column differ by orders of magnitude: every cell for itself
         decimals = _decimals(spread or abs(mean) or 1.0, 2 if spread else 4)
@@ -111,7 +111,7 @@ def _text(cell: Cell, decimals: int | None, fixed: bool) -> str:
     return " ± ".join(shown)
 
 
-def _marked(cells: list[Cell], better: Direction) -> list[Cell]:
+def _marked(cells: list[SummaryCell], better: Direction) -> list[SummaryCell]:
     """Cells whose printed mean is the best or the worst; none where all print the same."""
     known = [cell for cell in cells if cell.mean is not None]
     order = sorted(known, key=lambda cell: cell.mean or 0.0, reverse=better == "higher")
@@ -125,8 +125,6 @@ def _marked(cells: list[Cell], better: Direction) -> list[Cell]:
 
 
 # User text inside Markdown and LaTeX: shown as it is, never read as markup.
-#
-# CSV needs no more than the quotes of the `csv` module.
 
 
 _LATEX = {
@@ -285,7 +283,7 @@ class SummaryTable:
     row_titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     columns: tuple[str, ...]
-    cells: tuple[tuple[Cell, ...], ...]
+    cells: tuple[tuple[SummaryCell, ...], ...]
     spread: Spread
     better: Mapping[str, Direction]
 

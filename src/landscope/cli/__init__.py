@@ -21,10 +21,10 @@ app = typer.Typer(
     name="landscope",
     cls=Commands,
     help="What kind of minimum does your trained network sit in? Measure its sharpness, calibration and robustness, "
-    "each with an error bar; train pools of networks, and report what goes with what.",
+    "each with an error bar; train pools of networks, and report which measures correlate with which outcomes.",
     epilog=examples(
-        "landscope doctor                                     # is everything there?",
-        "landscope data list                                  # which data sets are there?",
+        "landscope doctor                                     # check the installation",
+        "landscope data list                                  # list the data sets",
         "landscope measure net.safetensors --model resnet20 --data cifar10 --samples 1000",
         "landscope train spec.yaml                            # one network, resumable",
         "landscope study run study.yaml                       # a pool of networks, and a report",

@@ -76,6 +76,9 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    remark: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="What a reader of the page should know about this run.")
+    ] = "",
     list_rows: Annotated[bool, typer.Option("--list", help="Show the rows with their tools, and stop.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -96,6 +99,7 @@ def bench(
         "rounds": rounds,
         "threads": threads,
         "limit": limit,
+        "note": remark,
         "wheels": wheels and wheels.absolute(),
         "folder": (folder or root / ".bench").absolute(),
     }
@@ -104,13 +108,17 @@ def bench(
     place = into or (None if size == "tiny" else root / "benchmarks")
     if place is not None:
         writable_folder(place)
+
+    def keep(found: dict[str, Any]) -> None:
+        if place is not None:
+            compare["page"].write(found, place, root / "README.md" if into is None else None)
+
     try:
-        found = compare["run"].run(compare["run"].Options(**given), note)
+        found = compare["run"].run(compare["run"].Options(**given), note, keep)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if place is not None:
-        for path in compare["page"].write(found, place, root / "README.md" if into is None else None):
-            note(f"written: {path}")
+        note(f"written: {place / 'README.md'}")
     if as_json:
         print_json(found)
     else:

@@ -1,4 +1,4 @@
-"""`landscope data`, `models` and `measures`: what there is to load, to build and to measure."""
+"""`landscope data`, `models` and `measures`: the data sets, networks and measures that Landscope knows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ data_app = command_group(
     "list",
     epilog=examples(
         "landscope data list",
-        "landscope data list --no-verify        # do not read the files, only look whether they are there",
+        "landscope data list --no-verify        # only look for the files, do not read them",
         "landscope data list --json | jq '.[] | select(.state != \"present\") | .name'",
     ),
 )
@@ -45,9 +45,9 @@ def list_sets(
     verify: Annotated[bool, typer.Option(help="Read every file and compare checksums.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Show which data sets are there.
+    """Show which data sets are available.
 
-    Present, missing or damaged, version, size, folder, and what to do.
+    State (present, missing or damaged), version, size, folder, and what to do.
     """
     from landscope.data import list_status
 
@@ -81,13 +81,13 @@ def get_set(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `landscope data list`.", show_default=False)],
     root: Root = None,
     version: Annotated[
-        str | None, typer.Option(help="Which form of the files, where there are several.", show_default=False)
+        str | None, typer.Option(help="Which form of the files, if there are several.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Download a data set from its official home.
 
-    A download that was stopped goes on where it was; a file gets its name only when it is whole and its checksum right.
+    An interrupted download resumes; a file gets its name only when it is complete and its checksum is right.
     """
     from landscope.core.errors import MissingExtraError
     from landscope.data import DATASETS, get, status
@@ -144,13 +144,15 @@ MODEL_EXAMPLES = examples("landscope models", "landscope models vgg19", "landsco
 def models(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="One network, with its options; all without it.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]", help="Show this network and its options; without it, list all.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List the networks, or one with its options.
 
-    With a name: options, what they accept, their defaults, and parameter counts with who says so.
+    With a name: options, what they accept, their defaults, and parameter counts with their sources.
     """
     from landscope.models import MODELS
 
@@ -160,7 +162,7 @@ def models(
     elif name:
         _one_model(entries[0])
     else:
-        shown = table("name", "parameters", "input", "papers", "needs", "what it is", right=["parameters"])
+        shown = table("name", "parameters", "input", "papers", "needs", "description", right=["parameters"])
         for entry in entries:
             needs = f"landscope[{entry.extra}]" if entry.extra else ""
             papers = ", ".join(entry.recipes)
@@ -181,10 +183,10 @@ def _one_model(entry: ModelEntry) -> None:
     for option in entry.options.values():
         shown.add_row(option.name, str(option.default), option.accepts)
     console().print(shown)
-    shown = table("parameters", "with options", "who says so", right=["parameters"])
+    shown = table("parameters", "with options", "source", right=["parameters"])
     for count in entry.counts:
         given = " ".join(f"{key}={value}" for key, value in count.options.items())
-        shown.add_row(f"{count.parameters:,}", given or "as they are", count.source)
+        shown.add_row(f"{count.parameters:,}", given or "defaults", count.source)
     console().print(shown)
 
 
@@ -213,7 +215,9 @@ MEASURE_EXAMPLES = examples(
 def measures(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="One measure, with its settings; all without it.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]", help="Show this measure and its settings; without it, list all.", show_default=False
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -231,7 +235,7 @@ def measures(
         _one_measure(kinds[0])
     else:
         transformations = list(TRANSFORMATIONS)
-        shown = table("measure", "family", *(word.replace("_", "\n") for word in transformations), "what it is")
+        shown = table("measure", "family", *(word.replace("_", "\n") for word in transformations), "description")
         for kind in kinds:
             marks = ["●" if word in kind.invariant_to else "" for word in transformations]
             shown.add_row(kind.key, kind.family.value, *marks, _summary(kind))

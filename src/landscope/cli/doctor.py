@@ -140,13 +140,13 @@ def _rows(found: Machine) -> Iterator[tuple[str, str, str]]:
     yield "processor", f"{found.threads} threads of {found.cpus} cores", ""
     yield "memory", f"{size(found.memory_available)} available", ""
     yield "torch.compile", found.compiler if found.compiles else "cannot work", "" if found.compiles else found.compiler
-    for name, came in found.packages.items():
-        yield name, came or "absent", "" if came else f"pip install {name}"
+    for name, version_found in found.packages.items():
+        yield name, version_found or "absent", "" if version_found else f"pip install {name}"
     for extra, packages in found.extras.items():
-        words = ", ".join(f"{name} {came or 'absent'}" for name, came in packages.items())
+        words = ", ".join(f"{name} {found_there or 'absent'}" for name, found_there in packages.items())
         yield f"landscope[{extra}]", words, _install(extra) if None in packages.values() else ""
     yield "data folders", "\n".join(found.data_folders), "another one: set LANDSCOPE_DATA"
     for state in ("present", "damaged", "missing"):
-        names = [name for name, came in found.data.items() if came == state]
+        names = [name for name, there in found.data.items() if there == state]
         if names:
             yield f"data {state}", ", ".join(names), "" if state == "present" else "landscope data list"

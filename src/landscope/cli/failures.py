@@ -14,11 +14,11 @@ from landscope.core.errors import DataFileError, LandscopeError, MissingExtraErr
 __all__ = ["EXIT_CODES", "CommandError", "Commands", "StoppedError", "exit_code", "one_line"]
 
 EXIT_CODES = {
-    0: "done (a measure that does not apply or fails says so in its row)",
-    1: "something unforeseen; --debug shows where",
-    2: "what was given cannot be used: a name, an option, a checkpoint",
+    0: "done (a measure that does not apply or fails shows that in its row)",
+    1: "an unexpected error; --debug shows where",
+    2: "the input cannot be used: a name, an option, a checkpoint",
     3: "something is missing: data files, the network, an optional package",
-    4: "a time limit was reached; the same command goes on",
+    4: "a time limit was reached; run the same command to resume",
     130: "stopped by Ctrl-C",
 }
 
@@ -67,7 +67,7 @@ def one_line(error: Exception) -> str:
         text += (" " if text.endswith((".", ":")) else "; " if text else "") + line
     if isinstance(error, LandscopeError):
         return text
-    return f"{type(error).__name__}: {text or 'no message'} (unforeseen; --debug shows where)"
+    return f"{type(error).__name__}: {text or 'no message'} (unexpected; --debug shows where)"
 
 
 class Commands(TyperGroup):
@@ -103,5 +103,5 @@ class Commands(TyperGroup):
             sys.stderr.write(f"landscope: error: {one_line(error)}\n")
             code = exit_code(error)
         if code == 130:
-            sys.stderr.write("\nlandscope: stopped. What is done is kept; run it again to go on.\n")
+            sys.stderr.write("\nlandscope: stopped. What is done is kept; run the same command to resume.\n")
         sys.exit(code or 0)

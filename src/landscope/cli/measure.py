@@ -49,7 +49,7 @@ def measure(
     data: DataName,
     option: ModelOptions = None,
     data_option: DataOptions = None,
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Which rows.")] = "train",
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split to measure on.")] = "train",
     samples: Samples = None,
     pixels: PixelScale = "unit",
     measures: Annotated[
@@ -80,19 +80,19 @@ def measure(
             min=1, help="Rows per batch; part of the definition with --mode batch_statistics.", show_default=False
         ),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Outputs are divided by it.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Divide the outputs by this.")] = 1.0,
     device: Device = None,
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Precision.", show_default=False)] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop after about so long.", show_default=False)] = None,
-    passes: Annotated[
-        float | None, typer.Option(help="Stop after about so many passes over the data.", show_default=False)
+    seconds: Annotated[
+        float | None, typer.Option(help="Stop after about this many seconds.", show_default=False)
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Of what is random in the measures; the data's is --data-option seed=…")
-    ] = 0,
+    passes: Annotated[
+        float | None, typer.Option(help="Stop after about this many passes over the data.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the measures; that of the data is --data-option seed=…")] = 0,
     root: Root = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the report there, too.", show_default=False)
+        Path | None, typer.Option(metavar="FILE.json", help="Also write the report there.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -163,7 +163,7 @@ def _wanted(names: str | None, settings: Path | None) -> Wanted:
     if settings is None:
         return None if names is None else named_measures(names)
     if names is not None:
-        raise CommandError("--measures and --settings say the same thing: give one of them")
+        raise CommandError("give --measures or --settings, not both")
     from landscope.core.errors import SpecError
     from landscope.specs.documents import read_document
 

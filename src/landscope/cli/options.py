@@ -34,7 +34,7 @@ __all__ = [
 Pixels = Literal["unit", "raw", "standard", "symmetric"]
 """As in `landscope.data`, which would bring torch: help comes without it."""
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Root = Annotated[
     Path | None,
     typer.Option(
@@ -55,7 +55,7 @@ Model = Annotated[
     typer.Option(
         metavar="NAME|MODULE:FUNCTION",
         help="A name from `landscope models`, or package.module:function, which is called with the options and returns "
-        "an nn.Module; the present folder is searched, too.",
+        "an nn.Module; the current folder is searched, too.",
         show_default=False,
     ),
 ]
@@ -90,16 +90,17 @@ DataOptions = Annotated[
 PixelScale = Annotated[
     Pixels,
     typer.Option(
-        help="How the model wants its inputs: images in [0, 1] (unit), in [−1, 1] (symmetric), with the training set's mean 0 "
-        "and deviation 1 (standard), or bytes (raw). It must be what the model was trained with."
+        help="Scale of the inputs: images in [0, 1] (unit), in [−1, 1] (symmetric), with the training set's mean 0 "
+        "and deviation 1 (standard), or bytes (raw). Use the one the model was trained with."
     ),
 ]
 Samples = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="The first N rows only.  [default: all]", show_default=False)
+    int | None,
+    typer.Option(min=1, metavar="N", help="Use only the first N samples.  [default: all]", show_default=False),
 ]
 Device = Annotated[
     str | None,
-    typer.Option(help="Where to compute: cpu, cuda, cuda:1, …  [default: cuda where there is one]", show_default=False),
+    typer.Option(help="Where to compute: cpu, cuda, cuda:1, …  [default: cuda if available]", show_default=False),
 ]
 TimeLimit = Annotated[
     float | None,

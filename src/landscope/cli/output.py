@@ -35,7 +35,7 @@ __all__ = [
 
 
 Tick = Callable[[str, int, int | None], None]
-"""Told (what, how much of it is done, of how much)."""
+"""Called with (what, how much of it is done, of how much)."""
 
 _PLAIN_WIDTH = 160
 
@@ -54,7 +54,7 @@ def print_json(value: object) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people that is no result."""
+    """Print a line for people that is not a result."""
     sys.stderr.write(text + "\n")
 
 

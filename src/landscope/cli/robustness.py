@@ -140,7 +140,7 @@ def _names(words: str) -> list[str]:
 def _levels(words: str) -> list[int]:
     levels = list(dict.fromkeys(word.strip() for word in words.split(",")))
     if not all(level in {"1", "2", "3", "4", "5"} for level in levels):
-        raise CommandError(f"--severities are whole numbers from 1 to 5, such as 1,3,5; {words!r} came")
+        raise CommandError(f"--severities: expected whole numbers from 1 to 5, such as 1,3,5, got {words!r}")
     return [int(level) for level in levels]
 
 

@@ -1,4 +1,4 @@
-"""From words on the command line to a model with its weights, rows of data, and a device."""
+"""From arguments on the command line to a model with its weights, rows of data, and a device."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from landscope.cli.failures import CommandError
 from landscope.core.errors import LandscopeError, SpecError
-from landscope.core.text import shape
+from landscope.core.text import first_line, shape
 from landscope.core.weights import load_weights, read_weights
 from landscope.data import DataSplits, Pixels, load
 from landscope.models import MODELS, build
 from landscope.models.catalogue import takes_vectors
 from landscope.specs.names import call_imported, is_import
-from landscope.training.rows import load_rows
 from landscope.training.spec import DataSpec
+from landscope.training.task_data import load_task_data
 
 __all__ = [
     "MeasuredRows",
@@ -48,7 +48,7 @@ def parsed_options(pairs: Sequence[str] | None) -> dict[str, object]:
     for pair in pairs or ():
         key, equals, text = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise CommandError(f"an option is written key=value, such as num_classes=100; {pair!r} came")
+            raise CommandError(f"expected key=value, such as num_classes=100, got {pair!r}")
         try:
             value = yaml.safe_load(text)
             options[key] = float(value) if isinstance(value, str) and value[:1] in "+-.0123456789" else value
@@ -80,7 +80,7 @@ def _imported(source: str, options: Mapping[str, object]) -> nn.Module:
     except SpecError as error:
         raise CommandError(f"--model {error}") from error
     if not isinstance(model, nn.Module):
-        raise CommandError(f"--model {source}: returned a {type(model).__name__} where an nn.Module was expected")
+        raise CommandError(f"--model {source}: expected an nn.Module, got a {type(model).__name__}")
     return model
 
 
@@ -95,13 +95,13 @@ def loaded_data(set_name: str, folder: Path | None, scale: Pixels, **options: ob
             raise
         raise CommandError(f"{set_name} cannot be loaded with the options {options}: {error}") from error
     if data.card.task == "node classification":
-        raise CommandError(f"{set_name} is one graph, whose rows are not samples of their own; measure it from Python")
+        raise CommandError(f"{set_name} is one graph, whose nodes are not independent samples; measure it from Python")
     return data
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """Rows of one split; `classes` is 0 where the targets are no classes."""
+    """Rows of one split; `classes` is 0 where the targets are not classes."""
 
     x: Tensor
     y: Tensor
@@ -113,8 +113,8 @@ def loaded_rows(source: str, folder: Path | None, scale: Pixels, split: str, **o
     """A split of a data set by name, or of what a function of the user's own returns."""
     if is_import(source):
         if folder is not None or scale != "unit":
-            raise CommandError(f"--root and --pixels are for named data sets; {source} gives its rows as they are")
-        rows = load_rows(DataSpec(name=source, options=options))
+            raise CommandError(f"--root and --pixels are for named data sets; {source} gives its samples as they are")
+        rows = load_task_data(DataSpec(name=source, options=options))
         x, y = getattr(rows, split)
         return MeasuredRows(x, y, rows.classes, "own")
     splits = loaded_data(source, folder, scale, **options)
@@ -143,7 +143,7 @@ def process_group(device: torch.device) -> Iterator[tuple[torch.device, int, int
 
 
 def check_fits(model: nn.Module, x: Tensor, classes: int, data: str) -> None:
-    """Try two rows, so that a model that was built for other data is told so in words."""
+    """Try two rows, so that a model built for other data fails with a clear message."""
     was_training = model.training
     try:
         with torch.no_grad():
@@ -152,7 +152,7 @@ def check_fits(model: nn.Module, x: Tensor, classes: int, data: str) -> None:
         raise
     except Exception as error:
         found = f"{shape(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise CommandError(
             f"the model does not take the rows of {data}, {found}: {reason}. "
             "Look at --data and at --option (in_features, in_channels, …)"
@@ -171,7 +171,5 @@ def usable_device(name: str | None) -> torch.device:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise CommandError(
-            f"--device {name} cannot be used: {str(error).splitlines()[0]}. See: landscope doctor"
-        ) from error
+        raise CommandError(f"--device {name} cannot be used: {first_line(error)}. See: landscope doctor") from error
     return device

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from landscope.training.callbacks import Callback
-    from landscope.training.loop.folder import Trained
+    from landscope.training.loop.folder import TrainingResult
 
 __all__ = ["EXAMPLES", "train"]
 
@@ -130,7 +130,7 @@ def _callbacks(tensorboard: Path | None, wandb: str | None) -> list[Callback]:
     return chosen + ([WeightsAndBiases(project=wandb)] if wandb is not None else [])
 
 
-def _scores(result: Trained) -> Table:
+def _scores(result: TrainingResult) -> Table:
     splits = ("train", "validation", "test")
     shown = table("weights", *splits, right=splits, title="loss, and share of wrong classes")
     for name, scores in result.scores.items():
@@ -142,7 +142,7 @@ def _scores(result: Trained) -> Table:
     return shown
 
 
-def _summary(result: Trained) -> dict[str, object]:
+def _summary(result: TrainingResult) -> dict[str, object]:
     return {
         "finished": result.finished,
         "stopped": result.stopped,

@@ -28,10 +28,10 @@
     ├── OutOfMemoryError            not even one sample fits
     ├── CheckpointError             weights that cannot be read, or do not fit the model
     ├── SpecError                   a spec or setting of the wrong type, out of range, or at odds with another
-    ├── TrainingError               a training run cannot start or go on
+    ├── TrainingError               a training run cannot start or continue
     │   ├── NonFiniteTrainingError      the loss or the weights became NaN or infinite
     │   └── StepOrderError              the parts of a step were called out of order
-    ├── StudyError                  a study cannot go on
+    ├── StudyError                  a study cannot continue
     │   ├── StoreError                  a file of the store cannot be written, or is not what was written
     │   │   ├── StoreFullError              no room is left where the store lies
     │   │   └── StoreGoneError              the store's folder was there and is not any more
@@ -42,7 +42,7 @@
     └── MissingExtraError           an optional package is not installed
 
 Every class also derives from the built-in exception that a caller would expect (`ValueError`, `KeyError`, …). A message
-says what was expected, what came, and what to do.
+says what was expected, what was found, and what to do.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class SpecError(LandscopeError, ValueError):
 
 
 class TrainingError(LandscopeError, RuntimeError):
-    """A training run cannot start or go on."""
+    """A training run cannot start or continue."""
 
 
 class NonFiniteTrainingError(TrainingError, FloatingPointError):
@@ -219,7 +219,7 @@ class StepOrderError(TrainingError):
 
 
 class StudyError(LandscopeError, RuntimeError):
-    """A study cannot go on."""
+    """A study cannot continue."""
 
 
 class StoreError(StudyError, OSError):

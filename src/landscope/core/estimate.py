@@ -31,7 +31,7 @@ class Status(StrEnum):
     BUDGET_SPENT = "budget spent"
     """The budget ended first; the value and its error bar stand, the asked accuracy does not."""
     SATURATED = "saturated"
-    """Computed, but its settings put it where it no longer tells anything of its own."""
+    """Computed, but its settings put it where it carries no information of its own."""
     NOT_APPLICABLE = "not applicable"
     """The quantity is not defined here; `reason` says why."""
     FAILED = "failed"

@@ -3,7 +3,7 @@
 A file is written under another name in its own folder, flushed to the disk, and renamed; then the folder is flushed, so that
 a power cut after the return cannot undo it. Whoever dies on the way leaves the old file, and a hidden `.….aside`. Whichever
 library writes it, the file has the mode of any new file there: some make theirs for one user alone, and a colleague must be
-able to go on.
+able to continue.
 
 A link is followed: what it leads to is written, and the link stays. What is there and is not a regular file is neither
 replaced nor opened.
@@ -19,17 +19,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from landscope.core.errors import LandscopeError, StoreError, StoreFullError
+
 __all__ = [
     "LARGEST_DOCUMENT",
     "LARGEST_RECORD",
     "SUFFIX",
     "aside_of",
     "check_regular",
+    "create",
     "destination",
+    "is_full",
     "probe_folder",
     "read_regular",
+    "store_errors",
+    "sweep",
+    "write_in_store",
     "write_whole",
     "writing",
+    "writing_in_store",
 ]
 
 SUFFIX = ".aside"
@@ -37,6 +45,8 @@ LARGEST_RECORD = 256 * 2**20
 """Bytes of what was measured: a record, a history, a report."""
 LARGEST_DOCUMENT = 16 * 2**20
 """Bytes of what says what is done, and by whom: a spec, a study, an attempt."""
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -179,3 +189,86 @@ def _flush(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# Files of a store: errors name the file and the remedy. Writers that die leave a hidden `.….aside`, which the next owner of the
+# folder sweeps up.
+
+
+@contextmanager
+def writing_in_store(path: Path, *, flush: bool = True) -> Iterator[Path]:
+    """As `writing`."""
+    with store_errors(path), writing(path, flush=flush) as aside:
+        yield aside
+
+
+def write_in_store(path: Path, content: bytes, *, flush: bool = True) -> None:
+    """As `write_whole`."""
+    with store_errors(path):
+        write_whole(path, content, flush=flush)
+
+
+def create(path: Path, content: bytes) -> bool:
+    """Make a file with its content unless there is one; of several processes that try, on any machine, one gets True."""
+    aside = aside_of(path)
+    try:
+        aside.write_bytes(content)
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return os.stat(aside).st_nlink == 2  # NFS may have done it and lost the answer
+        except OSError:  # a filesystem without links: the file is there first, its content a moment later
+            try:
+                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            except FileExistsError:
+                return False
+            os.write(descriptor, content)
+            os.close(descriptor)
+        return True
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that died have left under a folder; only its owner may."""
+    for left in folder.rglob(f".*{SUFFIX}"):
+        left.unlink(missing_ok=True)
+
+
+@contextmanager
+def store_errors(path: Path) -> Iterator[None]:
+    """Errors of the operating system, and of libraries that write files, as ones that name the file and the remedy."""
+    try:
+        yield
+    except LandscopeError:
+        raise
+    except Exception as error:
+        if is_full(error):
+            raise StoreFullError(
+                f"no space is left to write {path} ({error}). What was there before is untouched. Free some space, or "
+                "raise the quota, and start again: finished runs are kept, and the others resume from their checkpoints"
+            ) from error
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"cannot write {path}: {error}. Is the store's folder writable, and still there?"
+            ) from error
+        raise
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or what caused it, says that a disk or quota is used up.
+
+    >>> is_full(OSError(errno.ENOSPC, "No space left on device")), is_full(OSError(errno.EACCES, "Permission denied"))
+    (True, False)
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        # Writers in other languages (safetensors) put the error into words.
+        if (
+            getattr(seen, "errno", None) in FULL
+            or "No space left on device" in str(seen)
+            or isinstance(seen, StoreFullError)
+        ):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

@@ -18,7 +18,17 @@ from torch import Tensor
 
 from landscope.core.shared_state import held
 
-__all__ = ["content_signs", "generator", "normal", "preserved_rng", "rademacher", "stream_seed"]
+__all__ = [
+    "GOLDEN",
+    "content_signs",
+    "generator",
+    "normal",
+    "preserved_rng",
+    "rademacher",
+    "shifted",
+    "splitmix",
+    "stream_seed",
+]
 
 
 def generator(seed: int, *stream: str | int) -> torch.Generator:
@@ -109,18 +119,19 @@ def content_signs(keys: Tensor, seed: int, stream: int, length: int, dtype: torc
     >>> bool(torch.equal(signs[0], signs[2])), bool(torch.equal(signs[0], signs[1])), signs.unique().tolist()
     (True, False, [-1.0, 1.0])
     """
-    start = _mix(torch.tensor([seed, stream], dtype=torch.int64, device=keys.device) * GOLDEN)
-    own = _mix(keys ^ _mix(start[0] + start[1] * GOLDEN))
-    bits = _mix(own[:, None] + torch.arange(1, length + 1, device=keys.device) * GOLDEN)
+    start = splitmix(torch.tensor([seed, stream], dtype=torch.int64, device=keys.device) * GOLDEN)
+    own = splitmix(keys ^ splitmix(start[0] + start[1] * GOLDEN))
+    bits = splitmix(own[:, None] + torch.arange(1, length + 1, device=keys.device) * GOLDEN)
     return (bits & 1).to(dtype).mul_(2).sub_(1)
 
 
-def _mix(z: Tensor) -> Tensor:
-    z = (z ^ _shift(z, 30)) * -4658895280553007687
-    z = (z ^ _shift(z, 27)) * -7723592293110705685
-    return z ^ _shift(z, 31)
+def splitmix(z: Tensor) -> Tensor:
+    """The bits of 64-bit integers mixed by the finaliser of splitmix64, the same on every device."""
+    z = (z ^ shifted(z, 30)) * -4658895280553007687
+    z = (z ^ shifted(z, 27)) * -7723592293110705685
+    return z ^ shifted(z, 31)
 
 
-def _shift(z: Tensor, bits: int) -> Tensor:
+def shifted(z: Tensor, bits: int) -> Tensor:
     """To the right, filling with zeros: torch's own shift of a signed integer repeats the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

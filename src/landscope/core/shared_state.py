@@ -32,11 +32,11 @@ def entered(key: Hashable, make: Callable[[], AbstractContextManager[object]]) -
     """A context that is entered once, however many scopes of whichever threads are in it.
 
     >>> @contextmanager
-    ... def told():
+    ... def noted():
     ...     print("in")
     ...     yield
     ...     print("out")
-    >>> with entered("told", told), entered("told", told):
+    >>> with entered("noted", noted), entered("noted", noted):
     ...     print("work")
     in
     work

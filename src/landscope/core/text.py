@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 
 __all__ = [
-    "bytes_text",
     "counted",
     "duration",
-    "exact_duration",
     "examples",
     "first_line",
     "p_value",
@@ -76,33 +74,6 @@ def p_value(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"= {p:.3f}" if p < 0.1 else f"= {p:.2f}"
 
 
-def exact_duration(seconds: float) -> str:
-    """Seconds in the units that people would use.
-
-    >>> exact_duration(0.42), exact_duration(75), exact_duration(4000), exact_duration(200_000)
-    ('0.4 s', '1 min 15 s', '1 h 6 min', '2 d 7 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
-
-
-def bytes_text(count: float) -> str:
-    """Bytes in the unit that people would use.
-
-    >>> bytes_text(1536), bytes_text(3_400_000_000)
-    ('1.5 KiB', '3.2 GiB')
-    """
-    if count < 1024:
-        return f"{count:.0f} B"
-    power = min(3, int(math.log2(count)) // 10)
-    return f"{count / 1024**power:.1f} {('KiB', 'MiB', 'GiB')[power - 1]}"
-
-
 # Texts of the help, and how numbers are written for people.
 
 
@@ -116,7 +87,7 @@ def examples(*lines: str) -> str:
 
 
 def size(n_bytes: int) -> str:
-    """Bytes, in the unit that suits them.
+    """Bytes in a suitable unit.
 
     >>> size(999), size(184_000_000)
     ('999 B', '184 MB')
@@ -139,7 +110,7 @@ def shape(dimensions: Sequence[int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time, in the units that suit it.
+    """A length of time in suitable units.
 
     >>> duration(0.25), duration(75), duration(3700), duration(200_000)
     ('0.25 s', '1 min 15 s', '1 h 2 min', '2 d 8 h')

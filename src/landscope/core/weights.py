@@ -21,7 +21,7 @@ _WRAPPERS = ("module.", "_orig_mod.")
 _LISTED = 5
 _MOST_UNPACKED = 4
 _ALWAYS_UNPACKED = 64 * 2**20
-"""An archive may hold so many times its size, and so many bytes in any case."""
+"""An archive may expand to this many times its size, and to this many bytes in any case."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -103,7 +103,7 @@ def _torch(path: Path) -> object:
         with _Bounded(path.open("rb", buffering=0)) as file:
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # torch says the same of a whole pickled model and of a file that is no pickle at all.
+        # torch says the same of a whole pickled model and of a file that is not a pickle at all.
         if zipfile.is_zipfile(path):
             raise CheckpointError(
                 f"{path}: holds more than tensors, such as a whole pickled model; that is code, which is not run. "

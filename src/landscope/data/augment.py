@@ -21,9 +21,7 @@ __all__ = ["Augmentation", "cutout", "random_crop", "random_flip"]
 
 def _checked(images: Tensor) -> Tensor:
     if images.ndim != 4:
-        raise OperandError(
-            f"images (n, channels, height, width) were expected; a tensor of shape {tuple(images.shape)} came"
-        )
+        raise OperandError(f"expected images (n, channels, height, width), got a tensor of shape {tuple(images.shape)}")
     return images
 
 
@@ -42,7 +40,7 @@ def random_crop(images: Tensor, rng: torch.Generator, padding: int = 4) -> Tenso
     """
     n, channels, height, width = _checked(images).shape
     if padding < 0:
-        raise OperandError(f"padding must not be negative; {padding} came")
+        raise OperandError(f"expected padding of at least 0, got {padding}")
     top, left = send(torch.randint(0, 2 * padding + 1, (2, n, 1), generator=rng), images.device)
     rows = top + torch.arange(height, device=images.device)
     columns = left + torch.arange(width, device=images.device)

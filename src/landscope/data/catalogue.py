@@ -57,7 +57,7 @@ def _transfer(url: str, part: Path, progress: Progress | None, timeout: float) -
     try:
         response = _request(url, start, timeout)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and start:  # nothing is left to send, or the part is too long: the checksum will tell
+        if error.code == 416 and start:  # nothing is left to send, or the part is too long: the checksum will show
             return
         raise
     with response:
@@ -97,8 +97,8 @@ def fetch(
     """Fetch `target` from the first of `urls` that gives it, resuming an earlier attempt.
 
     `checksum` is `md5:…` or `sha256:…`. Raises `DownloadError` if no address answers (the message names the file, the
-    place it must be put and the checksum, for those who carry it there by hand) and `DamagedFileError` if what came is
-    not what was published; then no file is left behind.
+    place it must be put and the checksum, for those who carry it there by hand) and `DamagedFileError` if the file is
+    not the published one; then no file is left behind.
     """
     if target.is_file() and _digest(target, checksum.partition(":")[0]) == checksum:
         return target
@@ -117,23 +117,23 @@ def fetch(
             except (OSError, http.client.HTTPException) as error:
                 failures.append(f"{url}: {error or type(error).__name__}")
                 continue
-            came = _digest(part, checksum.partition(":")[0])
-            if came == checksum:
+            found = _digest(part, checksum.partition(":")[0])
+            if found == checksum:
                 os.replace(part, target)
                 return target
             part.unlink()
-            wrong = f"{url} gave a file with checksum {came} where {checksum} was published"
+            wrong = f"{url} gave a file with checksum {found}; the published one is {checksum}"
             if not resumed:  # a part of an older file may have been completed by a newer one: once more, from the start
                 break
     if wrong:
         raise DamagedFileError(f"{target}: {wrong}. It was removed.")
     raise DownloadError(
         f"{target.name} could not be fetched. Put it at {target} yourself (checksum {checksum}), or run this again "
-        "to go on where it stopped. What was tried:\n  " + "\n  ".join(failures)
+        "to resume. Tried:\n  " + "\n  ".join(failures)
     )
 
 
-# Unpack a tar or zip archive that came from a network: every member checked before the first byte is written.
+# Unpack a tar or zip archive from a network: every member checked before the first byte is written.
 #
 # Refused: absolute paths, paths that climb out (`..`), links, devices, names twice or too long, encrypted members, and
 # archives that unpack to more than a limit. The members are written into a folder beside the target which is then renamed: the

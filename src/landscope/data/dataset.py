@@ -60,7 +60,7 @@ class DataCard:
 
     @property
     def n_classes(self) -> int:
-        """How many classes there are; 0 where the target is no class."""
+        """How many classes there are; 0 where the target is not a class."""
         return len(self.classes)
 
     def to_dict(self) -> dict[str, object]:

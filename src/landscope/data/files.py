@@ -90,10 +90,10 @@ def digest(content: bytes, algorithm: str) -> str:
 
 def check(path: Path, content: bytes, expected: str) -> None:
     """Raise `DamagedFileError` unless `content`, which was read from `path`, has the checksum `expected`."""
-    came = digest(content, expected.partition(":")[0])
-    if came != expected:
+    found = digest(content, expected.partition(":")[0])
+    if found != expected:
         raise DamagedFileError(
-            f"{path}: checksum {came} where {expected} was published ({len(content):,} bytes). The file is damaged or "
+            f"{path}: expected the published checksum {expected}, got {found} ({len(content):,} bytes). The file is damaged or "
             "is another one of the same name: remove it and get it again, or pass verify=False if you made it yourself."
         )
 

@@ -59,7 +59,7 @@ def parse_binary(
     header = 1 if kind == "labels" else 2
     if not content or len(content) % (header + _PIXELS):
         raise DamagedFileError(
-            f"{path}: {len(content):,} bytes are no whole number of records of {header + _PIXELS:,} bytes; the file is "
+            f"{path}: {len(content):,} bytes are not a whole number of records of {header + _PIXELS:,} bytes; the file is "
             "truncated or of another set"
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, header + _PIXELS)
@@ -76,9 +76,9 @@ def parse_python(
         raise DamagedFileError(f"{path}: holds a {type(batch).__name__} where a batch is a dictionary")
     data, labels = batch.get("data"), batch.get(kind)
     if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2 and data.shape[1] == _PIXELS):
-        raise DamagedFileError(f"{path}: 'data' is no array of bytes of shape (n, {_PIXELS})")
+        raise DamagedFileError(f"{path}: 'data' is not an array of bytes of shape (n, {_PIXELS})")
     if not (isinstance(labels, list) and len(labels) == len(data) and all(type(label) is int for label in labels)):
-        raise DamagedFileError(f"{path}: {kind!r} is no list of {len(data)} whole numbers")
+        raise DamagedFileError(f"{path}: {kind!r} is not a list of {len(data)} whole numbers")
     return data.reshape(-1, 3, 32, 32), _checked_labels(labels, n_classes, path)
 
 
@@ -101,11 +101,11 @@ def parse_idx(content: bytes, path: Path, ndim: int) -> npt.NDArray[np.uint8]:
             f"00 00 08 {ndim:02x}"
         )
     shape = struct.unpack(f">{ndim}I", content[4 : 4 + 4 * ndim])
-    expected, came = math.prod(shape), len(content) - 4 - 4 * ndim
-    if came != expected:
+    expected, found = math.prod(shape), len(content) - 4 - 4 * ndim
+    if found != expected:
         raise DamagedFileError(
-            f"{path}: its header promises {'×'.join(map(str, shape))} = {expected:,} bytes, {came:,} follow; it is "
-            + ("truncated" if came < expected else "too long")
+            f"{path}: its header promises {'×'.join(map(str, shape))} = {expected:,} bytes, {found:,} follow; it is "
+            + ("truncated" if found < expected else "too long")
         )
     return np.frombuffer(content, np.uint8, offset=4 + 4 * ndim).reshape(shape)
 
@@ -116,7 +116,7 @@ def parse_idx(content: bytes, path: Path, ndim: int) -> npt.NDArray[np.uint8]:
 def parse_npy(content: bytes, path: Path) -> npt.NDArray[np.generic]:
     """Array in the `.npy` file `content`, which was read from `path`."""
     if zipfile.is_zipfile(io.BytesIO(content)) and content[:2] == b"PK":
-        raise DamagedFileError(f"{path}: a .npz archive where a .npy file was expected")
+        raise DamagedFileError(f"{path}: expected a .npy file, got a .npz archive")
     try:
         shape, fortran, dtype, start = _header(content)
     except Exception as error:  # the header is a Python literal, and numpy raises whatever a broken one leads it into
@@ -168,7 +168,7 @@ def parse_npz(content: bytes, path: Path, key: str) -> npt.NDArray[np.generic]:
 
 # Planetoid's citation graphs (Yang et al. 2016): eight files `ind.NAME.*`, seven of them pickles.
 #
-# `x`, `y` are the labelled training nodes, `allx`, `ally` all nodes that are no test nodes (the training nodes first),
+# `x`, `y` are the labelled training nodes, `allx`, `ally` all nodes that are not test nodes (the training nodes first),
 # `tx`, `ty` the test nodes in the order of `test.index`, `graph` the neighbours of each node.
 
 
@@ -192,7 +192,7 @@ class CitationGraph:
 
 def _rows(item: object, path: Path) -> npt.NDArray[np.float32]:
     if not isinstance(item, scipy.sparse.csr_matrix):
-        raise DamagedFileError(f"{path}: holds a {type(item).__name__} where a sparse matrix was expected")
+        raise DamagedFileError(f"{path}: expected a sparse matrix, got a {type(item).__name__}")
     if math.prod(item.shape) > _ENTRIES:
         raise DamagedFileError(
             f"{path}: a matrix of {item.shape[0]:,}×{item.shape[1]:,} is not one of a citation graph"
@@ -208,13 +208,13 @@ def _one_hot(item: object, path: Path, n: int) -> npt.NDArray[np.int64]:
         and ((item == 0) | (item == 1)).all()
         and (item.sum(1) == 1).all()
     ):
-        raise DamagedFileError(f"{path}: is no one-hot table of {n} labels")
+        raise DamagedFileError(f"{path}: is not a one-hot table of {n} labels")
     return np.asarray(item, np.int64)
 
 
 def _edges(item: object, path: Path, n: int) -> npt.NDArray[np.int64]:
     if not (isinstance(item, dict) and all(isinstance(neighbours, list) for neighbours in item.values())):
-        raise DamagedFileError(f"{path}: is no dictionary of lists of neighbours")
+        raise DamagedFileError(f"{path}: is not a dictionary of lists of neighbours")
     named = [(a, b) for a, neighbours in item.items() for b in neighbours]
     if not named or not all(type(node) is int and 0 <= node < n for pair in named for node in pair):
         raise DamagedFileError(f"{path}: names nodes outside 0 … {n - 1}")
@@ -238,10 +238,10 @@ def parse_planetoid(
     try:
         test = np.array([int(line) for line in read("test.index").split()], np.int64)
     except (ValueError, OverflowError) as error:
-        raise DamagedFileError(f"{path('test.index')}: a line is no node number ({error})") from error
+        raise DamagedFileError(f"{path('test.index')}: a line is not a node number ({error})") from error
     if len(tested) != len(test) or not np.array_equal(np.sort(test), np.arange(len(rest), n)):
         raise DamagedFileError(
-            f"{path('test.index')}: is no order of the {len(tested)} test nodes {len(rest)} … {n - 1}"
+            f"{path('test.index')}: is not an order of the {len(tested)} test nodes {len(rest)} … {n - 1}"
         )
     if rest.shape[1] != tested.shape[1] or n_train + n_validation > len(rest):
         raise DamagedFileError(f"{path('allx')}: its shape {rest.shape} does not fit the other files")
@@ -281,7 +281,7 @@ def parse_rows(content: bytes, path: Path, separator: str, n_columns: int) -> li
     rows = [line.rstrip("\r").split(separator) for line in text.split("\n") if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) != n_columns:
-            raise DamagedFileError(f"{path}: line {number} has {len(row)} columns, {n_columns} were expected")
+            raise DamagedFileError(f"{path}: line {number} has {len(row)} columns, expected {n_columns}")
     if not rows:
         raise DamagedFileError(f"{path}: is empty")
     return rows
@@ -291,5 +291,5 @@ def parse_tsv(content: bytes, path: Path, columns: Sequence[str]) -> list[list[s
     """Rows under the header `columns`."""
     header, *rows = parse_rows(content, path, "\t", len(columns))
     if header != list(columns):
-        raise DamagedFileError(f"{path}: its columns are {header}, {list(columns)} were expected")
+        raise DamagedFileError(f"{path}: expected the columns {list(columns)}, got {header}")
     return rows

@@ -59,7 +59,7 @@ def noisy_labels(labels: Tensor, fraction: float, n_classes: int, seed: int) -> 
     3
     """
     if not 0 <= fraction <= 1 or n_classes < 2:
-        raise OperandError(f"label noise needs a fraction in [0, 1] and two classes; {fraction} and {n_classes} came")
+        raise OperandError(f"label noise needs a fraction in [0, 1] and two classes, got {fraction} and {n_classes}")
     rng = generator(seed, "label noise")
     hit = torch.randperm(len(labels), generator=rng)[: round(fraction * len(labels))]
     shift = torch.randint(1, n_classes, (len(hit),), generator=rng)
@@ -208,7 +208,7 @@ def _indices(
         first_half, rest = published if raw.evaluation else draw(raw.train.y[evaluation], n, seed, "half")
         return {"train": train, "validation": evaluation[first_half], "test": evaluation[rest]}
     if isinstance(validation, bool) or not isinstance(validation, int):
-        raise OperandError(f"validation is 'half' or a number of training rows; {validation!r} came")
+        raise OperandError(f"validation: expected 'half' or a number of training samples, got {validation!r}")
     held, kept = draw(raw.train.y[train], validation, seed, "validation")
     return {"train": train[kept], "validation": train[held], "test": evaluation}
 

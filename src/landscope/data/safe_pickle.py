@@ -131,7 +131,7 @@ def _numbers(data: object, dtype: object, shape: object, order: object) -> npt.N
         _spend(len(data))
     raw = data.encode("latin-1") if isinstance(data, str) else data.value if isinstance(data, _Latin1) else data
     if not (isinstance(dtype, _Dtype) and isinstance(raw, bytes | bytearray) and order in {"C", "F"}):
-        _refuse("holds an array whose data are no bytes of plain numbers")
+        _refuse("holds an array whose data are not bytes of plain numbers")
     if not _is_shape(shape) or math.prod(shape) * dtype.numpy().itemsize != len(raw):
         _refuse(f"holds an array of shape {shape!r} in {len(raw)} bytes")
     _spend(len(raw))

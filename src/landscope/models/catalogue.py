@@ -289,7 +289,7 @@ _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose3d)
 
 
 def initialise(model: nn.Module, scheme: Initialisation) -> None:
-    """Draw the weights of every convolution and linear layer of `model` anew, in place.
+    """Draw the weights of every convolution and linear layer of `model` again, in place.
 
     >>> layer = nn.Linear(3, 2)
     >>> initialise(layer, "he")

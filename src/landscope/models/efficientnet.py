@@ -102,7 +102,7 @@ class _InvertedBottleneck(nn.Module):
     recipes=("fam",),
 )
 class EfficientNetLite0(nn.Module):
-    """EfficientNet-Lite0; `fc` is drawn anew when `num_classes` is not ImageNet's 1000."""
+    """EfficientNet-Lite0; `fc` is drawn again when `num_classes` is not ImageNet's 1000."""
 
     def __init__(
         self,

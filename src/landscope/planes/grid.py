@@ -19,7 +19,7 @@ from landscope.core.errors import BudgetSpentError, NotApplicableError, OperandE
 from landscope.core.estimate import Cost, Status
 from landscope.core.json import Plain
 from landscope.core.progress import progress_display
-from landscope.planes.result import FIRST, Cut, Floats, Values
+from landscope.planes.result import FIRST, Floats, SliceValues, Values
 from landscope.planes.slices import Slice, check_same_point
 from landscope.probe.batches import Batch
 from landscope.probe.loss.answers import right_answers
@@ -167,7 +167,7 @@ Span = float | tuple[float, float]
 """±span, or from … to."""
 METRICS = ("loss", "accuracy")
 
-C = TypeVar("C", bound=Cut)
+C = TypeVar("C", bound=SliceValues)
 
 
 def axis(span: Span, resolution: int) -> Floats:

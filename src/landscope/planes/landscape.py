@@ -17,7 +17,7 @@ import numpy as np
 from landscope.core.errors import UnknownNameError
 from landscope.planes.directions import chosen_slice
 from landscope.planes.grid import Deadline, Span, axis, measure_grid
-from landscope.planes.result import Cut, Floats
+from landscope.planes.result import Floats, SliceValues
 from landscope.planes.scale import Scale
 from landscope.planes.slices import Direction, Slice, State
 from landscope.probe.perturbed import Include
@@ -36,7 +36,7 @@ __all__ = ["Landscape", "landscape", "plot_contours", "plot_surface"]
 
 
 COLOURS = "viridis"
-"""Even in lightness, and told apart by the colour-blind and in grey."""
+"""Even in lightness; readable by the colour-blind and in grey."""
 INK, PAPER, RED = "#1a1a1a", "#ffffff", "#d1495b"
 DARK = 0.45
 """Part of the colours, from the low end, on which lines are light."""
@@ -145,7 +145,7 @@ MARGIN = 0.15
 
 
 @dataclass(frozen=True, eq=False)
-class Landscape(Cut):
+class Landscape(SliceValues):
     """Loss, and accuracy where it applies, on a plane: `loss[j, i]` at (a[i], b[j])."""
 
     @property

@@ -19,7 +19,7 @@ from landscope.core.errors import NotApplicableError, OperandError
 from landscope.measures.consistency.barrier import Barrier
 from landscope.planes.directions import chosen_slice
 from landscope.planes.grid import Deadline, Span, axis, measure_grid
-from landscope.planes.result import Cut, Floats
+from landscope.planes.result import Floats, SliceValues
 from landscope.planes.scale import Scale
 from landscope.planes.slices import Direction, Slice, State, moving, read_state
 from landscope.probe.perturbed import Include
@@ -35,7 +35,7 @@ __all__ = ["Line", "between", "line", "plot_line"]
 
 
 SERIES = ("#0b5394", "#d1495b", "#2c8a57", "#8a5a00", "#6a4c93")
-"""Told apart by the colour-blind together with the line styles."""
+"""With the line styles, distinguishable by the colour-blind."""
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 
@@ -88,7 +88,7 @@ def _cell(t: np.ndarray, at: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, eq=False)
-class Line(Cut):
+class Line(SliceValues):
     """Loss, and accuracy where it applies, along a line: `loss[i]` at t[i]."""
 
     @property

@@ -18,7 +18,7 @@ from landscope.core.json import Plain, parse_json
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["FIRST", "Cut", "Floats", "Values"]
+__all__ = ["FIRST", "Floats", "SliceValues", "Values"]
 
 Floats = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ def _listed(values: Floats) -> Plain:
 
 
 @dataclass(frozen=True, eq=False)
-class Cut(ABC):
+class SliceValues(ABC):
     """Values along one or two directions from a point, for one or more sets of samples.
 
     `axes` hold the coordinates along each direction, `values` what the probe gave there, `others` what further probes
@@ -114,7 +114,7 @@ class Cut(ABC):
         return {FIRST: self.values, **self.others}
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, Cut) and self.to_dict() == other.to_dict()
+        return type(other) is type(self) and isinstance(other, SliceValues) and self.to_dict() == other.to_dict()
 
     __hash__ = None  # type: ignore[assignment]
 

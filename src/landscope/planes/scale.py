@@ -71,7 +71,7 @@ class Scale:
         return np.log10(clipped) if self.logarithmic else clipped
 
     def text(self, level: float) -> str:
-        """A level in as few digits, three at least, as tell all levels apart.
+        """A level in the fewest digits, at least three, that distinguish all levels.
 
         >>> Scale.of([np.array([1.0, 1.0001])]).text(1.00002)
         '1.00002'

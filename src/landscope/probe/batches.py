@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from landscope.core.errors import DataError, MissingTargetsError
 from landscope.core.seeding import generator
 
-__all__ = ["Batch", "Layout", "as_tensors", "map_tensors", "spread", "tensors_in"]
+__all__ = ["Batch", "Layout", "as_tensors", "diverse_sample", "map_tensors", "tensors_in"]
 
 
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
@@ -232,13 +232,13 @@ def join(batches: list[Batch]) -> Batch | None:
 # Data often comes sorted by class: its first samples then do not show what a loss does with classes of different weight.
 
 
-def spread(batches: Iterable[Batch], targets: Callable[[Batch], object], count: int) -> Batch | None:
+def diverse_sample(batches: Iterable[Batch], targets: Callable[[Batch], object], count: int) -> Batch | None:
     """At most `count` samples as one batch: one of each label first, then random ones. One pass over the data.
 
     Only samples of one shape go into a batch: the shape that most of them have. `None` where batches cannot be cut.
 
     >>> x = torch.arange(100)
-    >>> found = spread([Batch((x, x // 99), 100, True)], lambda batch: batch.raw[1], 4)
+    >>> found = diverse_sample([Batch((x, x // 99), 100, True)], lambda batch: batch.raw[1], 4)
     >>> found.size, sorted(found.raw[1].tolist())
     (4, [0, 0, 0, 1])
     """

@@ -1,7 +1,7 @@
 """A copy of a model whose functions belong to the copy too.
 
 `copy.deepcopy` takes functions as they are. A `forward` that was replaced on the instance, a hook or an activation kept as
-a lambda goes on calling the layers of the model that it was made for, through its closure, its defaults or a global name:
+a lambda keeps calling the layers of the model that it was made for, through its closure, its defaults or a global name:
 the copy would compute with weights that are not its own. Here such functions are made again, with every reference to a part
 of the original replaced by its copy. What refers to no part of the model is shared, not copied.
 
@@ -86,7 +86,7 @@ def _copy_too(module: nn.Module, memo: dict[int, Any]) -> bool:
     try:
         with torch.enable_grad():
             for part in module.modules():
-                for value in vars(part).values():  # with the graph behind it, which tells what it was computed from
+                for value in vars(part).values():  # with the graph behind it, which shows what it was computed from
                     if isinstance(value, Tensor) and not value.is_leaf:
                         trial.setdefault(id(value), value.clone())
         copy.deepcopy(module, trial)
@@ -148,7 +148,7 @@ class _Rebinding:
                 items[key] = new
 
     def bound(self, value: Any) -> Any:
-        """What stands for a value of the original's side: the copy of a part, or the same thing made anew around copies."""
+        """What stands for a value of the original's side: the copy of a part, or the same thing rebuilt around copies."""
         if id(value) in self.memo and id(value) not in self.fresh:
             return self.walk(self.memo[id(value)])
         if id(value) in self.made:

@@ -34,7 +34,7 @@ ATTEMPTS = 3
 NEARBY = 1e-2
 """How far the further points lie, relative to each tensor: off the kinks, and off a minimum."""
 FINER = 4
-"""A second step is so many times smaller: at a kink two quotients differ, and so they do in noise."""
+"""A second step is this many times smaller: at a kink two quotients differ, as they do in noise."""
 RIGHT = 1e-4
 """Relative difference up to which a gradient counts as right: a true one differs by 1e-6."""
 ALLOWED = 1e-2
@@ -152,7 +152,7 @@ class _Point:
         self.known: dict[tuple[str, ...], bool | None] = {}
 
     def agrees(self, names: Sequence[str]) -> bool | None:
-        """Whether the quotient along some tensors is what the gradient says; `None` where that cannot be told."""
+        """Whether the quotient along some tensors is what the gradient says; `None` where that cannot be decided."""
         key = tuple(names)
         if key not in self.known:
             self.known[key] = self._agrees(key)

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.weight_norm import WeightNorm
 
 from landscope.core.errors import ModelError
 from landscope.core.torch_fixes.padding import keep_padding_constant
 from landscope.core.torch_fixes.strided_pointwise import avoid_overruns
+from landscope.core.torch_fixes.weight_norm import differentiate_weight_norm
 from landscope.probe.copying import copied_with
 
 __all__ = ["Mode", "frozen_copy", "is_recurrent", "unwrap", "working_dtype"]
@@ -79,7 +79,7 @@ def frozen_copy(
         if isinstance(module, torch.jit.ScriptModule):  # copied as it is, whatever the memo says
             module.to(device=device, dtype=target)
     twin.eval()
-    _differentiate_weight_norm(twin)
+    differentiate_weight_norm(twin)
     keep_padding_constant(twin)
     _plain_embeddings(twin)
     if (device or next((p.device for p in twin.parameters()), torch.device("cpu"))).type == "cpu":
@@ -120,25 +120,6 @@ def _plain_embeddings(model: nn.Module) -> None:
                 with torch.no_grad():
                     torch.embedding_renorm_(module.weight, rows, module.max_norm, module.norm_type)
                 module.max_norm = None
-
-
-def _composite_weight_norm(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
-    """G v / ‖v‖, the norm over all dimensions but `dim`, in operations that differentiate correctly."""
-    axes = list(range(v.dim())) if dim is None or dim == -1 else [d for d in range(v.dim()) if d != dim % v.dim()]
-    return v * (g / torch.linalg.vector_norm(v, dim=axes, keepdim=True))
-
-
-def _differentiate_weight_norm(model: nn.Module) -> None:
-    """Replace torch's fused weight norm, whose second derivative is wrong on the CPU (an asymmetric Hessian, torch 2.13)."""
-    for module in model.modules():
-        if isinstance(module, nn.utils.parametrizations._WeightNorm):
-            dim = module.dim
-            module.forward = lambda g, v, dim=dim: _composite_weight_norm(v, g, dim)  # type: ignore[method-assign,misc]
-        for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, WeightNorm):
-                hook.compute_weight = lambda module, hook=hook: _composite_weight_norm(  # type: ignore[method-assign,misc]
-                    getattr(module, hook.name + "_v"), getattr(module, hook.name + "_g"), hook.dim
-                )
 
 
 def is_recurrent(model: nn.Module) -> bool:

@@ -41,7 +41,7 @@ __all__ = ["check_still", "guarded", "still"]
 REPEATS = 4
 """Passes at construction within which outputs must not drift."""
 PARTS = 64
-"""A tensor is compared through the sums of the bits of so many parts of it."""
+"""A tensor is compared through the sums of the bits of this many parts of it."""
 ALLOWED_UNITS = 1000
 """Relative change of outputs in units of the machine epsilon that kernels with varying order of summation may cause."""
 
@@ -206,10 +206,10 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
         values = {name: value.clone() for name, value in probe.params.items()}
         before = _kept(probe.module(""))
         outputs, by_model = _reading(lambda: probe.outputs(values, batch), watched)
-        anew = {name for name, tensor in _kept(probe.module("")).items() if tensor is not before.get(name)}
-        # no graph tells about parameters without a gradient, nor always about what a forward pass kept
+        new = {name for name, tensor in _kept(probe.module("")).items() if tensor is not before.get(name)}
+        # no graph shows parameters without a gradient, nor always what a forward pass kept
         unseen = {name: theirs[name] for name in probe.params if name in theirs and not theirs[name].requires_grad}
-        unseen |= {name: tensor for name, tensor in _kept(original).items() if name in anew}
+        unseen |= {name: tensor for name, tensor in _kept(original).items() if name in new}
         places = {place: name for name, tensor in unseen.items() if (place := _place(tensor)) and place not in given}
         _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), places)
     by_loss += _differentiated(probe, original, batch)

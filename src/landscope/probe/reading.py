@@ -43,7 +43,7 @@ class FixedData:
     source: Iterable[object]
     kept: tuple[object, ...] | None
     own_batches: bool
-    """Whether the batches are the user's (a loader, a list) or free to be cut anew (tensors, a Dataset)."""
+    """Whether the batches are the user's (a loader, a list) or free to be cut again (tensors, a Dataset)."""
     same_order: bool
     """Whether two passes gave the same batches in the same order."""
 

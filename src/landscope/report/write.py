@@ -369,7 +369,7 @@ def _outcomes_are_named(analysis: AnalysisSpec) -> bool:
 
 
 def _measured(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]:
-    """Those that some record has. Where none is, nothing that was asked can be told."""
+    """Those that some record has; where there is none, there is nothing to report."""
     found = [name for name in names if name in known]
     if names and not found:
         raise UnknownNameError.among(f"{kind} of the analysis", names[0], known)

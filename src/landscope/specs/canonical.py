@@ -54,7 +54,7 @@ def canonical_text(plain: Plain) -> str:
 
 
 def strict(value: object, place: str) -> Plain:
-    """Plain values that JSON can hold, in the order in which they came; `SpecError` with the place of NaN or infinity.
+    """Plain values that JSON can hold, in their order; `SpecError` with the place of NaN or infinity.
 
     >>> strict({"lr": float("nan")}, "spec")
     Traceback (most recent call last):

@@ -127,7 +127,7 @@ def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Do
     except OSError as error:
         raise SpecError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"{file}: is no text in UTF-8") from error
+        raise SpecError(f"{file}: is not text in UTF-8") from error
     if file.suffix == ".toml":
         return _toml(file, text)
     if not any_name and file.suffix not in (".yaml", ".yml", ".json"):
@@ -168,7 +168,7 @@ def _yaml(file: FilePath, text: str) -> Document:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
-        what = "" if isinstance(error, _RefusedError) else "is no YAML: "
+        what = "" if isinstance(error, _RefusedError) else "is not YAML: "
         raise SpecError(f"{where}: {what}{getattr(error, 'problem', None) or error}") from error
 
 
@@ -179,7 +179,7 @@ def _toml(file: FilePath, text: str) -> Document:
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
-        raise SpecError(f"{file}: is no TOML: {error}") from error
+        raise SpecError(f"{file}: is not TOML: {error}") from error
     return Document(content, {(): str(file), **_toml_lines(file, text)})
 
 

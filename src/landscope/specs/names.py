@@ -192,14 +192,14 @@ def import_function(source: str) -> Callable[..., object]:
     except SystemExit as error:
         raise SpecError(f"{source}: importing {module_name} ended the process ({_ended(error)})") from error
     except Exception as error:
-        raise SpecError(f"{source}: importing {module_name} failed ({_told(error)})") from error
+        raise SpecError(f"{source}: importing {module_name} failed ({_described(error)})") from error
     if not callable(function):
         raise SpecError(f"{source}: {module_name} has no function {function_name!r}{_hidden(module)}")
     return cast(Callable[..., object], function)
 
 
 def locate(source: str) -> Path | None:
-    """The file of the module that `source` names, found without importing anything; None where it has none, or only code tells.
+    """The file of the module that `source` names, without importing anything; None where it has none, or only code could show it.
 
     >>> locate("json.decoder:JSONDecoder").name
     'decoder.py'
@@ -262,17 +262,19 @@ def call_imported(source: str, options: Mapping[str, object]) -> object:
         if isinstance(error, LandscopeError):
             raise
         if _takes(function, options) and error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            raise SpecError(f"{source}: calling it with the options {dict(options)} failed ({_told(error)})") from error
+            raise SpecError(
+                f"{source}: calling it with the options {dict(options)} failed ({_described(error)})"
+            ) from error
         raise SpecError(f"{source} cannot be called with the options {dict(options)}: {error}") from error
 
 
 def _takes(function: Callable[..., object], options: Mapping[str, object]) -> bool:
-    """Whether the arguments of a function have these names, as far as it tells."""
+    """Whether the arguments of a function have these names, as far as it is known."""
     try:
         inspect.signature(function).bind(**options)
     except TypeError:
         return False
-    except ValueError:  # it does not tell
+    except ValueError:  # it has no signature
         pass
     return True
 
@@ -281,7 +283,7 @@ def _ended(error: SystemExit) -> str:
     return f"sys.exit({'' if error.code is None else repr(error.code)}){_line(error)}; remove that call, or guard it"
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {said}{_line(error)}".replace("\n", " ")
 

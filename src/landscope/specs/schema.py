@@ -172,7 +172,7 @@ def _fixed(
 
 @cache
 def _hints(cls: type) -> dict[str, object]:
-    """The types of a dataclass's fields by name. Python evaluates them anew each time it is asked, which is most of a check."""
+    """The types of a dataclass's fields by name. Python evaluates them again each time it is asked, which is most of a check."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.init}
 
@@ -288,7 +288,7 @@ def to_plain(value: object) -> Plain:
         return value
     if isinstance(value, (list, tuple)):
         return [to_plain(item) for item in value]
-    if isinstance(value, dict):  # by far the most mappings, and told in a tenth of the time
+    if isinstance(value, dict):  # by far the most mappings, recognised in a tenth of the time
         return {str(key): to_plain(item) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: to_plain(getattr(value, name)) for name in _hints(type(value))}

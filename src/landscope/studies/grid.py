@@ -73,7 +73,7 @@ def levels(axis: str, written: Mapping[str, object]) -> list[Level]:
                 (
                     (*at, name),
                     f"a condition is a mapping of changes such as {{optimizer.weight_decay: 1e-3}}, and a grid one key with a "
-                    f"list of values; {changes!r} came",
+                    f"list of values; got {changes!r}",
                 )
             )
         found.append(Level(str(name), dict(changes or {}), (*at, name)))
@@ -83,7 +83,7 @@ def levels(axis: str, written: Mapping[str, object]) -> list[Level]:
 
 
 def _words(values: Sequence[object]) -> list[str]:
-    """Numbers in six digits, or in all of theirs where these would not tell them apart.
+    """Numbers in six digits, or in all of theirs where six would not distinguish them.
 
     >>> _words([0.1, 1e-05]), _words([0.12345671, 0.12345672])
     (['0.1', '1e-05'], ['0.12345671', '0.12345672'])
@@ -132,7 +132,7 @@ def runs_of(
                 before = seen.setdefault(json.dumps(run.plain, sort_keys=True), run.condition)
                 if before != run.condition:
                     raise MismatchError(
-                        (("axes",), f"{before!r} and {run.condition!r} are the same training: leave one out")
+                        (("axes",), f"{before!r} and {run.condition!r} are the same training; remove one")
                     )
                 runs.append(run)
             except MismatchError as error:
@@ -140,9 +140,9 @@ def runs_of(
                     problems.setdefault(with_location(path, text, place), None)
     names = Counter(" · ".join(level.name for level in chosen) for chosen in itertools.product(*axes.values()))
     if twice := [name for name, count in names.items() if count > 1]:
-        problems[
-            with_location(("axes",), f"two conditions would both be called {twice[0]!r}: name them otherwise", place)
-        ] = None
+        problems[with_location(("axes",), f"two conditions would both be called {twice[0]!r}; rename one", place)] = (
+            None
+        )
     asked = study.analysis.baseline
     if asked is not None and asked not in (names if axes else ["all"]) and not problems:
         text = str(UnknownNameError.among("condition to be the baseline", asked, names if axes else ["all"]))
@@ -195,7 +195,7 @@ def _training_run(
         except SpecError as error:
             raise MismatchError((changed[key].path, str(error))) from None
     if "seed" in written:
-        raise MismatchError((("training", "seed"), "the seeds of a study stand under `seeds`"))
+        raise MismatchError((("training", "seed"), "seeds of a study belong under `seeds`"))
     try:
         training = check_value({**written, "seed": seed}, TrainingSpec, ("training",))
     except MismatchError as error:
@@ -294,7 +294,7 @@ def _divided(text: str, known: Mapping[str, object]) -> tuple[str, str]:
     """Name and value; a name may have "=" in it, too."""
     name = max((name for name in known if text.startswith(f"{name}=")), key=len, default=text.partition("=")[0])
     if "=" not in text:
-        raise SpecError(f"{text!r} names no runs; NAME=VALUE was expected, such as seed=0")
+        raise SpecError(f"expected NAME=VALUE, such as seed=0, got {text!r}")
     return name, text[len(name) + 1 :]
 
 

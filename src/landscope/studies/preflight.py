@@ -20,9 +20,9 @@ from landscope.specs.schema import to_plain
 from landscope.studies.grid import RunSpec
 from landscope.studies.store import RunState, RunStatus
 from landscope.studies.study import Study
-from landscope.training.rows import load_rows
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, built_model, make_task
+from landscope.training.task_data import load_task_data
 
 __all__ = ["Forecast", "check_inputs", "forecast", "functions_of"]
 
@@ -63,7 +63,7 @@ def check_inputs(study: Study, keys: Collection[str], asked: set[tuple[str, str]
         asked |= {rows, task}
         try:
             with redirect_stdout(sys.stderr):  # standard output is for results
-                load_rows(data) if task == rows else make_task(training)
+                load_task_data(data) if task == rows else make_task(training)
         except (DataFileError, MissingExtraError):
             raise
         except Exception:  # of the user's own, or of settings: it stops those runs that it concerns, not the others
@@ -87,7 +87,7 @@ def _is_asked(training: TrainingSpec) -> bool:
 
 
 def _may_lack_a_package(network: str) -> bool:
-    """Whether only building it tells: a function, or a network that has an extra."""
+    """Whether only building it shows that: a function, or a network that needs an extra."""
     return is_import(network) or MODELS[network].extra is not None
 
 
@@ -112,7 +112,7 @@ class Forecast:
 
     @property
     def total(self) -> float:
-        """Seconds of all runs, as far as they can be told."""
+        """Seconds of all runs, as far as they are known."""
         return sum(self.known) + len(self.training) * (self.measuring or 0.0)
 
     @property
@@ -157,7 +157,7 @@ def _training_seconds(run: RunSpec, timed: dict[tuple[object, ...], float | None
 
 def _epoch_seconds(spec: TrainingSpec) -> float | None:
     """Seconds of one epoch by the time of one gradient; `None` for a network too large to build for that."""
-    rows = load_rows(spec.data)
+    rows = load_task_data(spec.data)
     with torch.device("meta"), warnings.catch_warnings():  # shapes without memory
         warnings.simplefilter("ignore")  # pretrained weights are not loaded, which torch warns of
         network = built_model(spec, rows, LOSSES[spec.loss or "cross_entropy"])

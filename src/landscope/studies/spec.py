@@ -1,4 +1,4 @@
-"""What a study is: models to train or to take, what to measure on them, and which questions to ask of the table.
+"""What a study is: models to train or to take, what to measure on them, and what to analyse.
 
     name: regularisers
     question: Do flatter minima generalise better?
@@ -54,7 +54,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class SplitSpec:
-    """What is measured on one split: `all`, names, or names with settings; `samples` draws so many rows.
+    """What is measured on one split: `all`, names, or names with settings; `samples` draws this many of its samples.
 
     A measure is reported under its own name, or under another that its settings give it, so that it can be taken twice:
     `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`.
@@ -170,7 +170,7 @@ class LandscapeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionsSpec:
-    """Accuracy on corrupted test images: all nineteen corruptions at all severities where nothing else is said."""
+    """Accuracy on corrupted test images: by default all nineteen corruptions at all severities."""
 
     names: tuple[str, ...] = tuple(CORRUPTIONS)
     severities: tuple[Annotated[int, Range(1, 5)], ...] = (1, 2, 3, 4, 5)
@@ -194,13 +194,13 @@ class MeasuringSpec:
     mode: Literal["eval", "batch_statistics"] = "eval"
     """Whether BatchNorm is measured as it predicts, or on the statistics of each batch."""
     batch_size: Natural | None = None
-    """Rows that are worked off at once; what fits where it is left out."""
+    """Samples that are computed at once; by default as many as fit."""
     dtype: Literal["float32", "float64"] | None = None
-    """That of the network where it is left out."""
+    """By default that of the network."""
     seconds: Positive | None = None
     """A budget for each model and split."""
     reliability: bool = True
-    """Confidence against accuracy on the test rows, for the figure of calibration."""
+    """Confidence against accuracy on the test split, for the figure of calibration."""
     layers: bool = False
     """Trace, top eigenvalue, relative flatness and norm of every layer, for the first seed of a condition."""
     invariance: bool = False
@@ -214,12 +214,12 @@ class MeasuringSpec:
     def __post_init__(self) -> None:
         for split in self.splits:
             if split not in SPLITS:
-                raise SpecError(f"splits are train, validation and test; {split!r} came")
+                raise SpecError(f"expected the splits train, validation and test, got {split!r}")
         for checkpoint in self.checkpoints:
             if checkpoint not in ("final", "best", "average") and not re.fullmatch(r"step \d+", checkpoint):
-                raise SpecError(f'checkpoints are "final", "best", "average" and "step N"; {checkpoint!r} came')
+                raise SpecError(f'expected the checkpoints "final", "best", "average" or "step N", got {checkpoint!r}')
         if not self.checkpoints or not self.splits:
-            raise SpecError("at least one checkpoint and one split are needed")
+            raise SpecError("expected at least one checkpoint and one split")
         if self.temperature == "published" and self.preset_with_temperature is None:
             raise SpecError(
                 "temperature: published needs a split with as_published, of a paper whose code fits a temperature"
@@ -239,22 +239,22 @@ class MeasuringSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AnalysisSpec:
-    """Which columns are set against which, and how.
+    """Which columns are correlated with which, and how.
 
     Columns are named split.measure, such as test.error; gap.loss and gap.error are test less train;
-    consistency.disagreement is a model's mean disagreement with the others of its condition. Where `measures` is left out, every
-    sharpness measure on the training rows is taken.
+    consistency.disagreement is a model's mean disagreement with the others of its condition. By default `measures` is every
+    sharpness measure on the training split.
     """
 
     outcomes: tuple[str, ...] = ("test.error", "gap.loss", "gap.error", "test.ece")
     measures: tuple[str, ...] | None = None
     method: Literal["kendall", "spearman", "pearson"] = "kendall"
     given: str | None = "train.loss"
-    """What partial correlations account for."""
+    """The column that partial correlations control for."""
     baseline: str | None = None
-    """A condition that the others are tested against."""
+    """The condition that the others are compared with."""
     checkpoint: str | None = None
-    """Which models the question is asked of; the first ones of `measuring.checkpoints` where it is left out."""
+    """Which models are analysed; by default the first of `measuring.checkpoints`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +270,7 @@ class CheckpointsSpec:
         if self.loss is not None:
             LOSSES[self.loss]
         if not self.files:
-            raise SpecError("no files were given")
+            raise SpecError("files: expected at least one file, got none")
 
 
 LONGEST_NAME = 200
@@ -294,31 +294,33 @@ class StudySpec:
     axes: dict[str, dict[str, object]] = field(default_factory=dict)
     """By name: conditions, each a change of the training by key (`sam.rho: 0.05`), or one key with a list of values."""
     seeds: Natural | tuple[Annotated[int, Range(0)], ...] = 3
-    """How many (0, 1, …), or which."""
+    """How many (0, 1, …), or a list of them."""
     checkpoints: CheckpointsSpec | None = None
     measuring: MeasuringSpec = field(default_factory=MeasuringSpec)
     analysis: AnalysisSpec = field(default_factory=AnalysisSpec)
     figures: tuple[Literal["png", "svg", "pdf"], ...] = ()
     """Figures for papers, in a folder beside the report."""
     notes: dict[str, object] = field(default_factory=dict)
-    """Kept with the study, not read."""
+    """Kept with the study, never read."""
 
     def __post_init__(self) -> None:
         for part in ("name", "question", "training", "axes", "notes"):
             if (found := excess(getattr(self, part))) is not None:
                 raise SpecError(with_location((part, *found[0]), found[1]))
         if self.name in ("", ".", "..") or set(self.name) & set("/\\\0") or len(self.name.encode()) > LONGEST_NAME:
-            raise SpecError(f"name: a folder is called by it, so it is short and has no slash; {self.name!r} came")
+            raise SpecError(
+                f"name: expected a short name without a slash, since a folder is named after it, got {self.name!r}"
+            )
         if (self.training is None) == (self.checkpoints is None):
             raise SpecError("a study has either training (models to train) or checkpoints (models that exist)")
         if self.checkpoints is not None and self.axes:
             raise SpecError("axes change a training; a study of checkpoints has none")
         if isinstance(self.seeds, tuple) and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
-            raise SpecError(f"seeds must be different numbers; {list(self.seeds)} came")
+            raise SpecError(f"seeds: expected different numbers, got {list(self.seeds)}")
         asked, measured = self.analysis.checkpoint, self.measuring.checkpoints
         if asked is not None and asked not in measured:
             raise SpecError(
-                f"analysis.checkpoint is one of measuring.checkpoints ({', '.join(measured)}); {asked!r} came"
+                f"analysis.checkpoint: expected one of measuring.checkpoints ({', '.join(measured)}), got {asked!r}"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""A study at work: its runs in a store, the records they left, and the table that questions are asked of."""
+"""A study: its runs in a store, their records, and the table that is analysed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from landscope.core.errors import DamagedFileError, DataFileError, SpecError
-from landscope.core.files import LARGEST_DOCUMENT, read_regular
+from landscope.core.files import LARGEST_DOCUMENT, read_regular, write_in_store
 from landscope.core.json import OBJECT, TEXT, Plain, checked, parse_json
 from landscope.data import status as data_status
 from landscope.specs.documents import read_document
@@ -24,7 +24,6 @@ from landscope.studies.grid import RunSpec, runs_of
 from landscope.studies.record import Failure, Record, wide_table, with_consistency
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus, Store
-from landscope.studies.store.durable import write_whole
 from landscope.studies.work.pools import pools_of
 from landscope.training.spec import DataSpec
 
@@ -37,12 +36,12 @@ __all__ = ["Progress", "Study", "has_mark", "report_mark"]
 STUDY_FILE = "study.json"
 _KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
 TIMED_RUNS = 32
-"""About so many of the runs that are done are read to tell how long one takes."""
+"""About this many finished runs are read to estimate how long one takes."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a study stands."""
+    """How far a study is."""
 
     total: int
     by_state: Mapping[RunState, int]
@@ -56,7 +55,7 @@ class Progress:
 
     @property
     def left(self) -> int:
-        """Runs that are to be made; what failed is not tried again by itself."""
+        """Runs that are still to be run; failed ones are not run again unless asked for."""
         return self.total - self.done - self.by_state.get(RunState.FAILED, 0)
 
     @property
@@ -112,7 +111,7 @@ class Study:
             root = (FilePath(folder) / kept["store"]).resolve()
         except FileNotFoundError:
             raise SpecError(
-                f"{folder} holds no study ({STUDY_FILE} is not there); `landscope study run` makes one"
+                f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise SpecError(f"{place} cannot be read: {error}") from error
@@ -123,7 +122,7 @@ class Study:
         place = FilePath(folder) / STUDY_FILE
         store = os.path.relpath(self.store.root, FilePath(folder).absolute())
         kept = {"name": self.spec.name, "store": store, "versions": self.versions, "spec": to_plain(self.spec)}
-        write_whole(place, json.dumps(kept, indent=2, ensure_ascii=False).encode())
+        write_in_store(place, json.dumps(kept, indent=2, ensure_ascii=False).encode())
         return place
 
     def jobs(self, resources: Resources) -> list[Job]:

@@ -1,7 +1,7 @@
 """Training: optimizers and objectives that look for flat minima, the loop, and pools of models trained at once."""
 
 from landscope.training.callbacks import Callback, TensorBoard, WeightsAndBiases
-from landscope.training.loop.folder import Trained
+from landscope.training.loop.folder import TrainingResult
 from landscope.training.loop.train import train
 from landscope.training.objectives import FAM
 from landscope.training.optimizers import SAM
@@ -15,7 +15,7 @@ __all__ = [
     "Callback",
     "Pool",
     "TensorBoard",
-    "Trained",
+    "TrainingResult",
     "TrainingSpec",
     "WeightsAndBiases",
     "train",

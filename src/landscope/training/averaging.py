@@ -5,7 +5,7 @@
     ema   a ← decay·a + (1 − decay)·w after every optimizer step
 
 The average has weights of its own only; BatchNorm statistics belong to weights, so they are computed afresh for it, from
-the un-augmented training data, each batch weighing as many rows as it has.
+the un-augmented training data, each batch weighing as many samples as it has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def averaged_model(task: Task, model: nn.Module, weights: Mapping[str, Tensor]) 
 def recompute_statistics(model: nn.Module, forward: Forward, x: Tensor, batch_size: int) -> None:
     """BatchNorm's running mean and variance as the mean over the batches of x, by their sizes; nothing else moves.
 
-    Dropout and the like are off meanwhile. A last batch of one row is left to the batch before it, since one row has no variance.
+    Dropout and the like are off meanwhile. A last batch of one sample, which has no variance, joins the batch before it.
     Cost: one forward pass over x.
 
     >>> layer = nn.BatchNorm1d(1)

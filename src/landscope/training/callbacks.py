@@ -1,4 +1,4 @@
-"""What a run tells others while it goes on: subclass `Callback`, or use TensorBoard or Weights & Biases."""
+"""What a run reports while it trains: subclass `Callback`, or use TensorBoard or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 
 if TYPE_CHECKING:
-    from landscope.training.loop.folder import Trained
+    from landscope.training.loop.folder import TrainingResult
 
 __all__ = ["Callback", "TensorBoard", "WeightsAndBiases"]
 
@@ -38,10 +38,10 @@ class Callback:
     def on_epoch(self, row: Row, model: nn.Module) -> None:
         """After an epoch that has a row of the history, with the row and the model, which must be left as it is.
 
-        Every epoch has one, or with `evaluate_every` every so many and the last.
+        Every epoch has one, or with `evaluate_every` every n-th and the last.
         """
 
-    def on_end(self, result: Trained) -> None:
+    def on_end(self, result: TrainingResult) -> None:
         """After the run, finished or not."""
 
 
@@ -58,7 +58,7 @@ class TensorBoard(Callback):
         for name, value in _figures(row).items():
             self._writer.add_scalar(name, value, global_step=int(row["step"]))
 
-    def on_end(self, result: Trained) -> None:
+    def on_end(self, result: TrainingResult) -> None:
         """Everything is on the disk."""
         del result
         self._writer.close()
@@ -82,7 +82,7 @@ class WeightsAndBiases(Callback):
         del model
         self._run.log(dict(_figures(row)), step=int(row["step"]))
 
-    def on_end(self, result: Trained) -> None:
+    def on_end(self, result: TrainingResult) -> None:
         """Close the run."""
         self._run.finish(exit_code=0 if result.finished else 1)
 

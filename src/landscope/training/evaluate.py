@@ -1,4 +1,4 @@
-"""Loss and error over rows, in evaluation mode, in large batches."""
+"""Loss and error over samples, in evaluation mode, in large batches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ __all__ = ["Score", "autocast", "evaluate", "mistakes", "precise", "rank", "shar
 
 # Several processes train one model: each takes its share of every batch, and sums are added up.
 #
-# Gradients of all parameters travel as one vector, already weighted by the rows of the whole batch, so that the sum is the
+# Gradients of all parameters travel as one vector, already weighted by the samples of the whole batch, so that the sum is the
 # gradient of the batch whatever the shares: SAM's perturbation and FAM's penalty, which are functions of that gradient or
-# linear
-# in the rows, come out as in one process. (torch's DistributedDataParallel averages over processes instead, which weighs rows
-# unequally when shares are, and hooks into the backward pass, of which SAM and FAM have several.)
+# linear in the samples, come out as in one process. (torch's DistributedDataParallel averages over processes instead, which
+# weighs samples unequally when shares are, and hooks into the backward pass, of which SAM and FAM have several.)
 #
 # BatchNorm normalises by each process's share; its running statistics are averaged over the processes at every step.
 
@@ -38,7 +37,7 @@ def rank() -> int:
 
 
 def share(parts: Parts) -> Parts:
-    """This process's part of some rows or of a list, in runs as equal as can be.
+    """This process's part of some samples or of a list, in runs as equal as can be.
 
     >>> share(torch.tensor([1, 2, 3]))
     tensor([1, 2, 3])
@@ -77,13 +76,13 @@ def share_statistics(model: nn.Module) -> None:
             dist.broadcast(buffer, 0)
 
 
-ELEMENTS, ROWS = 2**22, 2_000
-"""The numbers in one batch of inputs, and its rows, at most."""
+ELEMENTS, SAMPLES = 2**22, 2_000
+"""The numbers in one batch of inputs, and its samples, at most."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss over rows, and the share of them whose class is wrong; `None` without classes."""
+    """Mean loss over samples, and the share of them whose class is wrong; `None` without classes."""
 
     loss: float
     error: float | None = None
@@ -101,7 +100,7 @@ def precise(device: torch.device) -> torch.dtype:
 
 
 def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
-    """How many rows are put into the wrong class: by the largest output, or by the sign of a single one.
+    """How many samples are put into the wrong class: by the largest output, or by the sign of a single one.
 
     >>> mistakes(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
     tensor(1)
@@ -113,20 +112,20 @@ def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(task: Task, model: nn.Module, split: Split) -> Score | None:
-    """The score of a model on a split, shared out over the processes; `None` for a split without rows."""
+    """The score of a model on a split, shared out over the processes; `None` for a split without samples."""
     x, y = split
     if not len(y):
         return None
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
-    size = max(1, min(ROWS, ELEMENTS // max(1, x[0].numel())))
+    size = max(1, min(SAMPLES, ELEMENTS // max(1, x[0].numel())))
     sums = torch.zeros(2, dtype=precise(y.device), device=y.device)
     try:
-        for rows in share(torch.arange(len(y), device=y.device).split(size)):
-            part, targets = x[rows], y[rows]
+        for samples in share(torch.arange(len(y), device=y.device).split(size)):
+            part, targets = x[samples], y[samples]
             with autocast(task, y.device):
                 outputs = task.forward(model, part)
-                loss = task.loss.sum(outputs, targets, len(rows))
+                loss = task.loss.sum(outputs, targets, len(samples))
             wrong = mistakes(outputs, targets) if task.classes else torch.zeros_like(loss)
             sums += torch.stack([loss.to(sums.dtype), wrong.to(sums.dtype)])
     finally:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.errors import SpecError
+from landscope.core.text import first_line
 
 __all__ = ["Captured", "Compiled", "StepFunction", "own_stream", "parts_to_compile"]
 
@@ -77,7 +78,7 @@ class Captured:
             with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
                 self._metrics = self._step(self._x.recorded, self._y.recorded)
         except RuntimeError as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             warnings.warn(f"the training step cannot be recorded and runs as it is: {reason}", stacklevel=3)
             self._able = False
             _release_generator(x.device)
@@ -130,7 +131,7 @@ def _release_generator(device: torch.device) -> None:
 # Passes through the network compiled by `torch.compile`: what lies between convolutions and products becomes few kernels.
 #
 # Steps on whole batches run compiled. The last, smaller batch of an epoch, evaluation and the model that comes back are the
-# network as it is: each would be compiled anew. FAM differentiates twice what lies behind its layer, which compiled code cannot
+# network as it is: each would be compiled again. FAM differentiates twice what lies behind its layer, which compiled code cannot
 # do; there the modules before the layer are compiled.
 #
 # ResNet-18, batch 64, bfloat16, channels last, recorded, one H200: the kernels of a step take 1.92 ms instead of 2.41 (600
@@ -194,8 +195,8 @@ class Compiled:
 
             if not isinstance(error, TorchDynamoException):
                 raise
-            told = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            reason = " ".join(told[:2]).rstrip(".")
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            reason = " ".join(lines[:2]).rstrip(".")
             raise SpecError(f"compile: torch cannot compile this network: {reason}. Set compile: false.") from error
 
     @contextmanager

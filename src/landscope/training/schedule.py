@@ -127,7 +127,7 @@ def epoch_row(
     fam: bool,
     seconds: float,
 ) -> Row:
-    """The row of an epoch from the sums over the batches, of so many rows of data, since the row before."""
+    """The row of an epoch from the sums over the batches, over `rows` samples, since the row before."""
     means = dict(zip(METRICS, (totals / rows).tolist(), strict=True))
     row: Row = {"epoch": epoch, "step": step, "lr": lr, "train_loss": means["loss"]}
     if classes:

@@ -91,7 +91,7 @@ class OptimizerSpec:
 
     def __post_init__(self) -> None:
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise SpecError(f"betas must each be ≥ 0 and < 1; {list(self.betas)} came")
+            raise SpecError(f"betas must each be ≥ 0 and < 1, got {list(self.betas)}")
         if self.nesterov and (self.name != "sgd" or self.momentum == 0):
             raise SpecError("nesterov is for sgd with momentum")
 
@@ -119,7 +119,7 @@ class ScheduleSpec:
         if (self.name == "multistep") != bool(self.milestones):
             raise SpecError("milestones (shares of the run, such as [0.3, 0.6, 0.8]) belong to the multistep schedule")
         if list(self.milestones) != sorted(set(self.milestones)):
-            raise SpecError(f"milestones must rise; {list(self.milestones)} came")
+            raise SpecError(f"milestones must rise, got {list(self.milestones)}")
         if self.name == "flat_linear_flat" and not self.flat < self.end:
             raise SpecError(f"flat ({self.flat:g}) must come before end ({self.end:g})")
 
@@ -128,7 +128,7 @@ class ScheduleSpec:
 class SAMSpec:
     """Sharpness-aware minimisation (Foret et al. 2021); `adaptive` is ASAM (Kwon et al. 2021).
 
-    `micro_batch` perturbs for each part of so many samples by itself (m-SAM).
+    `micro_batch` perturbs separately for each part of this many samples (m-SAM).
     """
 
     SHORTHAND: ClassVar[str] = "rho"
@@ -176,7 +176,7 @@ class AveragingSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStoppingSpec:
-    """Keep the weights that were best on the validation data; with `patience`, stop after so many epochs without a better one.
+    """Keep the weights that were best on the validation data; with `patience`, stop after this many epochs without a better one.
 
     The data is looked at where the history has a row: after every epoch, or every `evaluate_every` epochs.
     """
@@ -194,7 +194,7 @@ class ConvergenceSpec:
 
     `relative_change`: it changed by less than this share from one epoch to the next (the fifth paper: 0.05).
     `below`: it is smaller than this. `after`: epochs that are run in any case. The loss is that of a row of the history: with
-    `evaluate_every`, the mean over so many epochs stands for that of one.
+    `evaluate_every`, the mean over that many epochs stands for that of one.
     """
 
     relative_change: Positive | None = None
@@ -236,7 +236,7 @@ class TrainingSpec:
     clip_norm: Positive | None = None
     """The norm to which longer gradients are shortened."""
     accumulate: Natural = 1
-    """Each batch is worked off in so many parts; the step is that of the whole batch."""
+    """Each batch is processed in this many parts; the step is that of the whole batch."""
     early_stopping: EarlyStoppingSpec | None = None
     convergence: ConvergenceSpec | None = None
     snapshots: tuple[Annotated[int, Range(0)], ...] = ()
@@ -274,9 +274,9 @@ class TrainingSpec:
                 "evaluations: lower evaluate_every, or be more patient"
             )
         if (stopping or self.convergence) and every > 1 and every >= self.epochs:
-            told = "early_stopping" if stopping else "convergence"
+            key = "early_stopping" if stopping else "convergence"
             raise SpecError(
-                f"{told} looks at the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has one "
+                f"{key} looks at the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has one "
                 "only, at its end: lower evaluate_every"
             )
 

@@ -1,4 +1,4 @@
-"""From a spec to what is trained: the model, its rows, the loss, and how the model is called on rows.
+"""From a spec to what is trained: the model, its samples, the loss, and how the model is called on samples.
 
 Options of the network that the data decides (`num_classes`, `in_channels`, `in_features`, `image_size`) are filled in where
 the network has them and the spec leaves them out. Combinations that cannot work are refused, before anything starts.
@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import LabelRangeError, LandscopeError, SpecError
 from landscope.core.seeding import generator, preserved_rng
+from landscope.core.text import first_line
 from landscope.core.torch_fixes.strided_pointwise import overruns
 from landscope.data import Split
 from landscope.models import MODELS, build
@@ -27,8 +28,16 @@ from landscope.probe.loss.criteria import resolve_loss
 from landscope.probe.loss.losses import LOSSES, Loss
 from landscope.probe.loss.targets import IGNORED, check_label_range, label_classes
 from landscope.specs.names import call_imported, import_function, is_import
-from landscope.training.rows import GIVEN, SPLITS, DataLike, Rows, as_rows, load_rows, steps_per_epoch
 from landscope.training.spec import ModelSpec, TrainingSpec
+from landscope.training.task_data import (
+    GIVEN,
+    SPLITS,
+    DataLike,
+    TaskData,
+    as_task_data,
+    load_task_data,
+    steps_per_epoch,
+)
 
 __all__ = ["Forward", "Task", "built_model", "make_task", "memory_format", "refuse_what_cannot_work"]
 
@@ -42,31 +51,31 @@ def refuse_what_cannot_work(task: Task) -> None:
         raise SpecError(f"model: {task.spec.model.name} has no parameters that are trained; set requires_grad on some")
     _check_regularisers(task)
     _check_fit(task)
-    _check_single_rows(task)
+    _check_single_samples(task)
 
 
 def _check_regularisers(task: Task) -> None:
     """What a spec asks for and this data or model cannot give."""
-    spec, rows = task.spec, task.rows
-    images = rows.train.x.dim() == 4 and rows.train.x.is_floating_point()
-    shape = "×".join(map(str, rows.train.x.shape[1:])) or "single numbers"
-    if spec.augmentation is not None and (not images or rows.kind == "reconstruction"):
-        raise SpecError(f"augmentation: is for images with labels; the rows of {rows.name} are {shape}, {rows.kind}")
+    spec, data = task.spec, task.data
+    images = data.train.x.dim() == 4 and data.train.x.is_floating_point()
+    shape = "×".join(map(str, data.train.x.shape[1:])) or "single numbers"
+    if spec.augmentation is not None and (not images or data.kind == "reconstruction"):
+        raise SpecError(f"augmentation: is for images with labels; the samples of {data.name} are {shape}, {data.kind}")
     if spec.channels_last and not images:
-        raise SpecError(f"channels_last: is for images; the rows of {rows.name} are {shape}")
-    if spec.early_stopping is not None and not len(rows.validation.y):
+        raise SpecError(f"channels_last: is for images; the samples of {data.name} are {shape}")
+    if spec.early_stopping is not None and not len(data.validation.y):
         raise SpecError(
-            f"early_stopping: {rows.name} has no validation rows; give data the option `validation`, or rows of that name"
+            f"early_stopping: {data.name} has no validation samples; give data the option `validation`, or samples of that name"
         )
     if spec.early_stopping is not None and spec.early_stopping.metric == "error" and not task.classes:
         raise SpecError(
-            f"early_stopping.metric: {rows.name} has no classes to be wrong about with the loss {task.loss.name}; use the metric "
+            f"early_stopping.metric: {data.name} has no classes to be wrong about with the loss {task.loss.name}; use the metric "
             "`loss`"
         )
     if not task.steps_per_epoch:
-        raise SpecError(f"drop_last: {len(rows.train.y)} rows are less than one batch of {spec.batch_size}")
-    if spec.sam and spec.sam.micro_batch and spec.sam.micro_batch > min(_batch(task), len(rows.train.y)):
-        raise SpecError(f"sam.micro_batch: {spec.sam.micro_batch} rows are more than a batch of {_batch(task)}")
+        raise SpecError(f"drop_last: {len(data.train.y)} samples are less than one batch of {spec.batch_size}")
+    if spec.sam and spec.sam.micro_batch and spec.sam.micro_batch > min(_batch(task), len(data.train.y)):
+        raise SpecError(f"sam.micro_batch: {spec.sam.micro_batch} samples are more than a batch of {_batch(task)}")
     if late := [step for step in spec.snapshots if step > task.steps]:
         raise SpecError(f"snapshots: step {late[0]:,} is beyond the {task.steps:,} steps of the run")
 
@@ -78,14 +87,14 @@ def _batch(task: Task) -> int:
 
 @torch.no_grad()
 def _check_fit(task: Task) -> None:
-    """Two rows go through the model and the loss, so that a model for other data is told so in words."""
-    rows, model = task.rows, task.model
-    x, y = (part[:2] for part in rows.train)
+    """Two samples go through the model and the loss, so that a model for other data is refused in words."""
+    data, model = task.data, task.model
+    x, y = (part[:2] for part in data.train)
     modes = [(module, module.training) for module in model.modules()]
     try:
         outputs = _at_home(task).forward(model.eval(), x.to(next(model.parameters()).device)).cpu()
-        if rows.classes and task.loss.likelihood == "categorical" and outputs.shape[1] < rows.classes:
-            raise SpecError(f"model: it has {outputs.shape[1]} outputs and {rows.name} has {rows.classes} classes")
+        if data.classes and task.loss.likelihood == "categorical" and outputs.shape[1] < data.classes:
+            raise SpecError(f"model: it has {outputs.shape[1]} outputs and {data.name} has {data.classes} classes")
         task.objective.function(outputs, y)
         _check_labels(task, outputs)
     except SpecError:
@@ -94,9 +103,9 @@ def _check_fit(task: Task) -> None:
         raise SpecError(f"loss: {error}") from error
     except Exception as error:
         found = f"{'×'.join(map(str, x.shape[1:]))} of {str(x.dtype).removeprefix('torch.')}"
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise SpecError(
-            f"model: {task.spec.model.name} does not take the rows of {rows.name}, {found}: {reason}"
+            f"model: {task.spec.model.name} does not take the samples of {data.name}, {found}: {reason}"
         ) from error
     finally:
         for module, mode in modes:
@@ -108,26 +117,26 @@ def _check_labels(task: Task, outputs: Tensor) -> None:
     likelihood = task.loss.likelihood
     classes = label_classes(outputs, task.train.y[: len(outputs)]) if likelihood == "categorical" else None
     for name in SPLITS:
-        labels = getattr(task.rows, name).y
+        labels = getattr(task.data, name).y
         if not len(labels):
             continue
-        told = f"data: the {name} rows of {task.rows.name}"
+        where = f"data: the {name} samples of {task.data.name}"
         if classes is not None:
             try:
                 check_label_range(classes, labels, IGNORED if labels.dim() > 1 else None)
             except LabelRangeError as error:
-                raise SpecError(f"{told}: {error}") from error
+                raise SpecError(f"{where}: {error}") from error
         if likelihood == "bernoulli" and not bool(((labels >= 0) & (labels <= 1)).all()):
             low, high = float(labels.min()), float(labels.max())
-            raise SpecError(f"{told}: targets of {task.loss.name} lie from 0 to 1, but run from {low:g} to {high:g}")
+            raise SpecError(f"{where}: targets of {task.loss.name} lie from 0 to 1, but run from {low:g} to {high:g}")
 
 
-def _check_single_rows(task: Task) -> None:
-    """BatchNorm has no variance to divide by where a batch, or a part of one, has a single row and no other positions."""
-    spec, rows, size = task.spec, len(task.train.y), _batch(task)
-    last = 0 if spec.drop_last else rows % size
+def _check_single_samples(task: Task) -> None:
+    """BatchNorm has no variance to divide by where a batch, or a part of one, has a single sample and no other positions."""
+    spec, n, size = task.spec, len(task.train.y), _batch(task)
+    last = 0 if spec.drop_last else n % size
     micro = spec.sam.micro_batch if spec.sam else None
-    batches = [batch for batch in (min(rows, size), last) if batch]
+    batches = [batch for batch in (min(n, size), last) if batch]
     parts = [batch % micro or min(batch, micro) if micro else max(1, batch // spec.accumulate) for batch in batches]
     if min(parts) > 1 or not any(isinstance(module, _BatchNorm) for module in task.model.modules()):
         return
@@ -137,11 +146,11 @@ def _check_single_rows(task: Task) -> None:
             twin.forward(twin.model.train(), twin.train.x[:1])
     except ValueError as error:
         remedy = (
-            f"{rows} rows in batches of {size} leave one for the last: set drop_last, or choose another batch_size"
+            f"{n} samples in batches of {size} leave one for the last: set drop_last, or choose another batch_size"
             if last == 1
             else "choose a larger batch_size, fewer parts (accumulate) or larger ones (sam.micro_batch)"
         )
-        raise SpecError(f"batch_size: BatchNorm cannot be trained on a single row; {remedy}") from error
+        raise SpecError(f"batch_size: BatchNorm cannot be trained on a single sample; {remedy}") from error
 
 
 def _at_home(task: Task) -> Task:
@@ -167,24 +176,24 @@ class Task:
 
     spec: TrainingSpec
     model: nn.Module
-    rows: Rows
+    data: TaskData
     loss: Loss
     objective: Loss
     forward: Forward
 
     @property
     def train(self) -> Split:
-        """The training rows."""
-        return self.rows.train
+        """The training samples."""
+        return self.data.train
 
     @property
     def classes(self) -> int:
         """How many classes there are."""
-        return 0 if self.loss.name in REGRESSION else self.rows.classes
+        return 0 if self.loss.name in REGRESSION else self.data.classes
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps in one pass over the training rows."""
+        """Optimizer steps in one pass over the training samples."""
         return steps_per_epoch(len(self.train.y), self.spec.batch_size, self.spec.drop_last)
 
     @property
@@ -192,8 +201,8 @@ class Task:
         """Optimizer steps of the whole run."""
         return self.spec.epochs * self.steps_per_epoch
 
-    def rows_in(self, batches: int) -> int:
-        """How many training rows so many batches from the beginning of an epoch have."""
+    def samples_in(self, batches: int) -> int:
+        """How many training samples this many batches from the beginning of an epoch have."""
         n, size = len(self.train.y), self.spec.batch_size
         epochs, rest = divmod(batches, self.steps_per_epoch)
         if size == "full":
@@ -201,9 +210,9 @@ class Task:
         return epochs * min(n, size * self.steps_per_epoch) + min(n, size * rest)
 
     def to(self, device: torch.device) -> Task:
-        """The task with its rows and its model on a device."""
-        rows = self.rows.to(device)
-        return replace(self, model=self.model.to(device), rows=rows, forward=_forward(self.model, self.spec, rows))
+        """The task with its samples and its model on a device."""
+        data = self.data.to(device)
+        return replace(self, model=self.model.to(device), data=data, forward=_forward(self.model, self.spec, data))
 
 
 def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataLike | None = None) -> Task:
@@ -213,25 +222,25 @@ def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataL
     >>> task.forward(task.model, task.train.x[:5]).shape, task.loss, task.steps_per_epoch
     (torch.Size([5, 10]), Loss('cross_entropy', reduction='per_sample'), 10)
     """
-    rows = as_rows(data, GIVEN) if data is not None else load_rows(spec.data)
+    own = as_task_data(data, GIVEN) if data is not None else load_task_data(spec.data)
     dtype = torch.float64 if spec.precision == "float64" else torch.float32
-    rows = rows.to(dtype=dtype)
-    if not len(rows.train.y):
-        raise SpecError(f"data: {rows.name} has no training rows")
-    loss = LOSSES[spec.loss or _usual_loss(rows)]
-    net = copy.deepcopy(unwrap(model)) if model is not None else built_model(spec, rows, loss)
+    own = own.to(dtype=dtype)
+    if not len(own.train.y):
+        raise SpecError(f"data: {own.name} has no training samples")
+    loss = LOSSES[spec.loss or _usual_loss(own)]
+    net = copy.deepcopy(unwrap(model)) if model is not None else built_model(spec, own, loss)
     net.to(dtype)
     task = Task(
-        spec=spec, model=net, rows=rows, loss=loss, objective=_smoothed(loss, spec), forward=_forward(net, spec, rows)
+        spec=spec, model=net, data=own, loss=loss, objective=_smoothed(loss, spec), forward=_forward(net, spec, own)
     )
     refuse_what_cannot_work(task)
     return task
 
 
-def _usual_loss(rows: Rows) -> str:
-    if rows.classes:
+def _usual_loss(data: TaskData) -> str:
+    if data.classes:
         return "cross_entropy"
-    return "dice" if rows.kind == "reconstruction" else "mse"
+    return "dice" if data.kind == "reconstruction" else "mse"
 
 
 def _smoothed(loss: Loss, spec: TrainingSpec) -> Loss:
@@ -242,9 +251,9 @@ def _smoothed(loss: Loss, spec: TrainingSpec) -> Loss:
     return resolve_loss(nn.CrossEntropyLoss(label_smoothing=spec.label_smoothing))
 
 
-def built_model(spec: TrainingSpec, rows: Rows, loss: Loss) -> nn.Module:
+def built_model(spec: TrainingSpec, data: TaskData, loss: Loss) -> nn.Module:
     """The network of a spec, freshly initialised from its seed."""
-    name, options = spec.model.name, {**_decided(spec.model, rows, loss), **spec.model.options}
+    name, options = spec.model.name, {**_decided(spec.model, data, loss), **spec.model.options}
     if not is_import(name):
         return build(name, seed=spec.seed, **options)  # type: ignore[arg-type]
     with preserved_rng():
@@ -255,14 +264,14 @@ def built_model(spec: TrainingSpec, rows: Rows, loss: Loss) -> nn.Module:
     return model
 
 
-def _decided(spec: ModelSpec, rows: Rows, loss: Loss) -> dict[str, object]:
+def _decided(spec: ModelSpec, data: TaskData, loss: Loss) -> dict[str, object]:
     """Options that the data decides, where the network has them."""
     known: Mapping[str, object] = (
         inspect.signature(import_function(spec.name)).parameters if is_import(spec.name) else MODELS[spec.name].options
     )
-    x, y = rows.train
-    graph = rows.extra.get("features") if rows.kind == "node classification" else None
-    outputs = 1 if rows.classes == 2 and loss is LOSSES["binary_cross_entropy"] else rows.classes or y[0].numel()
+    x, y = data.train
+    graph = data.extra.get("features") if data.kind == "node classification" else None
+    outputs = 1 if data.classes == 2 and loss is LOSSES["binary_cross_entropy"] else data.classes or y[0].numel()
     from_data: dict[str, object] = {
         "num_classes": outputs,
         "in_features": (graph if graph is not None else x)[0].numel(),
@@ -272,9 +281,9 @@ def _decided(spec: ModelSpec, rows: Rows, loss: Loss) -> dict[str, object]:
     return {key: value for key, value in from_data.items() if key in known}
 
 
-def _forward(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
+def _forward(model: nn.Module, spec: TrainingSpec, data: TaskData) -> Forward:
     """Outputs in float32 at least: a CPU's autocast would sum the loss of a batch in the eight bits of bfloat16."""
-    call = _call(model, spec, rows)
+    call = _call(model, spec, data)
 
     def forward(net: Callee, x: Tensor) -> Tensor:
         outputs = call(net, x)
@@ -283,13 +292,13 @@ def _forward(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
     return forward
 
 
-def _call(model: nn.Module, spec: TrainingSpec, rows: Rows) -> Forward:
-    if rows.kind == "node classification":
-        features, edges = rows.extra["features"], rows.extra["edge_index"]
+def _call(model: nn.Module, spec: TrainingSpec, data: TaskData) -> Forward:
+    if data.kind == "node classification":
+        features, edges = data.extra["features"], data.extra["edge_index"]
         if _takes(model, "edge_index"):
             return lambda net, nodes: tensor_output(net(features, edges))[nodes]
         return lambda net, nodes: tensor_output(net(features[nodes]))
-    x = rows.train.x
+    x = data.train.x
     if x.dim() == 2 and not x.is_floating_point() and _takes(model, "attention_mask"):
         return lambda net, tokens: tensor_output(net(tokens, (tokens != 0).long()))
     if x.dim() > 2 and takes_vectors(model, spec.model.name):
@@ -305,7 +314,7 @@ def _takes(model: nn.Module, argument: str) -> bool:
 
 
 def memory_format(spec: TrainingSpec, model: nn.Module, device: torch.device) -> torch.memory_format:
-    """The layout of the model's weights and of its images; as they came, if nothing speaks for another.
+    """The layout of the model's weights and of its images; unchanged, if nothing speaks for another.
 
     With a convolution that overruns its workspace on a CPU it is the usual one, whatever is asked for and however the model
     came: there none overruns, and but for rounding the numbers are the same.

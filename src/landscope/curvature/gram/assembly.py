@@ -1,7 +1,7 @@
 """Θ = J Jᵀ of a batch, layer by layer: which layers follow a rule, and the backward passes that feed the rules.
 
 A rule is used where it has proved itself on the batch at hand. One backward pass from random outputs of a random half of the
-samples tells: the gradient that the rule makes of a layer's inputs and output gradients must be autograd's, and the output
+samples decides: the gradient that the rule makes of a layer's inputs and output gradients must be autograd's, and the output
 gradients of the other half must be zero, or the first dimension is not the samples. Whatever a model does with its
 weights elsewhere (tied or reparametrised weights, functional uses, samples sorted or laid along another dimension) shows there,
 and such parameters go through rows of J.

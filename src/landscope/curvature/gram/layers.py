@@ -1,7 +1,7 @@
 """Layers as shared weights: what each kind multiplies its weight with, and at which positions.
 
 A layer's measured parameters form a weight in G groups of O×K that multiplies inputs a (n, G, T, K) at T positions of every
-sample; a bias is one more input, the number 1. Then the inputs and the gradients δ of the layer's outputs tell all:
+sample; a bias is one more input, the number 1. Then the inputs and the gradients δ of the layer's outputs are all that is needed:
 
     linear            the features at every position
     convolution       the patches under the kernel, for any dimension, stride, dilation, padding and number of groups

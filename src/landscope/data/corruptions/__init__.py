@@ -110,11 +110,11 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, *, first_in
     """
     corruption = CORRUPTIONS[name]
     if isinstance(severity, bool) or severity not in (1, 2, 3, 4, 5):
-        raise OperandError(f"severity is 1, 2, 3, 4 or 5; {severity!r} came")
+        raise OperandError(f"expected a severity of 1, 2, 3, 4 or 5, got {severity!r}")
     if images.ndim != 4 or images.shape[1] not in (1, 3) or min(images.shape[2:]) < 28:
-        raise OperandError(f"images (n, 1 or 3, at least 28, at least 28) were expected; {tuple(images.shape)} came")
+        raise OperandError(f"expected images (n, 1 or 3, at least 28, at least 28), got {tuple(images.shape)}")
     if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise OperandError(f"images as bytes or real numbers in [0, 1] were expected; {images.dtype} came")
+        raise OperandError(f"expected images as bytes or real numbers in [0, 1], got {images.dtype}")
     step = max(1, _CHUNK // math.prod(images.shape[1:]))
     out = torch.empty_like(images)
     for start in range(0, len(images), step):

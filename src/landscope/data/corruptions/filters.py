@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.seeding import generator
+from landscope.core.seeding import GOLDEN, generator, shifted, splitmix
 
 __all__ = ["Draws", "Edge", "apply", "box_resize", "convolve", "fold", "gaussian", "motion", "sample", "zoom"]
 
@@ -155,24 +155,6 @@ def box_resize(levels: Tensor, height: int, width: int) -> Tensor:
 # size, the order of the calls or the device, and no state is kept.
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-_GOLDEN, _FIRST, _SECOND = (_signed(v) for v in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-
-
-def _right(z: Tensor, bits: int) -> Tensor:
-    """Logical shift; that of torch repeats the sign."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _mixed(z: Tensor) -> Tensor:
-    z = (z ^ _right(z, 30)) * _FIRST
-    z = (z ^ _right(z, 27)) * _SECOND
-    return z ^ _right(z, 31)
-
-
 @dataclass(frozen=True)
 class Draws:
     """Streams of uniform and normal numbers, one row per image."""
@@ -188,13 +170,13 @@ class Draws:
         True
         """
         base = int(torch.randint(-(2**62), 2**62, (), generator=generator(seed, "corruption", stream)))
-        return cls(_mixed(_mixed(indices.to(torch.int64) * _GOLDEN + base) + base))
+        return cls(splitmix(splitmix(indices.to(torch.int64) * GOLDEN + base) + base))
 
     def uniform(self, stream: int, *shape: int) -> Tensor:
         """Numbers (n, *shape) in the open interval (0, 1), float32 with 23 random bits."""
         counter = torch.arange(math.prod(shape), device=self.keys.device) + (stream << 40)
-        bits = _mixed(self.keys[:, None] + (counter + 1) * _GOLDEN)
-        return ((_right(bits, 41).float() + 0.5) * 2.0**-23).reshape(len(self.keys), *shape)
+        bits = splitmix(self.keys[:, None] + (counter + 1) * GOLDEN)
+        return ((shifted(bits, 41).float() + 0.5) * 2.0**-23).reshape(len(self.keys), *shape)
 
     def between(self, low: float, high: float, stream: int, *shape: int) -> Tensor:
         """Uniform numbers in (low, high)."""

@@ -28,7 +28,7 @@ def _read(files: Files, *, seed: int, standard_targets: bool = False) -> Raw:
         inputs = [[float(row[0] == sex) for sex in "MFI"] + [float(cell) for cell in row[1:8]] for row in rows]
         rings = [[float(row[8])] for row in rows]
     except ValueError as error:
-        raise DamagedFileError(f"{path}: a cell is no number ({error})") from error
+        raise DamagedFileError(f"{path}: a cell is not a number ({error})") from error
     if not all(sum(row[:3]) == 1 for row in inputs):
         raise DamagedFileError(f"{path}: the first column must be M, F or I in every row")
     target = torch.tensor(rings)

@@ -38,7 +38,7 @@ def _split(files: Files, images: str, labels: str) -> Split:
     if len(x) != len(y):
         raise DamagedFileError(f"{files.path(labels)}: {len(y):,} labels for the {len(x):,} images of {images}")
     if x.shape[1:] != (28, 28):
-        raise DamagedFileError(f"{files.path(images)}: images of {x.shape[1]}×{x.shape[2]} where 28×28 was expected")
+        raise DamagedFileError(f"{files.path(images)}: expected images of 28×28, got {x.shape[1]}×{x.shape[2]}")
     if len(y) and y.max() > 9:
         raise DamagedFileError(f"{files.path(labels)}: label {y.max()} outside 0 … 9")
     return Split(torch.tensor(x).unsqueeze(1), torch.tensor(y, dtype=torch.int64))

@@ -33,7 +33,7 @@ def byte_tokens(first: Sequence[str], second: Sequence[str], length: int = 256) 
     tensor([[  1, 100, 101,   2, 102,   2,   0,   0]])
     """
     if length < 5:
-        raise OperandError(f"a pair needs at least 5 tokens; length {length} came")
+        raise OperandError(f"a pair needs at least 5 tokens, got length={length}")
     out = torch.zeros(len(first), length, dtype=torch.int64)
     for row, pair in enumerate(zip(first, second, strict=True)):
         a, b = (text.encode() for text in pair)

@@ -41,7 +41,7 @@ __all__ = [
 # NIfTI-1 volumes, the single-file form (`.nii`, zipped or not), without a library.
 #
 # The header has 348 bytes: sizes at 40, type code at 70, voxel spacing at 76, offset of the data at 108, slope and
-# intercept at 112 and 116, the magic `n+1` at 344. Its first number tells the byte order. A slope of 0, or one that is not
+# intercept at 112 and 116, the magic `n+1` at 344. Its first number gives the byte order. A slope of 0, or one that is not
 # finite, means that the voxels are not scaled at all; an intercept that is NaN means none.
 
 

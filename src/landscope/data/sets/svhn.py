@@ -81,10 +81,10 @@ def parse_svhn(content: bytes, path: Path) -> tuple[npt.NDArray[np.uint8], npt.N
     try:
         variables = {name: _numbers(body, order) for name, body, order in _variables(content, {"X", "y"})}
     except (ValueError, struct.error, zlib.error) as error:
-        raise DamagedFileError(f"{path}: no readable MATLAB file of level 5 ({error})") from error
+        raise DamagedFileError(f"{path}: not a readable MATLAB file of level 5 ({error})") from error
     images, labels = variables.get("X"), variables.get("y")
     if images is None or images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
-        raise DamagedFileError(f"{path}: 'X' is no array of bytes of shape (32, 32, 3, n)")
+        raise DamagedFileError(f"{path}: 'X' is not an array of bytes of shape (32, 32, 3, n)")
     if labels is None or labels.size != images.shape[3]:
         raise DamagedFileError(f"{path}: 'y' does not hold one label for each image")
     flat = labels.reshape(-1)
@@ -128,7 +128,7 @@ def _element(content: bytes, at: int, order: str) -> tuple[int, int, int, int]:
 
 
 def _name(head: bytes, order: str) -> str:
-    """Name of the variable that begins so, empty where it is none."""
+    """Name of the variable that begins so, empty where there is none."""
     if struct.unpack_from(f"{order}I", head)[0] != _MATRIX:
         return ""
     at = 8

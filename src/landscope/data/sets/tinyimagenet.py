@@ -37,7 +37,7 @@ def _decoded(paths: Sequence[Path]) -> Tensor:
         except (UnidentifiedImageError, OSError) as error:
             raise DamagedFileError(f"{path}: no readable JPEG ({error})") from error
         if pixels.shape != (64, 64, 3):
-            raise DamagedFileError(f"{path}: {pixels.shape[0]}×{pixels.shape[1]} pixels where 64×64 was expected")
+            raise DamagedFileError(f"{path}: expected 64×64 pixels, got {pixels.shape[0]}×{pixels.shape[1]}")
         return pixels
 
     out = torch.empty(len(paths), 3, 64, 64, dtype=torch.uint8)

@@ -2,7 +2,7 @@
 
 Every number of Landscope is a mean over samples, so it must know what a loss function returns. Named losses are per
 sample; a `torch.nn` criterion is read by its `reduction`; any other function returns one number per sample, or one
-number for the batch, in which case parts of a batch tell whether it is a mean or a sum over samples, or a mean over labels that
+number for the batch, in which case parts of a batch show whether it is a mean or a sum over samples, or a mean over labels that
 are not ignored. A loss that is none of these (a contrast within the batch) is refused: its value would depend on the batch size.
 
 Where samples hold different numbers of labels (padded sequences) or classes have weights, torch's mean is one mean over all

@@ -1,4 +1,4 @@
-"""How a loss of one number per batch is reduced: a mean or a sum over samples, or a mean over labels. Parts of a batch tell."""
+"""How a loss of one number per batch is reduced: mean or sum over samples, or mean over labels. Parts of a batch show which."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def with_reduction(
     if "sum" in fits and len(fits) > 1:
         raise LossReductionError(
             f"the loss {loss.name!r} returns one number per batch, and that is 0 throughout the data: whether it is a mean or "
-            f"a sum over samples cannot be told. Say which: landscope.Loss(function, reduction='mean')."
+            f"a sum over samples cannot be decided. Say which: landscope.Loss(function, reduction='mean')."
         )
     return replace(loss, reduction=fits[0])
 

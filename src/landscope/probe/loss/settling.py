@@ -19,7 +19,7 @@ from torch.func import functional_call
 from landscope.core.errors import LabelRangeError, LandscopeError, LossError
 from landscope.core.memory import is_out_of_memory
 from landscope.probe import checks
-from landscope.probe.batches import TARGET_KEYS, Batch, map_tensors, spread
+from landscope.probe.batches import TARGET_KEYS, Batch, diverse_sample, map_tensors
 from landscope.probe.checks import check_loss_is_deterministic, tensor_output
 from landscope.probe.loss.likelihoods import check_likelihood
 from landscope.probe.loss.losses import LOSSES, Loss, cross_entropy, predictions
@@ -46,7 +46,7 @@ AGREE = 1e-3
 
 
 def settled(probe: Probe, samples: int) -> Loss:
-    """The loss as the probe will use it, after a look at so many samples at once; what cannot be measured is refused."""
+    """The loss as the probe will use it, after a look at this many samples at once; what cannot be measured is refused."""
     sample = _checked_sample(probe, samples)
     loss = _settled_on(probe, probe.loss, sample, samples)
     at = probe.with_loss(loss)
@@ -202,7 +202,7 @@ def _further(probe: Probe, loss: Loss, count: int) -> Iterator[Batch]:
     """Samples beyond the first ones: with ignored labels and without, from all over the data, then everything."""
     at = probe.with_loss(loss)
     uneven = _uneven(at, count) if loss.takes == "targets" else None
-    mixed = spread(probe.batches(), at.targets, count)
+    mixed = diverse_sample(probe.batches(), at.targets, count)
     pieces = (piece for batch in probe.batches() for piece in batch.pieces(count))
     for batch in chain([found for found in (uneven, mixed) if found is not None], pieces):
         yield batch.prepared(probe.ready)

@@ -1,7 +1,12 @@
 // Figures are drawn when they come near the window, and all of them before printing.
+const LETTER = 6.2, SLANT = 60, NUMBER = 36; // pixels of a letter beside a heat map, of the last name above it, of a number in it
 const plain = (spec, height, width) => {
   const drawing = { data: themed(spec.data), layout: styled(themed(spec.layout || {}), height) };
-  for (const trace of drawing.data) if (trace.texttemplate && width / trace.x.length < 52) delete trace.texttemplate; // no room for numbers
+  for (const trace of drawing.data) {
+    if (!trace.texttemplate) continue;
+    const names = LETTER * Math.max(...trace.y.map((name) => name.length));
+    if ((width - names - SLANT) / trace.x.length < NUMBER) delete trace.texttemplate; // no room for numbers
+  }
   return drawing;
 };
 const KINDS = { plain, scatter, explorer: scatter, forest };

@@ -49,12 +49,6 @@ class Associations:
         """Of two columns."""
         return self.table[self.titles[measure], self.titles[outcome]]
 
-    def sentence(self, measure: str, outcome: str) -> str:
-        """In words, with "conditions" for the groups."""
-        finding = self.finding(measure, outcome)
-        text = finding.sentence(self.table.rules, "conditions", " and ".join(self.table.given))
-        return text[:1].upper() + text[1:]
-
     def sure(self, measure: str, outcome: str) -> bool:
         """Whether the two go together after adjusting for all tests."""
         return self.finding(measure, outcome).verdict(self.table.rules) == "goes with"

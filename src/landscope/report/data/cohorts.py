@@ -88,7 +88,7 @@ class Cohorts:
     ) -> Cohorts:
         """Sort the records' models into cohorts; columns that are not given are chosen by what they are, as is a checkpoint."""
         if not records:
-            raise OperandError("a report needs at least one record; none came. Run the study first")
+            raise OperandError("a report needs at least one record, got none. Run the study first")
         groups: Groups = {}
         for run, record in enumerate(records):
             seen: Counter[tuple[str, str]] = Counter()
@@ -148,7 +148,7 @@ def _temperature(subject: MeasuredModel) -> str:
 
 
 def _without_unfitted(groups: Groups) -> tuple[Groups, tuple[str, ...]]:
-    """Models without the temperature that they should have had are left out, or unscaled ones where there are no others."""
+    """Models to which no temperature could be fitted are left out, or count as unscaled where there are no others."""
     kept = {key: members for key, members in groups.items() if key[1] != UNFITTED}
     notes = []
     for (checkpoint, kind, again), members in groups.items():

@@ -10,7 +10,7 @@
                     as `landscope.invariance.movements` finds them
     "corruptions"   {"names": [k], "severities": [s], "accuracy": [k][s], "clean": accuracy without corruption}
 
-Spectra and the curve of IGS over rank are in the details of their estimates. A key that is absent is no fault; one that cannot
+Spectra and the curve of IGS over rank are in the details of their estimates. A key may be absent; one that cannot
 be read is named in the report, and the others are shown.
 """
 
@@ -105,7 +105,7 @@ def gather(
 
 
 def spread_over_conditions(study: Cohorts, runs: Mapping[int, T], most: int) -> dict[int, T]:
-    """At most so many, taken in turn from every condition."""
+    """At most this many, taken in turn from every condition."""
     queues: dict[int, list[int]] = {}
     for run in runs:
         queues.setdefault(study.condition_of[run], []).append(run)

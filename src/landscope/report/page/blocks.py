@@ -141,7 +141,7 @@ class Section:
 class Claim:
     """What is claimed (by a paper, or by the study itself), what was found, why, and the runs that show it."""
 
-    claim: str
+    text: str
     verdict: str
     why: str = ""
     runs: Sequence[str] = ()

@@ -43,7 +43,7 @@ def finite(value: object) -> Plain:
 
 
 def rounded(values: object, digits: int = DIGITS) -> Plain:
-    """Numbers to so many significant digits, those that are not finite as null.
+    """Numbers to this many significant digits, those that are not finite as null.
 
     >>> rounded([0.123456789, float("inf"), 123456789.0])
     [0.123457, None, 123457000.0]

@@ -1,4 +1,4 @@
-"""The answer, first: which measures go with which outcomes and how sure that is, in words and one figure."""
+"""The answer, first: which measures correlate with which outcomes, with confidence intervals, in words and one figure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NAMED = 3
 def answer_section(
     study: Cohorts, found: Associations | None, claims: Sequence[Claim] = (), notes: Sequence[str] = ()
 ) -> Section:
-    """Sentences and a forest plot. Where no correlation could answer, the claims do, and it is said why none could."""
+    """Sentences and a forest plot. Where no correlation can answer, the claims do, and a sentence explains why."""
     if found is None or _too_few(found):
-        silence = _silence(study) if found is None else _chance(found)
-        leads = [_verdicts(claims), silence] if claims else [silence]
+        reason = _why_no_answer(study) if found is None else _chance(found)
+        leads = [_verdicts(claims), reason] if claims else [reason]
         blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(leads)]
         items: list[str] = []
     else:
@@ -55,9 +55,9 @@ def claim_section(study: Cohorts, claims: Sequence[Claim]) -> Section:
         shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
         if len(named) > NAMED and set(claim.runs) >= set(place):
             shown = f"all {len(place):,} runs"
-        rows.append([Cell(claim.claim), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
+        rows.append([Cell(claim.text), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
     head = [Head(text, numeric=False) for text in ("claim", "verdict", "why", "shown by")]
-    table = Table(head, rows, "Claims, and what this study says to each.", key="claims-table")
+    table = Table(head, rows, "The claims, and what this study found.", key="claims-table")
     return Section("claims", "Claims", [table] if rows else [])
 
 
@@ -70,25 +70,25 @@ def _verdicts(claims: Sequence[Claim]) -> str:
     'Of 3 claims: 2 “holds”, 1 “cannot be told”.'
     """
     if len(claims) == 1:
-        return f"{claims[0].claim}: {claims[0].verdict}."
+        return f"{claims[0].text}: {claims[0].verdict}."
     counts = Counter(claim.verdict for claim in claims)
     return f"Of {len(claims)} claims: {', '.join(f'{count} “{verdict}”' for verdict, count in counts.items())}."
 
 
-def _silence(study: Cohorts) -> str:
+def _why_no_answer(study: Cohorts) -> str:
     n = len(study.main)
     if not study.measures or not study.outcomes:
         missing = "measure of sharpness" if not study.measures else "outcome"
-        return f"This study asks for no correlation: no {missing} was measured on these models."
-    models = "one model" if n == 1 else f"{n} models"
+        return f"This study has no correlations to show: no {missing} was measured on these models."
+    models = "One model" if n == 1 else f"{n} models"
     return (
-        f"Whether a measure goes with an outcome cannot be told from {models}: a correlation needs at least three, "
-        f"and at least five before one can count as more than chance."
+        f"{models} cannot show whether a measure goes with an outcome: a correlation needs at least three models, and at "
+        f"least five before it can count as more than chance."
     )
 
 
 def _too_few(found: Associations) -> bool:
-    """Whether no τ of so few models could be significant after adjusting for so many tests, or there is none at all."""
+    """Whether no τ could be significant with this few models after adjusting for all tests, or no correlation is defined."""
     return not found.tests or (found.table.method == "kendall" and _bar(found) is None)
 
 
@@ -99,7 +99,7 @@ def _bar(found: Associations) -> float | None:
 
 def _chance(found: Associations) -> str:
     first = found.table.findings[0].correlation
-    cannot = "Correlations cannot tell whether a measure goes with an outcome"
+    cannot = "Correlations cannot show whether a measure goes with an outcome"
     if not found.tests:
         return f"{cannot}: none is defined ({first.reason})."
     return (
@@ -126,7 +126,7 @@ def _words(found: Associations) -> tuple[str, list[str]]:
         lead = f"{_clause(found, *best)}, in {found.finding(*best).correlation.n} models.{more}"
     else:
         least = _bar(found) if found.table.method == "kendall" else None
-        bar = f" With so many tests, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
+        bar = f" To be significant, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
         adjusted = f"after adjusting for {counted(found.tests, 'test')}"
         lead = f"No measure can be shown to go with any outcome in {_at_most(found)} models, {adjusted}.{bar}"
     return lead, [_outcome(found, outcome) for outcome in found.outcomes] + _asides(found, sure)
@@ -149,26 +149,26 @@ def _outcome(found: Associations, outcome: str) -> str:
         return f"{_capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
     if not sure:
         verdicts = [found.finding(m, outcome).verdict(found.table.rules) for m in order]
-        untold, none = verdicts.count("cannot be told"), verdicts.count("no evidence")
-        parts = [f"for {untold} it cannot be told"] * (untold > 0) + [f"for {none} there is no evidence"] * (none > 0)
+        undecided, none = verdicts.count("cannot be told"), verdicts.count("no evidence")
+        parts = [f"undecided for {_share(undecided, total)}"] * (undecided > 0)
+        parts += [f"no evidence for {_share(none, total)}"] * (none > 0)
         strongest = found.finding(order[0], outcome).correlation
-        return (
-            f"{_capital(name)}: none of {total} measures can be shown to go with it ({', '.join(parts)}); the strongest is "
-            f"{found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}.".replace("= -", "= −")
-        )
+        shown = f"the strongest is {found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}"
+        text = f"{_capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
+        return text.replace("= -", "= −")
     named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
     rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
-    return f"{_capital(name)}: {len(sure)} of {total} measures go with it: {', '.join(named)}{rest}."
+    return f"{_capital(name)}: {len(sure)} of {counted(total, 'measure')} go with it: {', '.join(named)}{rest}."
 
 
 def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
-    """What makes the sure ones less sure: another sign inside conditions, nothing left once the training loss is known."""
+    """What makes the sure ones less sure: the opposite sign inside conditions, nothing left once the training loss is known."""
     items = []
     turned = [pair for pair in sure if found.finding(*pair).paradox]
     if turned:
         names = "; ".join(f"{found.titles[m]} and {found.titles[o]}" for m, o in turned[:3])
         rest = f" and {len(turned) - 3} more" if len(turned) > 3 else ""
-        items.append(f"Inside conditions the sign is the other one (Simpson's paradox): {names}{rest}.")
+        items.append(f"Inside conditions the sign is reversed (Simpson's paradox): {names}{rest}.")
     given = " and ".join(found.table.given)
     partial = [found.finding(*pair) for pair in sure]
     asked = [f for f in partial if f.partial is not None]
@@ -180,12 +180,12 @@ def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
 
 
 def _repeats(study: Cohorts) -> list[str]:
-    """Which measures are the same but for a constant."""
+    """Which measures are the same up to a constant factor."""
     groups: dict[str, list[str]] = {}
     for column, first in study.repeats.items():
         groups.setdefault(first, [label(first)]).append(label(column))
     same = "; ".join(" and ".join(names) for names in groups.values())
-    return [f"The same but for a constant, and asked about once: {same}."] if same else []
+    return [f"The same up to a constant factor, and tested once: {same}."] if same else []
 
 
 def _forest(found: Associations) -> Figure:
@@ -246,6 +246,15 @@ def _rows(found: Associations, order: Sequence[str], outcome: str, *, sure: bool
 
 def _size(found: Associations, measure: str, outcome: str) -> float:
     return abs(found.finding(measure, outcome).correlation.value or 0.0)
+
+
+def _share(count: int, total: int) -> str:
+    """How many of how many.
+
+    >>> _share(5, 5), _share(2, 5)
+    ('all 5', '2')
+    """
+    return f"all {count}" if count == total else str(count)
 
 
 def _signed(value: float | None) -> str:

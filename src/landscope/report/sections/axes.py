@@ -35,7 +35,7 @@ __all__ = ["AxisCurves", "AxisLine", "axis_curves", "axis_section", "leading_num
 VALUES = 3
 """Fewer of them make no curve."""
 STEPPED = 5.0
-"""An axis whose largest number is more than so many times the smallest is logarithmic."""
+"""An axis whose largest number is more than this many times the smallest is logarithmic."""
 LINES = 12
 PANELS = 8
 

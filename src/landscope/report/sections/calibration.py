@@ -1,6 +1,6 @@
 """Reliability diagrams, one for each condition: stated confidence against accuracy, before and after temperature scaling.
 
-Where models were measured at one temperature only, nothing is said of a before and an after.
+Where models were measured at one temperature only, "before" and "after" are not mentioned.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def calibration_section(study: Cohorts) -> Section:
                 "model, otherwise the standard deviation over models."
             ),
             Prose(
-                "The larger a point, the more samples are so confident. Thin lines are single models.", scripted=True
+                "The larger a point, the more samples have that confidence. Thin lines are single models.",
+                scripted=True,
             ),
             Figure("reliability", panels[:CONDITIONS], PAPER_CAPTION, across=ACROSS),
         ]
@@ -153,7 +154,7 @@ def _points(table: Reliability, low: Floats, high: Floats, *, when: str, colour:
         dash="dash" if before else "solid",
         marker=Marker(4 + 10 * np.sqrt(share), "circle" if before else "square", hollow=before),
         y_error=Errors(np.maximum(high[shown] - right, 0), np.maximum(right - low[shown], 0), colour),
-        legend=f"{when} temperature" if both else "",
+        legend=f"{when} scaling" if both else "",
         hover=[
             f"{scaling}says {c:.3f}, right {a:.3f}, {100 * s:.1f} % of samples"
             for c, a, s in zip(stated, right, share, strict=True)

@@ -44,7 +44,7 @@ def baseline_table(study: Cohorts, baseline: str) -> Table | None:
         rows.append(cells)
     heads = [head for outcome in outcomes for head in (Head(label(outcome)), Head("adjusted p"))]
     smallest = min((t.smallest_p for t in tests.values() if t.smallest_p is not None), default=None)
-    limit = "" if smallest is None else f" With so few runs no p can be below {smallest:.2g} before adjustment."
+    limit = "" if smallest is None else f" With this few runs no p can be below {smallest:.2g} before adjustment."
     kind = "signed-rank, pairs of equal seeds" if next(iter(tests.values())).test == "signed-rank" else "rank-sum"
     return Table(
         [Head(f"better than {baseline}?", numeric=False), *heads],

@@ -87,7 +87,7 @@ def _table(found: Associations) -> Table:
                     Cell(
                         _number(within),
                         mark="bad" if f.paradox else "",
-                        title="another sign than overall" if f.paradox else "",
+                        title="opposite sign to the overall one" if f.paradox else "",
                     )
                 )
             if partial:
@@ -130,7 +130,7 @@ def _redundancy(study: Cohorts) -> Figure | None:
         Axis(angle=-60),
         Axis(),
         f"Everything with everything: Spearman's ρ, n = {len(frame)} models ({int(known.sum())} of them with all values). "
-        f"Measures that are one and the same but for their name form blocks.",
+        f"Measures that are the same under different names form blocks.",
         title="What measures the same thing",
         note=f"n = {len(frame)}",
         height=140 + 19 * len(columns),
@@ -173,8 +173,9 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
             scripted=found is None,
         ),
         Prose(
-            "A click on a point lights the model up in every figure and table, one on a condition all of its models; with "
-            "shift, more than one; Escape lets go. A selection is kept in the address of the page, to be shared.",
+            "Click a point to highlight its model in every figure and table, or a condition to highlight all of its models; hold "
+            "Shift to add to the selection, press Escape to clear it. The selection is part of the page's address, so it can "
+            "be shared.",
             scripted=True,
         ),
     ]
@@ -192,7 +193,7 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
         f"Any column against any other, n = {len(study.main)} models. Axes are logarithmic where all values are positive and "
         f"span more than two decades."
     )
-    title = "Set any two against each other"
+    title = "Compare any two columns"
     explorer = Panel("explorer", (), Axis(), Axis(), caption, title, height=440, columns=(x, y))
     blocks.append(Figure("explorer", [explorer], kind="explorer"))
     return Section("scatter", "Model by model", blocks)

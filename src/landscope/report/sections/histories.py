@@ -48,7 +48,7 @@ class History:
 
     column: str
     time: str
-    """What the values are told along: epochs, steps, or rows of the history."""
+    """What the values are recorded along: epochs, steps, or rows of the history."""
     curves: Curves
 
     @property

@@ -11,7 +11,7 @@ import yaml
 
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
-from landscope.core.text import bytes_text, exact_duration
+from landscope.core.text import duration, size
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
@@ -60,7 +60,7 @@ def _estimate(column: str, e: Estimate) -> list[Cell]:
         Cell(value, error, mark="" if e.status.has_value else "muted"),
         Cell("" if e.data_stderr is None else f"{e.data_stderr:.2g}".replace("-", "−")),
         Cell(f"{e.cost.passes:.1f}"),
-        Cell(exact_duration(e.cost.seconds)),
+        Cell(duration(e.cost.seconds)),
         Cell(e.status.value, title=e.reason, mark=marks.get(e.status.value, "")),
     ]
 
@@ -70,7 +70,7 @@ def data_section(offered: Iterable[str]) -> Section:
     table = Table(
         (),
         (),
-        "Every model with its numbers; a click on a column's head sorts, one on a row lights the model up.",
+        "Every model with its numbers; click a column's head to sort, a row to highlight the model.",
         key="model-table",
     )
     files = Downloads({name: FILES[name] for name in offered})
@@ -163,12 +163,12 @@ def _facts(study: Cohorts) -> Table:
         facts.append(
             (
                 "time of all runs",
-                f"{exact_duration(sum(seconds))}; the longest took {exact_duration(max(seconds))}",
+                f"{duration(sum(seconds))}; the longest took {duration(max(seconds))}",
             )
         )
     peak = max(record.peak_memory for record in records)
     if peak > 0:
-        facts.append(("largest memory of a run", bytes_text(peak)))
+        facts.append(("largest memory of a run", size(int(peak))))
     for key in dict.fromkeys(name for record in records for name in record.environment):
         found = Counter(_shown(record.environment[key]) for record in records if key in record.environment)
         some = [value if len(found) == 1 else f"{value} ({count} runs)" for value, count in found.most_common(4)]

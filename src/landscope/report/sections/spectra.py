@@ -129,7 +129,7 @@ def _estimates(study: Cohorts, column: str, detail: str) -> dict[int, Estimate]:
 
 
 def _matrix(column: str) -> str:
-    """The matrix whose spectrum an estimate carries, whatever else the estimate tells of it.
+    """The matrix whose spectrum an estimate carries, whatever else the estimate holds.
 
     >>> _matrix("train.ggn_spectrum"), _matrix("train.published.hessian_top_eigenvalue")
     ('GGN matrix on train rows', 'Hessian matrix on train rows, published')

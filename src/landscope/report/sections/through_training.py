@@ -1,7 +1,7 @@
 """What was measured at several steps of a training: each column over the steps, each measure over the training loss.
 
-A run tells it by its checkpoints "step N"; its last weights ("final") are the end of the curve where the histories say at which
-step they are and all runs end there. A curve is the median over the models of a condition, its band reaches from the smallest to
+The checkpoints "step N" of a run make its curve; its last weights ("final") are the end of it where the histories name their
+step and all runs end there. A curve is the median over the models of a condition, its band reaches from the smallest to
 the largest: both are the same on a logarithmic axis.
 """
 
@@ -40,7 +40,7 @@ __all__ = ["through_section", "through_sentence"]
 STEPS = 3
 """Fewer of them make no curve."""
 STEPPED = 5.0
-"""Steps whose largest is more than so many times the smallest are on a logarithmic axis."""
+"""Steps whose largest is more than this many times the smallest are on a logarithmic axis."""
 TICKS = 8
 PANELS = 12
 BANDS = 8
@@ -169,8 +169,8 @@ def through_sentence(study: Cohorts) -> str:
     if not found:
         return ""
     steps = found[0].steps
-    told = [f"{label(each.column)} {_direction(each)}" for each in found if each.steps == steps]
-    return f"From step {steps[0]:,} to step {steps[-1]:,}: {', '.join(told)} models."
+    changes = [f"{label(each.column)} {_direction(each)}" for each in found if each.steps == steps]
+    return f"From step {steps[0]:,} to step {steps[-1]:,}: {', '.join(changes)} models."
 
 
 def _direction(trend: Trend) -> str:

@@ -42,21 +42,21 @@ def within_between_section(study: Cohorts, found: Associations | None) -> Sectio
         return nothing
     pairs = _pairs(found)
     views = {pair: found.simpson(*pair) for pair in pairs}
-    told = {
+    known = {
         pair: view for pair, view in views.items() if view.pooled.value is not None and view.overall.value is not None
     }
-    if not told:
+    if not known:
         why = next((view.pooled.reason for view in views.values() if view.pooled.value is None), "")
-        text = f"Inside conditions nothing can be said: {why}. More seeds per condition would tell." if why else ""
+        text = f"Nothing is known inside conditions: {why}. More seeds per condition would help." if why else ""
         return Section(nothing.key, nothing.title, [Prose(text, tone="note")] if text else [])
     blocks: list[Block] = [
         Prose(
-            "A measure can go with an outcome because the conditions differ in both, and say nothing about models trained "
-            "alike. For the strongest pairs:"
+            "A measure can correlate with an outcome only because conditions differ in both, and say nothing about models "
+            "trained alike. The strongest pairs:"
         ),
-        _coefficients(found, told),
-        Prose(items=[_words(found, pair, view) for pair, view in told.items()]),
-        Figure("within", [_drawing(study, found, pair) for pair in list(told)[:DRAWN]]),
+        _coefficients(found, known),
+        Prose(items=[_words(found, pair, view) for pair, view in known.items()]),
+        Figure("within", [_drawing(study, found, pair) for pair in list(known)[:DRAWN]]),
     ]
     return Section(nothing.key, nothing.title, blocks)
 

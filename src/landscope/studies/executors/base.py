@@ -1,4 +1,4 @@
-"""What every executor does: take jobs, do those that are not done, say what happens, sum up."""
+"""What every executor does: take jobs, run those that are not done, report events, sum up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be done.
+    """A run to be run.
 
     >>> Job.of({"seed": 1}).key == run_key({"seed": 1})
     True
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a run. `detail` says why, in one line."""
+    """What happened to a run; `detail` gives the reason in one line."""
 
     kind: Literal["started", "finished", "skipped", "failed", "retried", "stopped"]
     key: str
@@ -62,7 +62,7 @@ OnEvent: TypeAlias = Callable[[Event], None]
 
 
 def ignore(_: Event) -> None:
-    """Take no notice of an event."""
+    """Ignore an event."""
 
 
 @dataclass
@@ -79,19 +79,19 @@ class Summary:
             key, error = next(iter(self.failed.items()))
             raise RunFailedError(
                 f"{len(self.failed)} of {len(self.failed) + len(self.finished) + len(self.skipped)} runs failed; the "
-                f"first, {key}: {error.rstrip('.')}. The traceback is in the run's failure.txt; start it again with "
-                "--retry-failed (in Python: retry_failed=True) to try them again"
+                f"first, {key}: {error.rstrip('.')}. The traceback is in the run's failure.txt; run it again with "
+                "--retry-failed (in Python: retry_failed=True) to repeat them"
             )
 
 
 class Executor(Protocol):
-    """A way to have runs done."""
+    """A way to run runs."""
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
-        """Do what is not done, and return when all of it is done or has failed.
+        """Run what is not done, and return when all of it is done or has failed.
 
         Asked to stop (Ctrl-C or SIGTERM), it lets the runs write their checkpoints and raises `KeyboardInterrupt`;
-        another call goes on from there.
+        another call resumes them.
         """
         ...
 
@@ -105,7 +105,7 @@ def _entered(store: Store, job: Job) -> str:
 def to_do(
     store: Store, jobs: Sequence[Job], summary: Summary, on_event: OnEvent, *, retry_failed: bool
 ) -> dict[str, Job]:
-    """The jobs left to do, by key, each entered into the store. Those done, or failed and not to be retried, are told of."""
+    """The jobs left to do, by key, each entered into the store. Those done, or failed and not to be retried, are reported."""
     left = {key: replace(job, key=key) for job in jobs for key in [_entered(store, job)]}
     for status in store.statuses(list(left)):
         if status.state is not RunState.DONE:
@@ -198,7 +198,7 @@ class JobQueue:
             self.died(job, "its process was asked to stop by somebody else")
 
     def died(self, job: Job, why: str) -> None:
-        """A job's process is gone without a word. It is tried again, up to the number of attempts."""
+        """A job's process died without an answer. It is tried again, up to the number of attempts."""
         run = self.store.run(job.key)
         if run.done():
             self.ended(job, Result(Ending.FINISHED))
@@ -209,7 +209,7 @@ class JobQueue:
             self.retry(job, why)
         else:
             error = RunFailedError(
-                f"{why}{f', {deaths} times' * (deaths > 1)}; its last words are in {run.path('log.txt')}"
+                f"{why}{f', {deaths} times' * (deaths > 1)}; its last output is in {run.path('log.txt')}"
             )
             try:
                 with run.claim():
@@ -246,7 +246,7 @@ class JobQueue:
                 (self._elsewhere if run.held() and not run.done() else self._waiting).append(job)
 
 
-# Ctrl-C and SIGTERM, noted instead of acted on, so that a study ends in order.
+# Ctrl-C and SIGTERM, noted instead of acted on, so that a study stops cleanly.
 
 
 class StopSignals:

@@ -9,7 +9,7 @@ stays idle. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement o
 
 Every worker has the whole card here, though parts are faster: they can be wrong. With 2/5 of that card's multiprocessors the
 first loss of a VGG-19 (batch 256, bfloat16, torch 2.11) was 4.712 instead of 4.730, its first update 4,000 times too large, and
-26 of 27 trainings came to NaN, most of them within eight steps; with 1/4 (n = 2), 3/5 (2) and all of them (20), in float32 (1)
+26 of 27 trainings ended in NaN, most of them within eight steps; with 1/4 (n = 2), 3/5 (2) and all of them (20), in float32 (1)
 and without the service (6) none did. ResNet-18 is right with 2/5: the same first loss, and a first update within 2·10⁻⁴. Some
 kernel is wrong there, and nothing says so.
 """
@@ -46,7 +46,7 @@ def visible_gpus() -> list[str]:
 
 
 def shares(workers: int) -> dict[str, str]:
-    """The variables of one of so many workers on a card: its part of the memory, with some left for what is not torch's.
+    """The environment variables of one of this many workers on a card: its share of the memory, less what is not torch's.
 
     >>> shares(1), shares(8)
     ({}, {'LANDSCOPE_GPU_SHARE': '0.113'})

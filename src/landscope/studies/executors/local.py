@@ -59,7 +59,7 @@ def environment(threads: int, gpu: str, sharing: int = 1) -> dict[str, str]:
 
 
 class WorkerProcess:
-    """A process of its own session (Ctrl-C on the terminal does not reach it) that does one job at a time."""
+    """A process of its own session (Ctrl-C on the terminal does not reach it) that runs one job at a time."""
 
     def __init__(self, work: Work, grace: float, variables: Mapping[str, str]) -> None:
         self.gpu = variables["CUDA_VISIBLE_DEVICES"]
@@ -92,7 +92,7 @@ class WorkerProcess:
         return self._replies.fileno()
 
     def give(self, job: Job, run: RunFolder) -> None:
-        """Have a job done. If the worker is dead, its silence says so."""
+        """Give the worker a job. A dead worker is noticed by its silence."""
         self.job, self.company = job, 1
         with suppress(BrokenPipeError):
             self._jobs.write(json.dumps({"folder": str(run.folder), "stale_after": run.stale_after}).encode() + b"\n")
@@ -110,7 +110,7 @@ class WorkerProcess:
         return self._process.poll() is not None
 
     def last_words(self) -> str:
-        """How a dead process ended, in words, with what it said last outside of any run."""
+        """How a dead process ended, as a sentence, with its last output outside of any run."""
         code = self._process.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self._words.seek(max(0, os.fstat(self._words.fileno()).st_size - 2000))
@@ -163,7 +163,7 @@ class MemoryWatch:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed so far because memory ran out; 0 where it does not tell."""
+    """How many processes the kernel has killed so far because memory ran out; 0 where it does not say."""
     count = 0
     for counters in (Path("/proc/vmstat"), Path("/sys/fs/cgroup/memory.events")):
         try:
@@ -201,10 +201,10 @@ TICK = 0.2
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Do runs on this machine.
+    """Run runs on this machine.
 
     A worker that dies (the kernel's out-of-memory killer, a crash in a library), also while it starts, costs its present run
-    one of `attempts` and nothing else. Where memory was the cause, fewer workers go on; none is begun where the largest run
+    one of `attempts` and nothing else. Where memory was the cause, fewer workers continue; none is started where the largest run
     seen so far would not fit into what is free.
     """
 
@@ -227,14 +227,14 @@ class LocalExecutor:
         for name, what in COUNTS.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise SpecError(f"{name} is the number of {what}, at least 1; {value!r} came")
+                raise SpecError(f"{name}: expected a number of {what}, at least 1, got {value!r}")
         if isinstance(self.grace, bool) or not isinstance(self.grace, int | float) or not self.grace >= 0:
-            raise SpecError(f"grace is a number of seconds, at least 0; {self.grace!r} came")
+            raise SpecError(f"grace: expected a number of seconds, at least 0, got {self.grace!r}")
         if not isinstance(self.mps, bool):
-            raise SpecError(f"mps is true or false; {self.mps!r} came")
+            raise SpecError(f"mps: expected true or false, got {self.mps!r}")
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
-        """Do what is not done."""
+        """Run what is not done."""
         name_of(self.work)  # refused before anything starts
         queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
         on_cards = any(job.resources.gpus for job in queue.waiting)
@@ -381,7 +381,7 @@ class _Crew:
         if worker.company == 1 or self._queue.stopping:
             return False
         self._limit = min(self._limit, worker.company // 2)
-        self._queue.retry(job, f"{words}; memory ran out, fewer workers go on")
+        self._queue.retry(job, f"{words}; memory ran out, fewer workers continue")
         return True
 
     def _vacate(self, seat: _Seat) -> None:

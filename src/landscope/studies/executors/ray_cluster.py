@@ -19,9 +19,9 @@ __all__ = ["RayExecutor"]
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Do runs as Ray tasks, each with the resources that it needs.
+    """Run runs as Ray tasks, each with the resources that it needs.
 
-    When a node or a process dies, its runs are tried again on another, up to `attempts` times, and go on from their last
+    When a node or a process dies, its runs are tried again on another, up to `attempts` times, and resume from their last
     checkpoint; the claim of a dead machine is given up after the store's `stale_after` seconds.
     """
 

@@ -1,4 +1,4 @@
-"""Runs that are done somewhere else, by a system that queues them: hand them over, follow them, take back what got lost."""
+"""Runs on a system that queues them: submit them, follow them, resubmit what got lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cluster(Protocol):
         ...
 
     def ended(self) -> list[tuple[Job, Result | str]]:
-        """Jobs that have ended since the last call, and how: in words where a process died. May wait for a second."""
+        """Jobs that have ended since the last call, and how: as a sentence where a process died. May wait for a second."""
         ...
 
     def cancel(self) -> None:
@@ -38,7 +38,7 @@ class Cluster(Protocol):
 
 
 def follow(queue: JobQueue, cluster: Cluster, grace: float) -> None:
-    """Have all jobs of a queue done by a cluster."""
+    """Run all jobs of a queue on a cluster."""
     going: dict[str, Job] = {}
     before: dict[str, int] = {}  # the number of attempts when a job was handed over, until it is seen to begin
 

@@ -1,7 +1,7 @@
 """Runs as Slurm job arrays, through submitit: `pip install 'landscope[slurm]'`.
 
 Each run is one task of an array. Before its time is over Slurm warns it; submitit then puts it back into the queue, and it
-goes on from its last checkpoint. The store, and the environment that landscope is installed in, must be on a filesystem that
+resumes from its last checkpoint. The store, and the environment that landscope is installed in, must be on a filesystem that
 the nodes share. Scripts and output of the jobs are in the store's folder `slurm/`.
 """
 
@@ -37,7 +37,7 @@ ASK_QUEUE = 15.0
 
 @dataclass(frozen=True)
 class SlurmExecutor:
-    """Do runs as tasks of Slurm job arrays.
+    """Run runs as tasks of Slurm job arrays.
 
     >>> from landscope.studies.work.run import run_in_folder
     >>> SlurmExecutor(Store("runs"), run_in_folder, minutes=240, options={"slurm_partition": "gpu"}).parallel

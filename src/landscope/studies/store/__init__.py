@@ -17,11 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from landscope.core.errors import StoreError, StoreGoneError, UnknownNameError
-from landscope.core.files import LARGEST_DOCUMENT, read_regular
+from landscope.core.files import LARGEST_DOCUMENT, read_regular, store_errors, write_in_store
 from landscope.core.json import WHOLE, Plain, checked, parse_json
 from landscope.specs.canonical import canonical_json, canonical_text, strict
 from landscope.studies.store import locks
-from landscope.studies.store.durable import store_errors, write_whole
 from landscope.studies.store.identity import canonical, legacy_keys, run_key
 from landscope.studies.store.locks import Owner
 from landscope.studies.store.run_folder import RunFolder
@@ -35,15 +34,15 @@ class RunState(StrEnum):
     """Where a run stands."""
 
     WAITING = "waiting"
-    """Nobody has begun it."""
+    """Nobody has started it."""
     RUNNING = "running"
     """A living process works on it."""
     INTERRUPTED = "interrupted"
-    """It was begun and nobody works on it; it goes on from its last checkpoint."""
+    """It was started and nobody works on it; it resumes from its last checkpoint."""
     FAILED = "failed"
-    """It raised an error; it is tried again only when asked."""
+    """It raised an error; it is run again only when asked."""
     DAMAGED = "damaged"
-    """Its record is not what was written; it will be quarantined and made again."""
+    """Its record is not what was written; it will be quarantined and run again."""
     DONE = "done"
     """Its record is there and whole."""
 
@@ -99,9 +98,9 @@ class Store:
         path = run.path("spec.json")
         if not self._same(spec, self._spec_there(path)):
             if not (self.root / "store.json").exists():
-                write_whole(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
+                write_in_store(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
-            write_whole(path, content, flush=False)  # whoever comes again brings it again
+            write_in_store(path, content, flush=False)  # whoever comes again brings it again
         self._seen = True
         return run
 
@@ -208,14 +207,14 @@ class Store:
         if found != FORMAT:
             raise StoreError(
                 f"{self.root / 'store.json'} says format {found}; this version reads format {FORMAT}. "
-                "Take another folder, or the version of landscope that wrote it"
+                "Use another folder, or the version of landscope that wrote it"
             )
 
     def _same(self, spec: Mapping[str, object], there: bytes) -> bool:
         try:
             other = parse_json(there)
         except ValueError:
-            return False  # none, or torn by a disk: it is written anew
+            return False  # none, or torn by a disk: it is written again
         if not isinstance(other, dict):
             return False
         if canonical_text(other) == canonical_json(spec):  # most often it is the very same

@@ -28,7 +28,7 @@ __all__ = ["POOL", "SCHEMA", "canonical", "legacy_keys", "run_key"]
 SCHEMA = 1
 """Of the defaults that a canonical spec leaves out."""
 POOL = "pool"
-"""The key by which the spec of a pool is told from that of a run."""
+"""The key that distinguishes the spec of a pool from that of a run."""
 PARTS: dict[str, type] = {"training": TrainingSpec, "measuring": MeasuringSpec, "checkpoint": CheckpointsSpec}
 """The parts of a run's spec that have a type; a pool has a training, too."""
 VERSIONS = ("0.1.0", "0+source")

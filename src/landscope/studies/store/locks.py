@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Literal
 
 from landscope.core.errors import ClaimError, StoreFullError
-from landscope.core.files import LARGEST_DOCUMENT, read_regular
+from landscope.core.files import LARGEST_DOCUMENT, create, read_regular, store_errors, write_in_store
 from landscope.core.json import Plain
-from landscope.studies.store.durable import create, store_errors, write_whole
 
 __all__ = ["STALE_AFTER", "Attempt", "Outcome", "Owner", "beating", "close", "filesystem_now", "latest", "read", "take"]
 
@@ -100,7 +99,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty where that is not told, "gone" for one that is only waited for."""
+    """When a process began, in the kernel's ticks; empty where that is not known, "gone" for one that is only waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -175,7 +174,7 @@ def close(folder: Path, attempt: Attempt, outcome: Outcome, error: str = "") -> 
     """End an attempt; nothing happens to a later one."""
     ended = Attempt(attempt.number, attempt.owner, attempt.since, attempt.beat, outcome, error)
     try:
-        write_whole(_path(folder, attempt.number), _content(ended), flush=False)
+        write_in_store(_path(folder, attempt.number), _content(ended), flush=False)
     except StoreFullError:
         os.utime(_path(folder, attempt.number), (0, 0))  # takes no room; how it ended is lost, that it ended is not
 

@@ -9,7 +9,7 @@
       record.json          the result: there whole or not at all, and then the run is done
 
 `record.json` carries the SHA-256 of its own content in its first line. A record that does not fit its hash is moved to
-`quarantine/` with all that came with it when the next process claims the run.
+`quarantine/` with everything beside it when the next process claims the run.
 """
 
 from __future__ import annotations
@@ -36,11 +36,20 @@ from landscope.core.errors import (
     StoreError,
     StoreGoneError,
 )
-from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular, read_regular
+from landscope.core.files import (
+    LARGEST_DOCUMENT,
+    LARGEST_RECORD,
+    check_regular,
+    is_full,
+    read_regular,
+    store_errors,
+    sweep,
+    write_in_store,
+    writing_in_store,
+)
 from landscope.core.json import OBJECT, Plain, checked, parse_json
 from landscope.specs.canonical import strict
 from landscope.studies.store import locks
-from landscope.studies.store.durable import is_full, store_errors, sweep, write_whole, writing
 from landscope.studies.store.identity import legacy_keys, run_key
 from landscope.studies.store.locks import Owner
 
@@ -144,12 +153,12 @@ class RunFolder:
     def writing(self, name: str) -> AbstractContextManager[Path]:
         """A path for a library to write to, which becomes the file `name` when the block ends without an error."""
         self._check_claim()
-        return writing(self.path(name))
+        return writing_in_store(self.path(name))
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
         self._check_claim()
-        write_whole(self.path(name), content)
+        write_in_store(self.path(name), content)
 
     def write_json(self, name: str, value: object) -> None:
         """Write plain values as JSON, whole or not at all."""
@@ -220,9 +229,9 @@ class RunFolder:
         self.path("failure.txt").unlink(missing_ok=True)
 
     def _write_failure(self, error: BaseException | str) -> None:
-        told = error if isinstance(error, str) else "".join(traceback.format_exception(error))
+        text = error if isinstance(error, str) else "".join(traceback.format_exception(error))
         with suppress(StoreError):  # the attempt still says in one line what happened
-            write_whole(self.path("failure.txt"), told.encode(errors="replace"))
+            write_in_store(self.path("failure.txt"), text.encode(errors="replace"))
 
     def _check_there(self) -> None:
         """A folder that vanished is not made again by writing to it."""
@@ -267,5 +276,5 @@ def _header(key: str, body: bytes) -> bytes:
 
 def _one_line(error: BaseException | str) -> str:
     """The first line of an error, 300 characters at most; failure.txt has it whole."""
-    told = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    return shorten(told.partition("\n")[0], 300, placeholder=" …")
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return shorten(text.partition("\n")[0], 300, placeholder=" …")

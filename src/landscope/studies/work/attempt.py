@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from landscope.core.errors import ClaimError, RunFailedError, RunStoppedError, StudyError
+from landscope.core.files import is_full
 from landscope.core.memory import is_out_of_memory
-from landscope.studies.store.durable import is_full
 from landscope.studies.store.run_folder import RunFolder
 
 __all__ = [

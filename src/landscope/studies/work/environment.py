@@ -78,7 +78,7 @@ def _processor() -> str:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Begin anew: what earlier runs of this process took does not count."""
+    """Reset the peak, so that earlier runs of this process do not count."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):  # only Linux can; elsewhere the peak is that of the process

@@ -74,11 +74,11 @@ class ModelMeter:
 
     @property
     def _plain(self) -> bool:
-        return self.task.rows.kind not in ("node classification", "text classification")
+        return self.task.data.kind not in ("node classification", "text classification")
 
     def rows(self, split: str, samples: int | None = None) -> Split:
         """Rows of a split, never augmented; `samples` of them are drawn in proportion to the classes."""
-        x, y = getattr(self.task.rows, split)
+        x, y = getattr(self.task.data, split)
         if samples is not None and samples < len(y):
             chosen, _ = draw(y.cpu(), samples, self.spec.seed, f"measured {split}")
             x, y = x[chosen], y[chosen]
@@ -206,7 +206,7 @@ def measure_model(
         reports["calibration"] = Report({"temperature": temperature})
     if meter.task.classes and spec.reliability and len(meter.rows("test").y) and not _is_published(temperature):
         extras["reliability"] = _reliability(meter, model, temperature)
-    if meter.task.rows.kind == "reconstruction":
+    if meter.task.data.kind == "reconstruction":
         reports |= _shapes(meter, model)
     if spec.corruptions is not None:
         note(f"{checkpoint}: corruptions")
@@ -238,7 +238,7 @@ def _shapes(meter: ModelMeter, model: nn.Module) -> dict[str, Report]:
     inputs, truth = meter.rows("test")
     if not len(truth):
         return {}
-    shifted = meter.task.rows.extra.get("test_shifted")
+    shifted = meter.task.data.extra.get("test_shifted")
     given = {"shapes": inputs} | ({} if shifted is None else {"shapes_shifted": shifted})
     return {
         name: Report(shape_scores(meter.answers(model, x) > FILLED, truth.cpu() > FILLED)) for name, x in given.items()
@@ -267,9 +267,9 @@ def _lists(frame: pd.DataFrame) -> dict[str, Plain]:
 
 
 def _corrupted(meter: ModelMeter, model: nn.Module, wanted: CorruptionsSpec, T: float) -> tuple[Report, Plain]:
-    rows, data = meter.task.rows, meter.task.spec.data
+    rows, data = meter.task.data, meter.task.spec.data
     pixels = str(data.options.get("pixels", "unit"))
-    x, y = (part.cpu() for part in meter.task.rows.test)
+    x, y = (part.cpu() for part in meter.task.data.test)
     if x.dim() != 4 or not rows.classes or pixels == "raw":
         raise NotApplicableError(f"corruptions are for images with classes, not for {rows.name}")
     if wanted.samples is not None and wanted.samples < len(y):
@@ -302,7 +302,7 @@ def _moments(task: Task) -> tuple[Tensor, Tensor]:
     from landscope.data import load
 
     if task.spec.data.options.get("pixels") != "standard":
-        channels = task.rows.test.x.shape[1]
+        channels = task.data.test.x.shape[1]
         return torch.zeros(1, channels, 1, 1), torch.ones(1, channels, 1, 1)
     card = load(task.spec.data.name, **task.spec.data.options).card  # type: ignore[arg-type]
     shape = (1, -1, 1, 1)

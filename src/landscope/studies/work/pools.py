@@ -94,14 +94,14 @@ def train_together(spec: Plain, run: RunFolder, device: torch.device) -> None:
     """Train a pool in the folder of its run, and hand each member's training to the member's run."""
     pool = parse(PoolSpec, spec)
     choice = choose(make_task(pool.training).to(device), "auto", unsupported(pool.training))
-    if choice.way != "together":
+    if choice.strategy != "stacked":
         run.finish({"trained": [], "seconds": 0.0, "why": choice.reason})
         return
     trained = train_pool(
         pool.training,
         pool.seeds,
         overrides=pool.overrides,
-        way="together",
+        strategy="stacked",
         folder=run.path("members"),
         device=device,
         should_stop=attempt.stop_requested,

@@ -1,7 +1,7 @@
-"""One run, from its spec to its record: train or take a model, measure it, note what it took.
+"""One run, from its spec to its record: train or take a model, measure it, note its cost.
 
 Whatever is finished is kept at once: the training keeps its checkpoints, every measured model a file of its own, so that a run
-that is stopped at any moment goes on from there.
+that is stopped at any moment resumes from there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from landscope.studies.work.measure import (
     published_temperature,
 )
 from landscope.studies.work.pools import train_together
-from landscope.training.loop.folder import Trained
+from landscope.training.loop.folder import TrainingResult
 from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, make_task
@@ -94,7 +94,7 @@ def _trained(
     return make_task(training), models, [cast(dict[str, Plain], dict(row)) for row in trained.history]
 
 
-def _weights(trained: Trained, checkpoint: str) -> Weights:
+def _weights(trained: TrainingResult, checkpoint: str) -> Weights:
     if checkpoint.startswith("step "):
         return trained.snapshots[int(checkpoint.removeprefix("step "))]
     model = {"final": trained.model, "best": trained.best, "average": trained.average}[checkpoint]

@@ -1,10 +1,10 @@
-"""A process that does one run after another: `python -m landscope.studies.work.worker WORK GRACE`.
+"""A process that runs one run after another: `python -m landscope.studies.work.worker WORK GRACE`.
 
 It reads a folder per line from its standard input and answers each with a line of JSON on its standard output; both are for
 whoever started it alone. It is kept for many runs, because importing torch takes longer than a short run does.
 
 On SIGTERM, or when whoever started it is gone (its input ends), the work is asked to stop at a checkpoint; after GRACE more
-seconds the process ends, come what may.
+seconds the process ends, whatever happens.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from landscope.core.seeding import generator
-from landscope.training.rows import epoch_batches
 from landscope.training.task import Task
+from landscope.training.task_data import epoch_batches
 
 __all__ = ["Feed", "seed_noise"]
 

@@ -2,7 +2,7 @@
 
 spec.json                        what was asked for
 final.safetensors                the weights after the last step
-best.safetensors                 those that were best on the validation rows (with early stopping)
+best.safetensors                 those that were best on the validation samples (with early stopping)
 average.safetensors              the average of the iterates (with averaging)
 snapshots/step-N.safetensors     the weights after step N
 history.json                     the history, the scores, why the run ended: written last, so its presence means done
@@ -33,17 +33,17 @@ from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular
 from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, parse_json
 from landscope.specs.names import public_names
 from landscope.specs.schema import parse, to_plain
-from landscope.training.rows import GIVEN
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
+from landscope.training.task_data import GIVEN
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "FAILED",
-    "Trained",
+    "TrainingResult",
     "check_same_inputs",
     "differences",
     "fingerprints",
@@ -67,7 +67,7 @@ __all__ = [
 #
 # A checkpoint is one safetensors file: every tensor of the state, and everything else as JSON in its header (or, where a long
 # history does not fit there, as a tensor of bytes), with a checksum over both. It is written aside, flushed to the disk and
-# renamed; the one before is kept, so that whatever happens to the last one (a full disk, a broken machine) a run goes on from a
+# renamed; the one before is kept, so that whatever happens to the last one (a full disk, a broken machine) a run resumes from a
 # state that was whole.
 
 
@@ -99,7 +99,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Plain]:
         check_regular(path)
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a mapping)
         text = about[_KEY]
         if about[_SUM] != str(_checksum(tensors, text)):
             raise ValueError("its checksum is wrong")
@@ -127,7 +127,7 @@ def load_state(folder: Path) -> tuple[dict[str, Tensor], Plain] | None:
         try:
             return read_tensors(folder / name)
         except TrainingError as error:
-            warnings.warn(f"{error}. The run goes on from the checkpoint before it, or from the start.", stacklevel=2)
+            warnings.warn(f"{error}. The run resumes from the checkpoint before it, or starts over.", stacklevel=2)
     return None
 
 
@@ -161,11 +161,11 @@ _CONTENT = {"stopped": TEXT, "seconds": NUMBER, "scores": OBJECT, "history": LIS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class TrainingResult:
     """A run that is over, or that was stopped (`finished` is False) and can be resumed from its folder.
 
-    `model` has the final weights, `best` those that were best on the validation rows, `average` those of the average: copies that
-    share no storage. `scores` has loss and error of each of them on each split; `snapshots` weights by optimizer step.
+    `model` has the final weights, `best` those that were best on the validation samples, `average` those of the average:
+    copies that share no storage. `scores` has the loss and error of each on each split; `snapshots` weights by optimizer step.
     """
 
     model: nn.Module
@@ -197,7 +197,7 @@ class Trained:
     def __repr__(self) -> str:
         state = "finished" if self.finished else "stopped"
         what = f"{self.spec.model.name} on {self.rows or self.spec.data.name}"
-        return f"Trained({what}, {self.epochs} epochs, {self.seconds:.1f} s, {state}: {self.stopped})"
+        return f"TrainingResult({what}, {self.epochs} epochs, {self.seconds:.1f} s, {state}: {self.stopped})"
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -225,7 +225,7 @@ def load_snapshots(folder: Path | None, steps: tuple[int, ...], until: int) -> d
     paths = {step: _snapshot(folder, step) for step in steps if step <= until}
     if gone := [str(path) for path in paths.values() if not path.is_file()]:
         warnings.warn(
-            f"{', '.join(gone)}: gone, so these snapshots are missing. resume=False makes them anew", stacklevel=2
+            f"{', '.join(gone)}: gone, so these snapshots are missing. resume=False makes them again", stacklevel=2
         )
     return {step: read_tensors(path)[0] for step, path in paths.items() if path.is_file()}
 
@@ -234,8 +234,8 @@ def _snapshot(folder: Path, step: int) -> Path:
     return folder / "snapshots" / f"step-{step}.safetensors"
 
 
-def save_result(folder: Path, result: Trained, given: Mapping[str, str]) -> None:
-    """Write a finished run; the checkpoint that it came from is no longer needed."""
+def save_result(folder: Path, result: TrainingResult, given: Mapping[str, str]) -> None:
+    """Write a finished run; its checkpoint is no longer needed."""
     for name, model in zip(WEIGHTS, (result.model, result.best, result.average), strict=True):
         if model is not None:
             write_tensors(folder / f"{name}.safetensors", weights_of(model))
@@ -258,7 +258,7 @@ def forget_result(folder: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mapping[str, str]) -> Trained | None:
+def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mapping[str, str]) -> TrainingResult | None:
     """The finished run in a folder, `None` where there is none; one that was given something else is refused."""
     path = folder / HISTORY
     if not path.is_file():
@@ -271,7 +271,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
         scores = {name: checked(of, "scores", {}) for name, of in content["scores"].items()}
         there = content["given"]
     except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} is damaged: {error}. Train anew with resume=False") from error
+        raise TrainingError(f"{path} is damaged: {error}. Train again with resume=False") from error
     check_same_inputs(folder, there, given)
 
     def kept(name: str) -> nn.Module | None:
@@ -280,8 +280,8 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
 
     final = kept("final")
     if final is None:
-        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train anew with resume=False")
-    return Trained(
+        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train again with resume=False")
+    return TrainingResult(
         model=final,
         best=kept("best") if spec.early_stopping else None,
         average=kept("average") if spec.averaging else None,
@@ -309,7 +309,7 @@ PASSING = re.compile(r" at 0x[0-9a-fA-F]+| \((?:cuda|mps|xpu)(?::\d+)?\)")
 def fingerprints(task: Task, *, model: bool, data: bool) -> dict[str, str]:
     """Checksums of the model and of the data that were given as arguments: a spec does not say what they are.
 
-    `model` and `data` are the bytes of the weights and of the training rows. `structure` is the text of the module, with its
+    `model` and `data` are the bytes of the weights and of the training samples. `structure` is the text of the module, with its
     types and settings, which tensors there are and which of them are trained; `rows` is everything about all splits.
     """
     found: dict[str, str] = {}
@@ -320,7 +320,7 @@ def fingerprints(task: Task, *, model: bool, data: bool) -> dict[str, str]:
         about = [PASSING.sub("", repr(net)), *map(_form, weights, weights.values()), *trained]
         found |= {"model": _fingerprint(weights.values()), "structure": _fingerprint((), about)}
     if data:
-        rows = task.rows
+        rows = task.data
         parts = {"train": rows.train, "validation": rows.validation, "test": rows.test, "extra": rows.extra.values()}
         tensors = [tensor for part in parts.values() for tensor in part]
         about = [rows.kind, str(rows.classes), *rows.extra, *(_form(name, t) for name in parts for t in parts[name])]
@@ -339,7 +339,7 @@ def check_same_inputs(folder: Path, there: Mapping[str, str], here: Mapping[str,
     noted = [*FIRST, *(key for key in LATER if key in there)]
     if any(there.get(key) != here.get(key) for key in noted):
         raise SpecError(
-            f"{folder} holds a run that began from another model or other data. Choose another folder, or begin anew with "
+            f"{folder} holds a run that began from another model or other data. Choose another folder, or start over with "
             "resume=False"
         )
 
@@ -359,7 +359,7 @@ def _fingerprint(tensors: Iterable[Tensor], about: Sequence[str] = ()) -> str:
 
 
 def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume: bool, writes: bool) -> Path:
-    """The folder, made where it is not there; one that holds a run of another spec is refused, unless it begins anew."""
+    """The folder, made where it is not there; one that holds a run of another spec is refused, unless it starts over."""
     path, own = Path(folder), to_plain(spec)
     if path.exists() and not path.is_dir():
         raise SpecError(f"{path} is a file; the folder of a run was expected")
@@ -370,7 +370,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
             raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
         if differ := list(differences(_as_today(there), public_names(own))):
             raise SpecError(
-                f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or begin anew with resume=False"
+                f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or start over with resume=False"
             )
     if writes:
         path.mkdir(parents=True, exist_ok=True)
@@ -381,7 +381,7 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
 
 
 def _as_today(there: Plain) -> Plain:
-    """A spec as it is written today: with fields that came later at their defaults, and with public names."""
+    """A spec as it is written today: with later fields at their defaults, and with public names."""
     with suppress(SpecError):  # what cannot be read is compared as it stands
         there = to_plain(parse(TrainingSpec, there))
     return public_names(there)

@@ -24,7 +24,7 @@ from landscope.training.evaluate import Score, evaluate, rank
 from landscope.training.fast_steps import Captured, Compiled, StepFunction, parts_to_compile
 from landscope.training.loop.feed import Feed, seed_noise
 from landscope.training.loop.folder import with_weights
-from landscope.training.loop.step import Step
+from landscope.training.loop.step import TrainingStep
 from landscope.training.objectives import FAM
 from landscope.training.optimizers.building import build_optimizer, set_rate
 from landscope.training.schedule import learning_rate
@@ -60,7 +60,7 @@ class SingleProgram:
         capturable = fused and processes() == 1
         self.captures = capturable if graphs is None else capturable and graphs
         full = len(task.train.y) if spec.batch_size == "full" else spec.batch_size
-        step: StepFunction = Step(task, self.optimizer, fam=self.fam, scaler=self._scaler)
+        step: StepFunction = TrainingStep(task, self.optimizer, fam=self.fam, scaler=self._scaler)
         if spec.compile and device.type == "cuda":
             step = Compiled(
                 step, full, parts_to_compile(model, model.get_submodule(self.fam.layer) if self.fam else None)
@@ -204,16 +204,16 @@ def non_finite_error(task: Task, step: int, what: str, folder: Path | None = Non
     epoch, at = divmod(step, task.steps_per_epoch)
     chosen = Feed(task).numbers(step)
     listed = ", ".join(map(str, chosen[:SHOWN].tolist()))
-    listed += f", … ({len(chosen)} rows)" if len(chosen) > SHOWN else ""
+    listed += f", … ({len(chosen)} samples)" if len(chosen) > SHOWN else ""
     rate = learning_rate(spec, step, task.steps_per_epoch)
     lower = "" if spec.precision in ("float32", "float64") else ", set precision: float32"
     hint = (
-        f"lower optimizer.lr, add schedule.warmup or clip_norm{lower}, or look at these rows"
+        f"lower optimizer.lr, add schedule.warmup or clip_norm{lower}, or look at these samples"
         if bool(task.train.x[chosen].isfinite().all())
-        else "the inputs of this batch are not finite: look at these rows"
+        else "the inputs of this batch are not finite: look at these samples"
     )
     kept = f" The last checkpoint with finite weights is kept in {folder}." if folder else ""
     return NonFiniteTrainingError(
         f"{what} at step {step} (epoch {epoch + 1}, batch {at + 1} of {task.steps_per_epoch}), learning rate {rate:g}, "
-        f"training rows {listed}. What may help: {hint}.{kept}"
+        f"training samples {listed}. What may help: {hint}.{kept}"
     )

@@ -1,7 +1,7 @@
 """A run of n ≥ 1 members from one optimizer step to the next: step, count; at the end of an epoch average, evaluate, decide.
 
 A member that is done (all epochs, converged, stopped early) or has failed leaves at the next row of the history, and the others
-go on in a smaller program. `train` is the case n = 1.
+continue in a smaller program. `train` is the case n = 1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from landscope.data import Split
 from landscope.training.averaging import averaged_model
 from landscope.training.callbacks import Callback
 from landscope.training.evaluate import Score, precise, rank
-from landscope.training.loop.folder import FAILED, Trained, load_snapshots, save_result, save_snapshot, save_state
+from landscope.training.loop.folder import (
+    FAILED,
+    TrainingResult,
+    load_snapshots,
+    save_result,
+    save_snapshot,
+    save_state,
+)
 from landscope.training.loop.interruption import REASONS, Interruption
 from landscope.training.loop.state import State, Weights, member
 from landscope.training.progress import Display
-from landscope.training.rows import SPLITS
 from landscope.training.schedule import (
     Row,
     averaging_begins,
@@ -39,6 +45,7 @@ from landscope.training.schedule import (
 )
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
+from landscope.training.task_data import SPLITS
 
 __all__ = ["Places", "Program", "Run", "finite"]
 
@@ -110,7 +117,7 @@ class Run:
         self, task: Task, program: Program, state: State, places: Places, callbacks: Sequence[Callback] = ()
     ) -> None:
         self.task, self.program, self.state, self.places = task, program, state, places
-        self.results: dict[int, Trained] = {}
+        self.results: dict[int, TrainingResult] = {}
         self._per_epoch, self._writes = task.steps_per_epoch, rank() == 0
         self._callbacks = callbacks if self._writes else ()
         self._before = state.seconds
@@ -151,7 +158,7 @@ class Run:
             self._average(1 - averaging.decay)
         self._keep_snapshots()
         if self._callbacks:
-            samples = self.task.rows_in(state.step) - self.task.rows_in(state.step - 1)
+            samples = self.task.samples_in(state.step) - self.task.samples_in(state.step - 1)
             rate = learning_rate(self.task.spec, state.step - 1, self._per_epoch)
             for callback in self._callbacks:
                 callback.on_step(state.step, metrics[0, 0] / samples, rate)
@@ -225,7 +232,7 @@ class Run:
 
     def _new_rows(self, places: Sequence[int]) -> dict[int, Row]:
         """Rows of the history for the members in some places."""
-        state, scores = self.state, self.program.scores(self.task.rows.validation)
+        state, scores = self.state, self.program.scores(self.task.data.validation)
         totals, rows = state.totals.cpu(), dict[int, Row]()
         for at in places:
             rows[at] = epoch_row(
@@ -268,7 +275,7 @@ class Run:
             number, well = state.numbers[at], not reasons[at].startswith(FAILED)
             where = self.places.members.get(number)
             mine = {kind: nets[place] for kind, nets in models.items()}
-            result = self.results[number] = Trained(
+            result = self.results[number] = TrainingResult(
                 model=mine["final"],
                 best=mine.get("best"),
                 average=mine.get("average"),
@@ -280,7 +287,7 @@ class Run:
                 spec=program.specs[at],
                 seconds=self.elapsed(),
                 folder=where,
-                rows=task.rows.name,
+                rows=task.data.name,
             )
             if where is not None and finished and self._writes:
                 save_result(where, result, self.places.given)
@@ -294,7 +301,7 @@ class Run:
         """Each model's loss and error on each split that has samples."""
         every: list[dict[str, float]] = [{} for _ in models]
         for split in SPLITS:
-            scores = self.program.scores(getattr(self.task.rows, split), models) or ()
+            scores = self.program.scores(getattr(self.task.data, split), models) or ()
             for own, score in zip(every, scores, strict=False):
                 own[f"{split}_loss"] = score.loss
                 if score.error is not None:
@@ -309,7 +316,7 @@ class Run:
 
     def _samples(self) -> int:
         """The training samples that went into `totals`."""
-        return self.task.rows_in(self.state.step - row_before(self.task.spec, self.epoch) * self._per_epoch)
+        return self.task.samples_in(self.state.step - row_before(self.task.spec, self.epoch) * self._per_epoch)
 
     def elapsed(self) -> float:
         """Seconds of training, those before an interruption included."""

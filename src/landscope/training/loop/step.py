@@ -1,11 +1,11 @@
 """One optimizer step on one batch: forward, objective, backward, clipping, update.
 
     plain    g = ∇L(w)
-    SAM      ε from ∇L(w), then g = ∇L(w + ε); m-SAM has an ε for each part of m rows and adds the gradients up
+    SAM      ε from ∇L(w), then g = ∇L(w + ε); m-SAM has an ε for each part of m samples and adds the gradients up
     FAM      L + λκ stands for L throughout, in both passes of SAM
 
-A batch is worked off in parts (accumulation); each part's mean loss weighs as many rows as the part has, so the gradient is that
-of the whole batch. Running statistics of BatchNorm move in the first pass only.
+A batch is processed in parts (accumulation); each part's mean loss weighs as many samples as the part has, so the gradient is
+that of the whole batch. Running statistics of BatchNorm move in the first pass only.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from landscope.training.objectives import FAM
 from landscope.training.optimizers import SAM
 from landscope.training.task import Task
 
-__all__ = ["METRICS", "Step"]
+__all__ = ["METRICS", "TrainingStep"]
 
 METRICS = ("loss", "error", "kappa")
-"""What a step reports, each summed over the rows of the batch."""
+"""What a step reports, each summed over the samples of the batch."""
 
 Part = tuple[Tensor, Tensor]
 
 
-class Step:
+class TrainingStep:
     """`step(x, y)` updates the model and gives the sums of `METRICS` over the batch, on the device."""
 
     def __init__(
@@ -47,12 +47,12 @@ class Step:
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
         """One optimizer step on a batch, of which each process takes its share."""
-        parts, rows = self._parts(x, y), len(y)
+        parts, samples = self._parts(x, y), len(y)
         if isinstance(self._optimizer, SAM):
-            metrics = self._perturbed_gradients(self._optimizer, parts, rows)
+            metrics = self._perturbed_gradients(self._optimizer, parts, samples)
         else:
             self._optimizer.zero_grad()
-            metrics = self._add_gradients(parts, rows)
+            metrics = self._add_gradients(parts, samples)
             sum_gradients(self._parameters)
         self._update()
         if processes() == 1:
@@ -61,7 +61,7 @@ class Step:
         return sum_over_processes(metrics.clone())
 
     def _parts(self, x: Tensor, y: Tensor) -> list[Part]:
-        """This process's share of the batch, in the parts that it is worked off in."""
+        """This process's share of the batch, in the parts that it is processed in."""
         spec = self._task.spec
         if spec.sam is not None and spec.sam.micro_batch is not None:
             return list(zip(share(x.split(spec.sam.micro_batch)), share(y.split(spec.sam.micro_batch)), strict=True))
@@ -72,8 +72,8 @@ class Step:
         cut = zip(x.tensor_split(spec.accumulate), y.tensor_split(spec.accumulate), strict=True)
         return [(inputs, targets) for inputs, targets in cut if len(targets)]
 
-    def _add_gradients(self, parts: Sequence[Part], rows: int) -> Tensor:
-        """Add the gradients of the parts' share in the mean over `rows` rows; the metrics are returned."""
+    def _add_gradients(self, parts: Sequence[Part], samples: int) -> Tensor:
+        """Add the gradients of the parts' share in the mean over `samples` samples; the metrics are returned."""
         metrics = self._nothing
         for x, y in parts:
             with self._fam.ready() if self._fam else nullcontext(), autocast(self._task, x.device):
@@ -81,7 +81,7 @@ class Step:
                 objective = self._task.objective.sum(outputs, y, len(y))
             mean = objective / len(y)
             total = self._fam(mean) if self._fam else mean
-            weighted = total if len(y) == rows else total * (len(y) / rows)
+            weighted = total if len(y) == samples else total * (len(y) / samples)
             (weighted if self._scaler is None else self._scaler.scale(weighted)).backward()
             metrics = metrics + self._metrics(outputs.detach(), y, objective.detach())
         return metrics
@@ -95,22 +95,22 @@ class Step:
         kappa = self._fam.value * len(y) if self._fam and self._fam.value is not None else zero
         return torch.stack([value.to(zero.dtype) for value in (loss, wrong, kappa)])
 
-    def _perturbed_gradients(self, sam: SAM, parts: Sequence[Part], rows: int) -> Tensor:
+    def _perturbed_gradients(self, sam: SAM, parts: Sequence[Part], samples: int) -> Tensor:
         """Gradients at perturbed weights; the metrics are those of the weights themselves."""
         apart = self._task.spec.sam is not None and self._task.spec.sam.micro_batch is not None
         metrics = self._nothing
         gradients: list[Tensor | None] = [None] * len(self._parameters)
-        sam.zero_grad()  # also where this process has no rows
+        sam.zero_grad()  # also where this process has no samples
         for group in ([part] for part in parts) if apart else [parts]:
             sam.zero_grad()
-            metrics = metrics + self._add_gradients(group, rows)
+            metrics = metrics + self._add_gradients(group, samples)
             if not apart:
                 sum_gradients(self._parameters)
             sam.first_step(zero_grad=True, model=self._task.model)
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient
             try:
-                self._add_gradients(group, rows)
+                self._add_gradients(group, samples)
             finally:
                 sam.restore()
             gradients = [parameter.grad for parameter in self._parameters]

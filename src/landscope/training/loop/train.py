@@ -22,7 +22,7 @@ from landscope.training.callbacks import Callback
 from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
 from landscope.training.loop.folder import (
-    Trained,
+    TrainingResult,
     check_same_inputs,
     fingerprints,
     load_result,
@@ -34,9 +34,9 @@ from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State
 from landscope.training.progress import training_display
-from landscope.training.rows import DataLike
 from landscope.training.spec import SpecLike, training_spec
 from landscope.training.task import make_task
+from landscope.training.task_data import DataLike
 
 __all__ = ["train"]
 
@@ -56,21 +56,21 @@ def train(
     progress: bool | None = None,
     threads: int | None = None,
     graphs: bool | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train the model of a spec on its data.
 
     Args:
         spec: a `TrainingSpec`, the same as a mapping, or a YAML, TOML or JSON file.
         model: trained instead of the one that the spec names; it is copied, never touched.
         data: used instead of the data that the spec names.
-        folder: where checkpoints and the result go. A finished run there is returned as it is, an interrupted one goes on.
-        resume: False begins anew whatever the folder holds.
+        folder: where checkpoints and the result go. A finished run there is returned as it is, an interrupted one is resumed.
+        resume: False discards the folder's contents and starts over.
         device: CUDA's by default where there is one.
         time_limit: seconds after which the run writes a checkpoint and returns with `finished=False`; so it does at SIGTERM.
             Ctrl-C writes a checkpoint, too, and raises `KeyboardInterrupt`; a second one does not wait for the step to end.
         should_stop: asked after every step; the run ends as at a time limit once it says yes.
         checkpoint_every: seconds between checkpoints; 0 writes one after every step.
-        callbacks: told about every step and every row of the history.
+        callbacks: called after every step and every row of the history.
         progress: a bar on a terminal by default; True also writes lines elsewhere, False nothing.
         threads: of the CPU.
         graphs: whether steps on a GPU are recorded as a CUDA graph; by default where that can be done.

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
 
-__all__ = ["Adaptive", "Ascent", "Neighbourhood", "Tensors", "ascent"]
+__all__ = ["Adaptive", "Neighbourhood", "Perturbation", "Tensors", "ascent"]
 
 Adaptive = bool | Literal["all"]
 """Which tensors of a group have T = |w| + η: none, those of at least two dimensions, or all."""
@@ -64,7 +64,7 @@ class Neighbourhood:
 
 
 @dataclass(frozen=True)
-class Ascent:
+class Perturbation:
     """The step ε for every parameter that moves, in lists of one device and type, and ‖T g‖."""
 
     moves: tuple[tuple[Tensors, Tensors], ...]
@@ -83,7 +83,7 @@ class _Bucket:
 
 
 @torch.no_grad()
-def ascent(groups: Iterable[tuple[Sequence[Tensor], Neighbourhood]]) -> Ascent:
+def ascent(groups: Iterable[tuple[Sequence[Tensor], Neighbourhood]]) -> Perturbation:
     """ε from the gradients that the parameters hold; parameters without one, or with ρ = 0, do not move.
 
     A gradient of zeros gives a step of zeros. Nothing is waited for on the device.
@@ -103,9 +103,9 @@ def ascent(groups: Iterable[tuple[Sequence[Tensor], Neighbourhood]]) -> Ascent:
         )
     ]
     if not norms:
-        return Ascent((), torch.zeros((), dtype=torch.float64))
+        return Perturbation((), torch.zeros((), dtype=torch.float64))
     total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-    return Ascent(tuple((bucket.params, _steps(bucket, total)) for bucket in buckets if bucket.rho), total)
+    return Perturbation(tuple((bucket.params, _steps(bucket, total)) for bucket in buckets if bucket.rho), total)
 
 
 def _buckets(params: Iterable[Tensor], hood: Neighbourhood) -> Iterator[_Bucket]:

@@ -36,7 +36,7 @@ and `scaler.update()`. ε does not depend on the scale, so the first gradients n
 before `first_step` does no harm); the second are unscaled once, under the base optimizer's name, by `scaler.step`.
 
 Under `DistributedDataParallel` gradients are averaged before each step, so ε is the same on every process. A perturbation of its
-own for each micro-batch or process (m-SAM) is `micro_batch_step`. Layers that draw random numbers draw anew in the second pass.
+own for each micro-batch or process (m-SAM) is `micro_batch_step`. Layers that draw random numbers draw again in the second pass.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from torch.optim.optimizer import ParamsT
 
 from landscope.core.errors import StepOrderError
 from landscope.training.optimizers import passes
-from landscope.training.optimizers.ascent import Adaptive, Ascent, Neighbourhood, Tensors, ascent
+from landscope.training.optimizers.ascent import Adaptive, Neighbourhood, Perturbation, Tensors, ascent
 from landscope.training.optimizers.statistics import (
     first_call,
     frozen_statistics,
@@ -139,7 +139,9 @@ class SAM(passes.Around):
         `scaler.update()` remains to be called. They are clipped to `max_norm` after that.
         """
         if self._home is None:
-            raise StepOrderError("second_step came without first_step: call first_step after the first backward pass")
+            raise StepOrderError(
+                "second_step was called without first_step: call first_step after the first backward pass"
+            )
         mixed = self._adding is not None and self._adding.added
         self.restore()
         if mixed:
@@ -330,14 +332,14 @@ class SAM(passes.Around):
             )
         return loss
 
-    def _ascent(self) -> Ascent:
+    def _ascent(self) -> Perturbation:
         self._refuse_perturbed("another first step")
         return ascent(
             (group["params"], Neighbourhood(**self.settings(group), downhill=bool(group.get("maximize"))))
             for group in self.param_groups
         )
 
-    def _climb(self, climb: Ascent) -> None:
+    def _climb(self, climb: Perturbation) -> None:
         home = [(params, [torch.empty_like(param) for param in params]) for params, _ in climb.moves]
         for params, values in home:
             torch._foreach_copy_(values, params)
@@ -347,7 +349,7 @@ class SAM(passes.Around):
         torch.clear_autocast_cache()  # autocast around both passes would hand the second one the first one's weights
 
     @contextmanager
-    def _perturbed(self, climb: Ascent, model: nn.Module | None) -> Iterator[None]:
+    def _perturbed(self, climb: Perturbation, model: nn.Module | None) -> Iterator[None]:
         try:
             self._climb(climb)
             with self._still(model):
@@ -390,6 +392,6 @@ class SAM(passes.Around):
     def _refuse_perturbed(self, what: str) -> None:
         if self._home is not None:
             raise StepOrderError(
-                f"{what} came between first_step and second_step, while the weights are perturbed. "
+                f"{what} was called between first_step and second_step, while the weights are perturbed. "
                 f"Call second_step first, or restore() to give the step up."
             )

@@ -27,7 +27,7 @@ from torch.utils.hooks import RemovableHandle
 __all__ = ["calls_seen_by", "first_call", "frozen_statistics", "owners", "repeated_statistics", "runs_compiled"]
 
 
-# Which modules run: told by one hook for all modules of the process, there only while somebody wants to know.
+# Which modules run: seen by one hook for all modules of the process, there only while somebody wants to know.
 #
 # Compiled code calls no hooks, and `torch.compile` warns of them: there, modules are looked for among the interpreter's
 # objects.
@@ -45,7 +45,7 @@ _lock = threading.Lock()
 _watches = 0
 """In all threads."""
 _KEY = RemovableHandle(_global_forward_pre_hooks).id
-"""Compiled code is compiled anew where the hooks have other keys, so it is one key for good."""
+"""Compiled code is compiled again where the hooks have other keys, so it is one key for good."""
 
 
 def _called(module: nn.Module, _: object) -> None:
@@ -56,7 +56,7 @@ def _called(module: nn.Module, _: object) -> None:
 
 @contextmanager
 def calls_seen_by(watcher: Callable[[nn.Module], None]) -> Iterator[None]:
-    """Inside, the watcher is told of every module that this thread is about to call, but for those that run compiled."""
+    """Inside, the watcher sees every module that this thread is about to call, but for those that run compiled."""
     global _watches
     own = _watchers.all
     own.append(watcher)

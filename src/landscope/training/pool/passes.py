@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from landscope.data import Split
-from landscope.training.evaluate import ELEMENTS, ROWS, Score, autocast, mistakes
+from landscope.training.evaluate import ELEMENTS, SAMPLES, Score, autocast, mistakes
 from landscope.training.loop.state import some
 from landscope.training.task import Task
 
@@ -107,7 +107,7 @@ class Passes:
         task, (x, y) = self.task, split
         if not len(y):
             return None
-        size = max(1, min(ROWS, ELEMENTS // max(1, x[0].numel() * len(stack))))
+        size = max(1, min(SAMPLES, ELEMENTS // max(1, x[0].numel() * len(stack))))
         sums = torch.zeros(len(stack), 2, dtype=torch.float64, device=y.device)
         for part, targets in zip(x.split(size), y.split(size), strict=True):
 

@@ -3,7 +3,7 @@
     plain    g = ∇L(w)
     SAM      ε = ρ T² g / ‖T g‖ with every member's own norm, then g = ∇L(w + ε)            (see `optimizers.ascent`)
 
-A batch is worked off in parts as in `loop.step`, and micro-batches have perturbations of their own (m-SAM). A member whose loss
+A batch is processed in parts as in `loop.step`, and micro-batches have perturbations of their own (m-SAM). A member whose loss
 is not finite is marked with the step, and from then on neither its weights nor its statistics move; the others do not notice.
 Everything is in place and on a GPU nothing waits for the device, so that the step can be recorded as a CUDA graph. It counts
 the steps itself and finds its settings in a table that is made for many steps ahead: nothing has to be sent before each.
@@ -188,7 +188,7 @@ class StackedProgram:
         self._ahead[number - first : number - first + len(table)].copy_(table)
 
     def _groups(self, x: Tensor, y: Tensor) -> list[list[Part]]:
-        """The batch in the parts that it is worked off in; each group of them has one perturbation."""
+        """The batch in the parts that it is processed in; each group of them has one perturbation."""
         spec = self._spec
         if spec.sam is not None and spec.sam.micro_batch is not None:
             size = spec.sam.micro_batch
@@ -199,18 +199,18 @@ class StackedProgram:
         return [[(inputs, targets) for inputs, targets in cut if targets.shape[1]]]
 
     def _advance(self, x: Tensor, y: Tensor) -> Tensor:
-        members, rows = y.shape[:2]
+        members, samples = y.shape[:2]
         stack, alive = self._stack, self._alive
         torch.index_select(self._ahead, 0, self._number % AHEAD, out=self._table)
         metrics = torch.zeros(members, len(METRICS), dtype=torch.float64, device=self._device)
         before = {name: value.clone() for name, value in stack.buffers.items()}
         total: Gradients = {}
         for group in self._groups(x, y):
-            gradients, sums = self._gradients(stack, group, rows)
+            gradients, sums = self._gradients(stack, group, samples)
             metrics[:, :2] += sums
             if self._spec.sam is not None:
                 with frozen_statistics(self._task.model):
-                    gradients, _ = self._gradients(self._uphill(gradients), group, rows)
+                    gradients, _ = self._gradients(self._uphill(gradients), group, samples)
             total = _sum(total, gradients)
 
         with torch.no_grad():
@@ -232,14 +232,14 @@ class StackedProgram:
             self._number += 1
         return metrics
 
-    def _gradients(self, stack: Stack, group: Sequence[Part], rows: int) -> tuple[Gradients, Tensor]:
-        """Every member's gradient of its mean objective over `rows` rows, and the sums of its loss and mistakes."""
+    def _gradients(self, stack: Stack, group: Sequence[Part], samples: int) -> tuple[Gradients, Tensor]:
+        """Every member's gradient of its mean objective over `samples` samples, and the sums of its loss and mistakes."""
         total: Gradients = {}
         metrics = torch.zeros(group[0][1].shape[0], 2, dtype=torch.float64, device=self._device)
         for x, y in group:
             objective, sums = self._passes.objectives(stack, x, y)
             size = y.shape[1]
-            mean = objective / size if size == rows else objective / size * (size / rows)
+            mean = objective / size if size == samples else objective / size * (size / samples)
             found = torch.autograd.grad(mean.sum(), list(stack.params.values()), allow_unused=True)
             own = {name: g for name, g in zip(stack.params, found, strict=True) if g is not None}
             total = _sum(total, own)

@@ -14,7 +14,7 @@ from landscope.data import Split
 from landscope.measures.measuring import Wanted, measure
 from landscope.measures.results import Report
 from landscope.training.evaluate import Score, autocast, evaluate
-from landscope.training.loop.folder import FAILED, Trained
+from landscope.training.loop.folder import FAILED, TrainingResult
 from landscope.training.pool.passes import Passes, Stack, stacked
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
@@ -23,19 +23,20 @@ from landscope.training.task import Forward, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Choice", "Overrides", "Pool", "Way"]
+__all__ = ["Choice", "Overrides", "Pool", "Strategy"]
 
 Overrides = Mapping[str, Sequence[object]]
 """Keys of a spec, such as "optimizer.lr", with one value for each member."""
 
-Way = Literal["together", "one by one"]
+Strategy = Literal["stacked", "sequential"]
+"""All members as one program, or `train` for one after another."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """How a pool is trained, and why."""
 
-    way: Way
+    strategy: Strategy
     reason: str
 
 
@@ -47,12 +48,12 @@ SplitName = Literal["train", "validation", "test"]
 class Pool:
     """The members of a pool, in the order of their seeds; each is what `train` returns for its spec.
 
-    `choice` says whether they were trained together or one by one, and why. A member whose loss or weights became NaN or
-    infinite has `finished=False` and is listed in `failed`; the weights that it keeps are from before that step (together) or
-    from its last whole epoch (one by one).
+    `choice` says whether they were trained as one program or one after another, and why. A member whose loss or weights became
+    NaN or infinite has `finished=False` and is listed in `failed`; the weights that it keeps are from before that step
+    (stacked) or from its last whole epoch (sequential).
     """
 
-    members: tuple[Trained, ...]
+    members: tuple[TrainingResult, ...]
     overrides: Overrides = field(default_factory=dict)
     choice: Choice
     task: Task = field(repr=False)
@@ -112,19 +113,19 @@ class Pool:
 
     def losses(self, split: SplitName = "test", which: Which = "final") -> Tensor:
         """Each member's mean loss on a split, (n,) in float64, in evaluation mode; as one program if it was trained so."""
-        rows: Split = getattr(self.task.rows, split)
-        if not len(rows.y):
-            raise ValueError(f"{self.task.rows.name} has no {split} rows")
-        if self.choice.way == "together":
-            scores: Sequence[Score | None] = Passes(self.task).scores(self._stack(which), rows) or ()
+        samples: Split = getattr(self.task.data, split)
+        if not len(samples.y):
+            raise ValueError(f"{self.task.data.name} has no {split} samples")
+        if self.choice.strategy == "stacked":
+            scores: Sequence[Score | None] = Passes(self.task).scores(self._stack(which), samples) or ()
         else:
-            scores = [evaluate(self.task, model, rows) for model in self._models(which)]
+            scores = [evaluate(self.task, model, samples) for model in self._models(which)]
         return torch.tensor([score.loss for score in scores if score is not None], dtype=torch.float64)
 
     def outputs(self, x: Tensor, which: Which = "final") -> Tensor:
         """Every member's outputs (n, N, …) for the inputs x (N, …), in evaluation mode; as one program if it was trained so."""
         x = x.to(self.task.train.y.device)
-        if self.choice.way == "together":
+        if self.choice.strategy == "stacked":
             return Passes(self.task).outputs(self._stack(which), x)
         with torch.no_grad(), autocast(self.task, x.device):
             return torch.stack([self.task.forward(model, x) for model in self._models(which)])
@@ -139,19 +140,19 @@ class Pool:
         self, measures: Wanted = None, *, split: SplitName = "train", which: Which = "final", seed: int = 0
     ) -> list[Report]:
         """`landscope.measure` for every member on one split; a member that failed is measured where it stands."""
-        x, y = getattr(self.task.rows, split)
-        nets = [_OnRows(model, self.task.forward) for model in self._models(which)]
+        x, y = getattr(self.task.data, split)
+        nets = [_OnSamples(model, self.task.forward) for model in self._models(which)]
         return [measure(net, (x, y), measures, loss=self.task.loss, seed=seed) for net in nets]
 
     def __repr__(self) -> str:
         spec: TrainingSpec = self.members[0].spec
         done = sum(member.finished for member in self.members)
-        what = f"{len(self)} × {spec.model.name} on {self.task.rows.name}, {done} finished, {len(self.failed)} failed"
-        return f"Pool({what}, {self.seconds:.1f} s, {self.choice.way}: {self.choice.reason})"
+        what = f"{len(self)} × {spec.model.name} on {self.task.data.name}, {done} finished, {len(self.failed)} failed"
+        return f"Pool({what}, {self.seconds:.1f} s, {self.choice.strategy}: {self.choice.reason})"
 
 
-class _OnRows(nn.Module):
-    """A model as a function of rows, however it is called."""
+class _OnSamples(nn.Module):
+    """A model as a function of samples, however it is called."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()

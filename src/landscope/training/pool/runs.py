@@ -1,4 +1,4 @@
-"""The two ways to train the members of a pool: together, chunk by chunk as memory allows, or one by one with `train`."""
+"""The two strategies of a pool: members stacked, chunk by chunk as memory allows, or one after another with `train`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
 from landscope.training.loop.folder import (
     FAILED,
-    Trained,
+    TrainingResult,
     check_same_inputs,
     load_result,
     load_state,
@@ -39,21 +39,21 @@ from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State, some
 from landscope.training.loop.train import train
 from landscope.training.pool.program import StackedProgram
-from landscope.training.pool.result import Way
+from landscope.training.pool.result import Strategy
 from landscope.training.progress import training_display
-from landscope.training.rows import DataLike
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, built_model
+from landscope.training.task_data import DataLike
 
-__all__ = ["Conditions", "PoolFolder", "one_by_one", "together"]
+__all__ = ["PoolFolder", "PoolRun", "train_sequentially", "train_stacked"]
 
 
-# The folder of a pool: a folder of a run for each member, and checkpoints of those that train together.
+# The folder of a pool: a folder of a run for each member, and checkpoints of those that are stacked.
 #
-# pool.json                the way the pool is trained, which is kept when it is resumed
+# pool.json                the strategy of the pool, which is kept when it is resumed
 # member-000/ …            what `train` writes for that member's spec (see `result`)
-# chunk-000/ …             the checkpoint of members that are under way together, named by the first of them
+# chunk-000/ …             the checkpoint of stacked members, named by the first of them
 
 
 class PoolFolder:
@@ -80,24 +80,27 @@ class PoolFolder:
             home = self._root / f"member-{number:03d}"
             self.members[number] = prepare_folder(home, spec, resume=resume, writes=rank() == 0)
 
-    def way(self) -> Way | None:
-        """The way that the pool in this folder was trained so far."""
+    def strategy(self) -> Strategy | None:
+        """How the pool in this folder was trained so far; version 0.1 had other words for it."""
         path = None if self._root is None else self._root / "pool.json"
         if path is None or not path.is_file():
             return None
         try:
-            return cast(Way, checked(parse_json(read_regular(path, LARGEST_DOCUMENT)), "a pool", {"way": TEXT})["way"])
+            content = checked(parse_json(read_regular(path, LARGEST_DOCUMENT)), "a pool", {})
+            key = "strategy" if "strategy" in content else "way"
+            word = checked(content, "a pool", {key: TEXT})[key]
+            return cast(Strategy, {"together": "stacked", "one by one": "sequential"}.get(word, word))
         except (OSError, ValueError) as error:
             raise SpecError(
-                f"{path} is damaged: {error}. Choose another folder, or begin anew with resume=False"
+                f"{path} is damaged: {error}. Choose another folder, or discard its contents with resume=False"
             ) from error
 
-    def keep(self, way: Way) -> None:
-        """Note the way."""
+    def keep(self, strategy: Strategy) -> None:
+        """Note the strategy."""
         if self._root is not None and rank() == 0:
-            write_json(self._root / "pool.json", {"way": way})
+            write_json(self._root / "pool.json", {"strategy": strategy})
 
-    def finished(self, number: int, model: nn.Module) -> Trained | None:
+    def finished(self, number: int, model: nn.Module) -> TrainingResult | None:
         """The result of a member that is done or has failed."""
         if number not in self.members:
             return None
@@ -119,7 +122,7 @@ class PoolFolder:
         if self._root is not None:
             shutil.rmtree(self._root / f"chunk-{first:03d}", ignore_errors=True)
 
-    def under_way(self, missing: Collection[int]) -> dict[int, Checkpoint]:
+    def begun(self, missing: Collection[int]) -> dict[int, Checkpoint]:
         """The checkpoints of chunks that have missing members, by their first member.
 
         A member that left after the checkpoint was written trains again from there, so that the others draw the same noise.
@@ -145,17 +148,17 @@ class PoolFolder:
         if "given" in plain:
             check_same_inputs(path, plain["given"], self.given)
         elif self.given:
-            told = "was written by an older version, which did not note its data: it goes on with the given data"
-            warnings.warn(f"{path} {told}. If that is not its own, begin anew with resume=False", stacklevel=2)
+            resumed = "was written by an older version, which did not note its data: it is resumed with the given data"
+            warnings.warn(f"{path} {resumed}. If that is not its own, start over with resume=False", stacklevel=2)
 
 
-Results = dict[int, Trained]
+Results = dict[int, TrainingResult]
 Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
-    """What a run goes by apart from its specs."""
+class PoolRun:
+    """What the training of a pool goes by."""
 
     task: Task
     specs: Sequence[TrainingSpec]
@@ -172,14 +175,14 @@ class Conditions:
 
     def initial(self, number: int) -> nn.Module:
         """A member before its first step."""
-        model = built_model(self.specs[number], self.task.rows, self.task.loss)
+        model = built_model(self.specs[number], self.task.data, self.task.loss)
         return model.to(self.task.train.y.device, next(self.task.model.parameters()).dtype)
 
     def unfinished(
         self, number: int, reason: str, model: nn.Module | None = None, history: Sequence[Row] = ()
-    ) -> Trained:
+    ) -> TrainingResult:
         """A member that has ended before its time."""
-        return Trained(
+        return TrainingResult(
             model=(model or self.initial(number)).eval(),
             best=None,
             average=None,
@@ -191,26 +194,26 @@ class Conditions:
             spec=self.specs[number],
             seconds=0.0,
             folder=self.folder.members.get(number),
-            rows=self.task.rows.name,
+            rows=self.task.data.name,
         )
 
 
-def together(on: Conditions, missing: Sequence[int], at_once: int) -> Results:
+def train_stacked(pool: PoolRun, missing: Sequence[int], at_once: int) -> Results:
     """Members in chunks of at most `at_once`, each one program; chunks that do not fit into memory are halved."""
-    device = on.task.train.y.device
+    device = pool.task.train.y.device
     results: Results = {}
-    started = on.folder.under_way(missing) if on.resume else {}
+    started = pool.folder.begun(missing) if pool.resume else {}
     busy = {number for _, plain in started.values() for number in plain["numbers"]}
     fresh = [number for number in missing if number not in busy]
     queue: deque[tuple[int, list[int]]] = deque((first, plain["numbers"]) for first, (_, plain) in started.items())
     queue.extend((fresh[at], fresh[at : at + at_once]) for at in range(0, len(fresh), at_once))
     while queue:
         first, numbers = queue.popleft()
-        if reason := on.interruption.reason():
-            results |= {number: on.unfinished(number, reason) for number in numbers if number in missing}
+        if reason := pool.interruption.reason():
+            results |= {number: pool.unfinished(number, reason) for number in numbers if number in missing}
             continue
         try:
-            results |= _chunk(on, first, numbers, missing, started.pop(first, None))
+            results |= _chunk(pool, first, numbers, missing, started.pop(first, None))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -218,7 +221,7 @@ def together(on: Conditions, missing: Sequence[int], at_once: int) -> Results:
                 raise OutOfMemoryError(
                     f"one member does not fit into the memory of {device}. Choose a smaller batch_size or `accumulate`."
                 ) from error
-            on.folder.forget(first)
+            pool.folder.forget(first)
             gc.collect()
             rest = [number for number in numbers if number in missing]
             half = (len(rest) + 1) // 2
@@ -227,25 +230,25 @@ def together(on: Conditions, missing: Sequence[int], at_once: int) -> Results:
 
 
 def _chunk(
-    on: Conditions, first: int, numbers: Sequence[int], missing: Collection[int], begun: Checkpoint | None
+    pool: PoolRun, first: int, numbers: Sequence[int], missing: Collection[int], start: Checkpoint | None
 ) -> Results:
     """One chunk from its start, or from its checkpoint, to the results of its missing members."""
-    task, device = on.task, on.task.train.y.device
-    capture = device.type == "cuda" and on.graphs is not False
-    members = {number: path for number, path in on.folder.members.items() if number in missing}
+    task, device = pool.task, pool.task.train.y.device
+    capture = device.type == "cuda" and pool.graphs is not False
+    members = {number: path for number, path in pool.folder.members.items() if number in missing}
     with own_stream(device, capture):
-        specs = [on.specs[number] for number in numbers]
-        if begun is None:
-            program = StackedProgram.fresh(task, specs, [on.initial(number) for number in numbers], capture=capture)
+        specs = [pool.specs[number] for number in numbers]
+        if start is None:
+            program = StackedProgram.fresh(task, specs, [pool.initial(number) for number in numbers], capture=capture)
             state = State.fresh(numbers, device)
         else:
-            program = StackedProgram.restored(task, specs, begun[0], capture=capture)
-            state = State.restored(*begun, device)
-        run = Run(task, program, state, Places(on.folder.chunk(first), members, on.folder.given))
-        with training_display(on.progress, task.steps, task.spec.epochs, state.step) as display:
-            reason = run.until_over(on.interruption, display, on.checkpoint_every)
+            program = StackedProgram.restored(task, specs, start[0], capture=capture)
+            state = State.restored(*start, device)
+        run = Run(task, program, state, Places(pool.folder.chunk(first), members, pool.folder.given))
+        with training_display(pool.progress, task.steps, task.spec.epochs, state.step) as display:
+            reason = run.until_over(pool.interruption, display, pool.checkpoint_every)
     if reason is None:
-        on.folder.forget(first)
+        pool.folder.forget(first)
     return {number: result for number, result in run.results.items() if number in missing}
 
 
@@ -264,35 +267,35 @@ class _LastGood(Callback):
         self.weights = weights_of(model)
 
 
-def one_by_one(on: Conditions, missing: Sequence[int]) -> Results:
+def train_sequentially(pool: PoolRun, missing: Sequence[int]) -> Results:
     """Members with `train`, one after another; one that fails keeps the weights at the last row of its history."""
     results: Results = {}
     halted: str | None = None
     for number in missing:
-        halted = halted or on.interruption.reason()
+        halted = halted or pool.interruption.reason()
         if halted is not None:
-            results[number] = on.unfinished(number, halted)
+            results[number] = pool.unfinished(number, halted)
             continue
-        kept, where = _LastGood(), on.folder.members.get(number)
+        kept, where = _LastGood(), pool.folder.members.get(number)
         try:
             result = train(
-                on.specs[number],
-                data=on.data,
+                pool.specs[number],
+                data=pool.data,
                 folder=where,
-                resume=on.resume,
-                device=on.task.train.y.device,
-                time_limit=None if on.deadline is None else max(0.0, on.deadline - time.monotonic()),
-                should_stop=on.should_stop,
-                checkpoint_every=on.checkpoint_every,
+                resume=pool.resume,
+                device=pool.task.train.y.device,
+                time_limit=None if pool.deadline is None else max(0.0, pool.deadline - time.monotonic()),
+                should_stop=pool.should_stop,
+                checkpoint_every=pool.checkpoint_every,
                 callbacks=(kept,),
-                progress=on.progress,
-                graphs=on.graphs,
+                progress=pool.progress,
+                graphs=pool.graphs,
             )
             halted = None if result.finished else result.stopped
         except NonFiniteTrainingError as error:
             model = with_weights(kept.model, kept.weights)
-            result = on.unfinished(number, FAILED + str(error), model, kept.history)
+            result = pool.unfinished(number, FAILED + str(error), model, kept.history)
             if where is not None:
-                save_result(where, result, on.folder.given)
+                save_result(where, result, pool.folder.given)
         results[number] = result
     return results

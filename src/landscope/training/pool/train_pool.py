@@ -22,6 +22,7 @@ from landscope.core.distributed import processes
 from landscope.core.errors import SpecError, UnknownNameError
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.seeding import preserved_rng
+from landscope.core.text import first_line
 from landscope.data import Split
 from landscope.probe.totals import saved_bytes
 from landscope.specs.overlay import get, with_value
@@ -30,11 +31,11 @@ from landscope.training.evaluate import autocast, evaluate
 from landscope.training.loop.folder import fingerprints
 from landscope.training.loop.interruption import interruptible
 from landscope.training.pool.passes import Passes, stacked
-from landscope.training.pool.result import Choice, Overrides, Pool, Way
-from landscope.training.pool.runs import Conditions, PoolFolder, one_by_one, together
-from landscope.training.rows import DataLike
+from landscope.training.pool.result import Choice, Overrides, Pool, Strategy
+from landscope.training.pool.runs import PoolFolder, PoolRun, train_sequentially, train_stacked
 from landscope.training.spec import SpecLike, TrainingSpec, training_spec
 from landscope.training.task import Task, make_task
+from landscope.training.task_data import DataLike
 
 __all__ = ["NUMBERS", "choose", "member_specs", "train_pool", "unsupported"]
 
@@ -45,7 +46,7 @@ def train_pool(
     *,
     overrides: Overrides | None = None,
     data: DataLike | None = None,
-    way: Way | Literal["auto"] = "auto",
+    strategy: Strategy | Literal["auto"] = "auto",
     at_once: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     resume: bool = True,
@@ -64,12 +65,12 @@ def train_pool(
         overrides: numbers that differ, one for each member: `{"optimizer.lr": [0.1, 0.05, …]}`. Also momentum, betas, eps,
             weight_decay, sam.rho, sam.eta and clip_norm.
         data: used instead of the data that the spec names.
-        way: `"together"` as one program, `"one by one"` with `train`, or the faster of the two (see `pool_ways`). What one
-            program cannot do (FAM, float16, models that `vmap` does not follow) goes one by one.
-        at_once: how many members train together at most; as many as memory holds by default.
+        strategy: `"stacked"`, all members as one program; `"sequential"`, `train` for one after another; the faster one by
+            default. What one program cannot do (FAM, float16, models that `vmap` does not follow) is sequential.
+        at_once: how many members are stacked at most; as many as memory holds by default.
         folder: where results and checkpoints go, in the folder of a run for each member. What is finished there is not done
-            again, and what is under way goes on.
-        resume: False begins anew whatever the folder holds.
+            again, and what has begun is resumed.
+        resume: False discards the folder's contents and starts over.
         device: CUDA's by default where there is one.
         time_limit: seconds after which a checkpoint is written and the pool returned as it is; so it is at SIGTERM.
         should_stop: asked after every step; the pool ends as at a time limit once it says yes.
@@ -78,29 +79,29 @@ def train_pool(
         graphs: whether steps on a GPU are recorded as a CUDA graph; by default they are.
 
     A member that converges or stops early leaves the program at that row of its history. One whose loss is not finite is frozen
-    before that step and marked as failed; the others go on. `channels_last` and `compile` have no effect on stacked tensors.
+    before that step and marked as failed; the others continue. `channels_last` and `compile` have no effect on stacked tensors.
 
     >>> pool = train_pool({"model": "mlp", "data": "circles", "epochs": 2, "batch_size": 25}, seeds=3)
-    >>> pool.seeds, pool.choice.way, pool.losses("test").shape
-    ((0, 1, 2), 'together', torch.Size([3]))
+    >>> pool.seeds, pool.choice.strategy, pool.losses("test").shape
+    ((0, 1, 2), 'stacked', torch.Size([3]))
     """
     started = time.monotonic()
-    if way not in ("auto", "together", "one by one"):
-        raise SpecError(f"way: 'auto', 'together' or 'one by one' was expected, got {way!r}")
+    if strategy not in ("auto", "stacked", "sequential"):
+        raise SpecError(f"strategy: expected 'auto', 'stacked' or 'sequential', got {strategy!r}")
     if at_once is not None and at_once < 1:
-        raise SpecError(f"at_once: a number of members ≥ 1 was expected, got {at_once!r}")
+        raise SpecError(f"at_once: expected a number of members ≥ 1, got {at_once!r}")
     specs = member_specs(training_spec(spec), seeds, overrides)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     task = make_task(specs[0], data=data).to(place)
     home = PoolFolder(folder, specs, fingerprints(task, model=False, data=data is not None), resume=resume)
-    choice = choose(task, home.way() or way if way == "auto" else way, unsupported(specs[0]))
-    home.keep(choice.way)
+    choice = choose(task, home.strategy() or strategy if strategy == "auto" else strategy, unsupported(specs[0]))
+    home.keep(choice.strategy)
     results = (
         {number: found for number in home.members if (found := home.finished(number, task.model))} if resume else {}
     )
     missing = [number for number in range(len(specs)) if number not in results]
     with preserved_rng(), interruptible(time_limit, should_stop) as interruption:
-        on = Conditions(
+        run = PoolRun(
             task=task,
             specs=specs,
             data=data,
@@ -113,10 +114,10 @@ def train_pool(
             progress=progress,
             graphs=graphs,
         )
-        if choice.way == "together":
-            results |= together(on, missing, at_once or members_at_once(task, len(specs)))
+        if choice.strategy == "stacked":
+            results |= train_stacked(run, missing, at_once or members_at_once(task, len(specs)))
         else:
-            results |= one_by_one(on, missing)
+            results |= train_sequentially(run, missing)
         stopped = interruption.reason()
     if stopped == "SIGINT":
         raise KeyboardInterrupt
@@ -148,7 +149,7 @@ NUMBERS = (
 def member_specs(
     spec: TrainingSpec, seeds: int | Sequence[int], overrides: Overrides | None = None
 ) -> list[TrainingSpec]:
-    """The spec of every member; a number of seeds means so many from `spec.seed` on.
+    """The spec of every member; a number of seeds means that many from `spec.seed` on.
 
     >>> from landscope.training.spec import ModelSpec
     >>> specs = member_specs(TrainingSpec(model=ModelSpec(name="mlp"), seed=4), 2, {"optimizer.lr": [0.1, 0.2]})
@@ -219,22 +220,22 @@ COPIES = 6
 """Tensors of the size of the weights that a member needs: weights, gradients, the optimizer's, SAM's and the best ones."""
 
 
-def choose(task: Task, wanted: Way | Literal["auto"], problem: str | None) -> Choice:
-    """The way that was asked for if it can be gone, or the faster one; `problem` is what one program cannot do of the spec."""
-    if wanted == "one by one":
+def choose(task: Task, wanted: Strategy | Literal["auto"], problem: str | None) -> Choice:
+    """The strategy that was asked for if it works, or the faster one; `problem` is what one program cannot do of the spec."""
+    if wanted == "sequential":
         return Choice(wanted, "as asked for")
     if problem is None and processes() > 1:
         problem = "several processes share the batches of one model"
     if problem is None and wanted == "auto" and task.train.y.device.type == "cpu":
         size = activation_bytes(task)
         if size > SMALL_WORK:
-            return Choice("one by one", f"with {size / 2**20:.1f} MiB of activations one program is slower on a CPU")
+            return Choice("sequential", f"with {size / 2**20:.1f} MiB of activations one program is slower on a CPU")
     problem = problem or _refusal(task)
     if problem is None:
-        return Choice("together", "as asked for" if wanted == "together" else "one program is faster")
-    if wanted == "together":
-        raise SpecError(f"{problem}. Use train for each member, or way='one by one', which does that")
-    return Choice("one by one", problem)
+        return Choice("stacked", "as asked for" if wanted == "stacked" else "one program is faster")
+    if wanted == "stacked":
+        raise SpecError(f"{problem}. Use train for each member, or strategy='sequential', which does that")
+    return Choice("sequential", problem)
 
 
 def members_at_once(task: Task, members: int) -> int:
@@ -254,7 +255,7 @@ def activation_bytes(task: Task) -> int:
         with autocast(task, x.device):
             return task.objective.sum(task.forward(model, x), y, len(y))
 
-    held = [*model.parameters(), *model.buffers(), x, y, *task.train, *task.rows.extra.values()]
+    held = [*model.parameters(), *model.buffers(), x, y, *task.train, *task.data.extra.values()]
     with preserved_rng(), torch.enable_grad():
         return saved_bytes(objective, held)
 
@@ -290,7 +291,7 @@ def _refusal(task: Task) -> str | None:
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             return None  # so does one member: training will say so
-        reason = (str(error) or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         return f"model: {task.spec.model.name} does not work with torch.func.vmap: {reason}"
     close = 1e-2 if task.spec.precision == "bfloat16" else 1e-4
     if all(math.isclose(value, alone, rel_tol=close, abs_tol=1e-8) for value in together.tolist()):

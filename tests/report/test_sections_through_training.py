@@ -112,4 +112,4 @@ def test_where_no_correlation_could_tell_the_claims_answer(tmp_path: Path) -> No
     options = ReportOptions(measures=[], claims=[claim] * 2)
     none = write_report(study, tmp_path / "none.html", options).read_text(encoding="utf-8")
     assert '<p class="lead">Of 2 claims: 2 “holds”.</p>' in none
-    assert "This study asks for no correlation" in none
+    assert "This study has no correlations to show" in none

@@ -20,13 +20,14 @@ from landscope.measures import Report
 from landscope.report import ReportOptions, figures
 from landscope.report.data.associations import associate
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Plot, Section
-from landscope.report.page.figure import Figure
+from landscope.report.page.blocks import Panels, Plot, Section
+from landscope.report.page.figure import Bars, Figure, Line
 from landscope.report.page.matplotlib import on_paper
 from landscope.report.page.plotly import in_browser
 from landscope.report.sections.correlations import scatter_section
 from landscope.report.sections.histories import histories, history_section, mean_curves
 from landscope.report.sections.landscapes import landscape_section
+from landscope.report.sections.layers import layer_section
 
 COLUMNS = ReportOptions(measures=["train.hessian_trace", "train.l2_norm"], outcomes=["test.error", "test.ece"])
 CORRELATED = ["forest", "correlations", "redundancy", "scatter", "within-between", "within"]
@@ -149,6 +150,18 @@ def test_planes_share_one_scale_whose_kind_is_told() -> None:
     assert isinstance(plot, Plot)
     assert plot.spec["log"]
     assert plot.spec["ends"] == pytest.approx([0.01, 1e4], rel=1)
+
+
+@pytest.mark.parametrize(("conditions", "kind"), [(20, Bars), (21, Line)])
+def test_many_bars_are_points(conditions: int, kind: type) -> None:
+    study = Cohorts.of(make_records([f"c{i}" for i in range(conditions)], seeds=1, temperature=False), None, None)
+    layers = described(layer_section(study))
+    assert {type(mark) for mark in layers.panels[0].marks} == {kind}
+    names = [tick.get_text() for tick in on_paper(layers, study.conditions).axes[0].get_xticklabels()]
+    assert names == ["conv1", "conv2", "fc1", "fc2"]
+    [panels] = in_browser(layers)
+    assert isinstance(panels, Panels)
+    assert len(panels.plots) == 2
 
 
 def test_the_same_study_gives_the_same_file(tmp_path: Path) -> None:

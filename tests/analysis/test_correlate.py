@@ -12,6 +12,7 @@ import pytest
 
 import landscope.analysis
 from landscope.analysis import (
+    Rules,
     benjamini_hochberg,
     benjamini_yekutieli,
     correlate,
@@ -88,7 +89,7 @@ def test_families() -> None:
         ["sharpness", "norm"],
         ["gap", "ece"],
         families={"m": ["sharpness", "norm"]},
-        adjustment="benjamini_hochberg",
+        rules=Rules(adjustment="benjamini_hochberg"),
         **kwargs,
     )
     p = [f.correlation.p_value for f in together]
@@ -136,8 +137,8 @@ def test_few_models_cannot_tell_and_say_how_many_would() -> None:
     assert f"About {models_needed(8 / 28)} would be needed to show a τ of this size." in table.sentence(
         "sharpness", "gap"
     )
-    assert "cannot be told from n = 8 models" in table.sentence("sharpness", "gap")
-    balanced = correlate(pd.DataFrame({"m": range(5), "g": [3, 5, 1, 2, 4]}), ["m"], ["g"], relevant=0.5)
+    assert "Too few models (n = 8) to show whether" in table.sentence("sharpness", "gap")
+    balanced = correlate(pd.DataFrame({"m": range(5), "g": [3, 5, 1, 2, 4]}), ["m"], ["g"], rules=Rules(relevant=0.5))
     assert f"About {models_needed(0.5)} would be needed to show a τ of 0.5." in balanced.sentence("m", "g")
 
 
@@ -168,7 +169,7 @@ def test_the_paradox_is_in_the_sentence() -> None:
     frame = pd.DataFrame({"c": group, "x": x + 6 * group, "y": -x + 0.2 * rng.normal(size=40) + 6 * group})
     table = correlate(frame, ["x"], ["y"], group="c")
     assert table["x", "y"].paradox
-    assert "Inside c the sign is the other one" in table.sentence("x", "y")
+    assert "Inside c the sign is reversed" in table.sentence("x", "y")
     assert bool(table.to_frame()["paradox"][0])
 
 

@@ -1,4 +1,4 @@
-"""What a report counts and marks: tests that were made, models that were used, temperatures that were fitted, one task."""
+"""What the answer counts: tests that were run, models that were used, temperatures that were fitted, one task."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_models_without_the_outcome_do_not_count() -> None:
     values = [3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0]
     lead, caption = answer([made(i, {"m": values[i % 7]}, {"error": errors[i] if i < 7 else None}) for i in range(40)])
     bar = smallest_significant(7, 0.05)
-    assert f"in 7 models, after adjusting for 1 test. With so many tests, τ would have to reach ±{bar:.2f}." in lead
+    assert f"in 7 models, after adjusting for 1 test. To be significant, τ would have to reach ±{bar:.2f}." in lead
     assert "n = 7 of 40 models." in caption
     lead, _ = answer([made(i, {"m": values[i % 7]}, {"error": errors[i] if i < 4 else None}) for i in range(40)])
     assert "no τ of 4 models could count as more than chance" in lead

@@ -1,4 +1,4 @@
-"""Rows of data, whatever they come from: a data set by name, a function of the user's own, splits, pairs of tensors, Datasets."""
+"""The data of a task, whatever it comes from: a data set by name, a user's function, splits, pairs of tensors, Datasets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from landscope.data.dataset import TaskKind
 from landscope.specs.names import call_imported, is_import
 from landscope.training.spec import DataSpec
 
-__all__ = ["DataLike", "Rows", "as_rows", "epoch_batches", "load_rows", "steps_per_epoch"]
+__all__ = ["DataLike", "TaskData", "as_task_data", "epoch_batches", "load_task_data", "steps_per_epoch"]
 
 
 DataLike = DataSplits | Mapping[str, object]
@@ -25,12 +25,12 @@ DataLike = DataSplits | Mapping[str, object]
 
 SPLITS = ("train", "validation", "test")
 GIVEN = "the given data"
-"""What rows are called that came as an argument."""
+"""What data is called that was given as an argument."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Training, validation and test rows, and what kind of task they are; a split that is not there is empty."""
+class TaskData:
+    """Training, validation and test samples, and what kind of task they are; a split that is not there is empty."""
 
     train: Split
     validation: Split
@@ -40,8 +40,8 @@ class Rows:
     name: str
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Rows:
-        """The rows on a device, what is no whole number in `dtype`."""
+    def to(self, device: torch.device | None = None, dtype: torch.dtype | None = None) -> TaskData:
+        """The data on a device, floating-point numbers in `dtype`."""
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
@@ -55,30 +55,30 @@ class Rows:
         )
 
 
-def load_rows(spec: DataSpec) -> Rows:
-    """The rows that a spec names.
+def load_task_data(spec: DataSpec) -> TaskData:
+    """The data that a spec names.
 
-    >>> rows = load_rows(DataSpec(name="circles"))
-    >>> rows.train.x.shape, rows.classes, rows.kind
+    >>> samples = load_task_data(DataSpec(name="circles"))
+    >>> samples.train.x.shape, samples.classes, samples.kind
     (torch.Size([100, 2]), 2, 'classification')
     """
     if is_import(spec.name):
-        return as_rows(call_imported(spec.name, spec.options), spec.name)
+        return as_task_data(call_imported(spec.name, spec.options), spec.name)
     try:
-        return as_rows(load(spec.name, **spec.options), spec.name)  # type: ignore[arg-type]
+        return as_task_data(load(spec.name, **spec.options), spec.name)  # type: ignore[arg-type]
     except TypeError as error:
         raise SpecError(f"data: {spec.name} cannot be loaded with the options {dict(spec.options)}: {error}") from error
 
 
-def as_rows(data: object, name: str) -> Rows:
-    """Rows from splits, or from a mapping of tensors or Datasets; whole-number targets are classes.
+def as_task_data(data: object, name: str) -> TaskData:
+    """Data from splits, or from a mapping of tensors or Datasets; whole-number targets are classes.
 
     >>> x, y = torch.zeros(6, 3), torch.arange(6) % 3
-    >>> as_rows({"train": (x, y)}, "mine").classes
+    >>> as_task_data({"train": (x, y)}, "mine").classes
     3
     """
     if isinstance(data, DataSplits):
-        return Rows(
+        return TaskData(
             train=_inputs(data.train),
             validation=_inputs(data.validation),
             test=_inputs(data.test),
@@ -96,7 +96,7 @@ def as_rows(data: object, name: str) -> Rows:
     labels = not train.y.is_floating_point() and train.y.dim() == 1
     present = [split.y for split in given.values() if len(split.y)]
     kind: TaskKind = "classification" if labels else "reconstruction" if _alike(train) else "regression"
-    return Rows(
+    return TaskData(
         train=train,
         validation=given.get("validation", nothing),
         test=given.get("test", nothing),
@@ -127,27 +127,27 @@ def _split(value: object, name: str) -> Split:
     return Split(x, y)
 
 
-# In which order the rows come: a function of the seed and the epoch, so that nothing of it needs to be remembered.
+# In which order the samples come: a function of the seed and the epoch, so that nothing of it needs to be remembered.
 
 
 BatchSize = int | Literal["full"]
 
 
-def steps_per_epoch(rows: int, batch_size: BatchSize, drop_last: bool = False) -> int:
-    """How many batches one pass over the rows has.
+def steps_per_epoch(samples: int, batch_size: BatchSize, drop_last: bool = False) -> int:
+    """How many batches one pass over the samples has.
 
     >>> steps_per_epoch(10, 4), steps_per_epoch(10, 4, drop_last=True), steps_per_epoch(10, "full")
     (3, 2, 1)
     """
     if batch_size == "full":
         return 1
-    return rows // batch_size if drop_last else -(-rows // batch_size)
+    return samples // batch_size if drop_last else -(-samples // batch_size)
 
 
 def epoch_batches(
-    rows: int, batch_size: BatchSize, seed: int, epoch: int, *, drop_last: bool = False
+    samples: int, batch_size: BatchSize, seed: int, epoch: int, *, drop_last: bool = False
 ) -> tuple[Tensor, ...]:
-    """The numbers of the rows in each batch of an epoch, counted from 0; a full batch keeps the order of the rows.
+    """The numbers of the samples in each batch of an epoch, counted from 0; a full batch keeps the order of the samples.
 
     >>> [sorted(batch.tolist()) for batch in epoch_batches(3, "full", seed=0, epoch=0)]
     [[0, 1, 2]]
@@ -155,6 +155,6 @@ def epoch_batches(
     True
     """
     if batch_size == "full":
-        return (torch.arange(rows),)
-    order = torch.randperm(rows, generator=generator(seed, "order", epoch))
-    return order.split(batch_size)[: steps_per_epoch(rows, batch_size, drop_last)]
+        return (torch.arange(samples),)
+    order = torch.randperm(samples, generator=generator(seed, "order", epoch))
+    return order.split(batch_size)[: steps_per_epoch(samples, batch_size, drop_last)]

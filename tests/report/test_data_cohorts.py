@@ -1,4 +1,4 @@
-"""Of which models a report asks its question, and about which outcomes."""
+"""The models that a report is about, and its outcomes."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ EXPLODING_TOML = {
     "values": ("toml", "a = [\n" + "1,\n" * 120_000 + "]", r":100001: holds more than 100,000 values"),
     "keys": ("toml", "\n".join(f"key{n} = {n}" for n in range(120_000)), r":100001: holds more than 100,000 values"),
     "a large file": ("toml", "# a\n" * 2_400_000, r":\d+: the file is longer than 4 MiB"),
-    "digits": ("toml", "a = " + "9" * 5000, "is no TOML"),
-    "half a character": ("toml", 'a = "\\ud800"', "is no TOML"),
+    "digits": ("toml", "a = " + "9" * 5000, "is not TOML"),
+    "half a character": ("toml", 'a = "\\ud800"', "is not TOML"),
 }
 
 

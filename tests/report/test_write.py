@@ -139,7 +139,7 @@ def test_a_measure_times_a_constant_is_not_asked_again(records: list[Record], tm
         return replace(record, subjects=(replace(subject, reports={**subject.reports, "train": report}),))
 
     twice = [doubled(record) for record in records]
-    told = "The same but for a constant, and asked about once: Hessian trace and my trace."
+    told = "The same up to a constant factor, and tested once: Hessian trace and my trace."
     static = ReportOptions(static=True)
     plain, page = (Reader(write_report(some, tmp_path / "r.html", static).read_text()) for some in (records, twice))
     assert told not in plain.text
@@ -371,7 +371,7 @@ def test_what_could_not_be_measured_is_said(read: Reader) -> None:
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_few_models_tell_no_correlation(tmp_path: Path, seeds: int) -> None:
     found = quick(make_records(["only"], seeds=seeds, temperature=False), tmp_path, measures=None, outcomes=None)
-    assert "cannot be told from" in found.text
+    assert "cannot show whether a measure goes with an outcome" in found.text
     assert "forest" not in found.data["plots"]
     assert "correlations" not in found.sections
     assert "estimates" in found.sections
