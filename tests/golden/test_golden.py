@@ -71,6 +71,7 @@ def test_every_part_has_its_file_and_all_are_small() -> None:
 def test_there_are_as_many_keys_as_runs() -> None:
     now, before = (read(name)[1] for name in ("keys", "legacy-keys"))
     assert sum(map(len, now.values())) > 3_000  # type: ignore[arg-type]
+    now = {place: keys for place, keys in now.items() if place in before}  # what was added later has no old key
     assert {place: len(keys) for place, keys in now.items()} == {place: len(keys) for place, keys in before.items()}  # type: ignore[arg-type]
     different = [len({key for keys in kept.values() for key in keys}) for kept in (now, before)]  # type: ignore[attr-defined]
     assert different[0] == different[1]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scipy.stats import t
 
 from landscope.analysis import correlation, models_needed, partial_correlation
-from landscope.recipes.adaptive_sharpness_families import AS_CODED, FAMILIES, RADII, radius_name
+from landscope.recipes.adaptive_sharpness_families import AS_CODED, FAMILIES, RADII, Family, radius_name
 from landscope.recipes.recipe import Claim, Verdict
 from landscope.recipes.verdicts import RESAMPLES, in_words, judged
 
@@ -34,20 +34,26 @@ def claims(tables: Mapping[str, pd.DataFrame]) -> Sequence[Claim]:
         if key == "lenet5-radii":
             found.append(_whatever_the_radius(tables[key]))
             continue
-        for training in family.trainings:
-            table = tables[key][tables[key]["condition"] == training]
+        for title, table in _by_training(family, tables[key]).items():
             for kind, meaning in (
                 ("published", "as its notebook computed it"),
                 ("corrected", "as its text describes it"),
             ):
                 column = f"train.{kind}.{family.measure}"
                 if column in table:
-                    found.append(
-                        _negative(key, f"{family.title}, trained {training}", family.tau, table, column, meaning)
-                    )
+                    found.append(_negative(key, title, family.tau, table, column, meaning))
         if STALE in tables[key]:
             found.append(_stale(tables[key]))
     return found
+
+
+def _by_training(family: Family, table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What to call the models of each training, and their rows."""
+    if not family.trainings:
+        return {family.title: table}
+    return {
+        f"{family.title}, trained {training}": table[table["condition"] == training] for training in family.trainings
+    }
 
 
 def _stale(table: pd.DataFrame) -> Claim:
@@ -60,7 +66,13 @@ def _stale(table: pd.DataFrame) -> Claim:
         for training, rows in table.groupby("condition")
     )
     return _of_shares(
-        text, "lenet5", coded, share, 0.5, above=True, more=f"the notebook's measure by training: {by_training}"
+        text,
+        "lenet5-notebook",
+        coded,
+        share,
+        0.5,
+        above=True,
+        more=f"the notebook's measure by training: {by_training}",
     )
 
 

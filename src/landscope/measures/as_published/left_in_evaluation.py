@@ -1,6 +1,6 @@
 """Layers of a network that was left in evaluation mode: they train for some steps, then stand still for good.
 
-A loop that calls `model.eval()` to test after its first epoch, and never `model.train()` again, goes on updating the weights with
+A loop that calls `model.eval()` to test after its first epoch, and never `model.train()` again, keeps updating the weights with
 dropout off and with BatchNorm normalising by the running statistics of that first epoch. The network then fits those statistics,
 and they drift away from those of its own activations: the first pass in training mode replaces them and raises the loss.
 

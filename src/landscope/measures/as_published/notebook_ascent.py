@@ -196,12 +196,12 @@ class StaleStatistics(Measure):
     """How far BatchNorm's running statistics are from those of the network's own activations: the loss that replacing them adds.
 
     L(w₀) with the statistics after one epoch of forward passes in training mode (batches of `batch_size` in random order), less
-    L(w₀) with those it came with. The weights do not move. Without BatchNorm it is 0; after ordinary training it is small, since
+    L(w₀) with its own. The weights do not move. Without BatchNorm it is 0; after ordinary training it is small, since
     the statistics followed the weights.
 
     >>> stale = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1, bias=False))
     >>> _ = torch.nn.init.ones_(stale[1].weight)
-    >>> data = (torch.tensor([[1.0], [3.0]] * 200), torch.tensor([[1.0], [3.0]] * 200))    # as they come, they are the targets
+    >>> data = (torch.tensor([[1.0], [3.0]] * 200), torch.tensor([[1.0], [3.0]] * 200))    # as they are, they are the targets
     >>> 3.5 < StaleStatistics(batch_size=4)(Probe(stale, data, "mse")).value < 4           # normalised, they are about −1 and 1
     True
     """
@@ -239,7 +239,7 @@ class FewRestartsSharpness(_Notebook):
     """The GAT notebook: 5 restarts on random batches, judged by the loss on all data, with dropout on.
 
     Mean over trials of max_k S(w_k) − S(w₀). Each trial climbs `steps` steps on one batch, drawn with replacement (so of fewer
-    than `batch_size` different samples). S is taken in training mode: the data is cut anew into batches of `batch_size` and a
+    than `batch_size` different samples). S is taken in training mode: the data is cut afresh into batches of `batch_size` and a
     rest, 64, 64 and 12 of Cora's 140 nodes, each has a forward pass with dropout of its own, and the mean losses are added up.
     S(w₀) is a single such draw and the top the largest of five, so that much of the value is noise (`noise` in the details is the
     deviation of S(w₀) over five more draws). The text has 50 restarts and the batch's own loss.

@@ -76,8 +76,11 @@ def mean_loss(probe: Probe, weights: Tensor) -> float:
 def sum_of_batch_means(probe: Probe, weights: Tensor, size: int, seed: int) -> float:
     """Σ over batches of their mean losses, in whatever mode the model is; `seed` cuts the data into batches of `size` and a rest.
 
-    Every batch has a forward pass, and so a draw of dropout, of its own; the rest weighs as much as a whole batch.
+    Every batch has a forward pass, and so a draw of dropout, of its own; the rest weighs as much as a whole batch. Where one
+    batch holds all the data there is nothing to cut.
     """
+    if probe.n_samples <= size:
+        return mean_loss(probe, weights)
     params = probe.space.unflatten(weights)
     total = 0.0
     with probe.ledger.timed(probe.device), probe.measuring(), torch.no_grad():
