@@ -32,7 +32,7 @@ def test_public_names_are_pinned() -> None:
 PUBLIC = """
     AS_PUBLISHED Cost EmpiricalFisher Estimate FAM Fisher GGN Hessian Landscape Loss MEASURES Measure Pool Probe Registry Report
     SAM Status TrainingResult TrainingSpec __version__ between by_layer diagonal ece eigsh enough_data errors fit_temperature
-    freeze frobenius invariance landscape line log_det measure reliability spectrum trace train train_pool
+    freeze frobenius invariance landscape line log_det measure progressive reliability spectrum trace train train_pool
 """
 
 

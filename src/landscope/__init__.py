@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from landscope.core.estimate import Cost, Estimate, Status
     from landscope.core.registry import Registry
     from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
-    from landscope.measures import AS_PUBLISHED, MEASURES, Measure, Report, by_layer, enough_data, invariance, measure
+    from landscope.measures import (
+        AS_PUBLISHED,
+        MEASURES,
+        Measure,
+        Report,
+        by_layer,
+        enough_data,
+        invariance,
+        measure,
+        progressive,
+    )
     from landscope.measures.calibration import ece, fit_temperature, reliability
     from landscope.planes import Landscape, between, landscape, line
     from landscope.probe.loss.losses import Loss
@@ -72,6 +82,7 @@ __all__ = [
     "line",
     "log_det",
     "measure",
+    "progressive",
     "reliability",
     "spectrum",
     "trace",
@@ -94,6 +105,7 @@ _HOMES = {
         "by_layer",
         "enough_data",
         "measure",
+        "progressive",
     ),
     "landscope.measures.calibration": ("ece", "fit_temperature", "reliability"),
     "landscope.planes": ("Landscape", "between", "landscape", "line"),

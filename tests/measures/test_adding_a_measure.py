@@ -39,9 +39,6 @@ class L1Norm(Measure):
 
     def _measure(self, probe):
         return Estimate(float(probe.vector().abs().sum()))
-
-    def passes(self, probe):
-        return 0.0
 '''
 LOOKING = """
 import json, runpy, sys
@@ -121,9 +118,6 @@ def test_one_that_does_not_say_what_it_is_is_refused() -> None:
 
         def _measure(self, probe: object) -> Estimate:
             return Estimate(0.0)
-
-        def passes(self, probe: object) -> float:
-            return 0.0
 
     with pytest.raises(TypeError, match="Silent must state as class attributes: better, cost"):
         register("silent")(Silent)

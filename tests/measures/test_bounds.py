@@ -97,7 +97,7 @@ def test_a_spent_budget_has_no_bar_either_and_says_that_there_may_be_more() -> N
     probe = probe_of("conv")
     with probe.ledger.limited(passes=8.0):
         estimate = KeskarSharpness(steps=30)(probe)
-    assert estimate.status is Status.BUDGET_SPENT
+    assert estimate.status is Status.LOWER_BOUND
     assert estimate.stderr is None
     assert "may be larger" in estimate.reason
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from landscope.core.errors import LandscopeError, SpecError
-from landscope.measures.measuring import resolve_measures
+from landscope.measures.resolve import resolve_measures
 
 WRONG = [
     ("hessian_top_eigenvalue", "k", 2.5, "must be an integer, but is 2.5"),

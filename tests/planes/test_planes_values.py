@@ -13,7 +13,7 @@ from networks import BY_NAME, NETS, Net
 from torch import Tensor, nn
 
 from landscope.core.errors import NotApplicableError, OperandError, UnknownNameError
-from landscope.measures.sharpness.random_noise import sample_errors
+from landscope.measures.sharpness.pac_bayes import sample_errors
 from landscope.planes import given_slice, landscape, random_slice
 from landscope.planes.grid import PointValues
 from landscope.planes.slices import Slice

@@ -17,7 +17,7 @@ from landscope.probe import perturbed as perturbation
 from landscope.probe import points
 from landscope.probe.perturbed import Shifts, direction, included, losses_at, on_sphere
 from landscope.probe.probe import Probe
-from landscope.probe.samples import m_batches
+from landscope.probe.rows.samples import m_batches
 
 
 @pytest.fixture(params=[True, False], ids=["at once", "one by one"])
@@ -179,7 +179,7 @@ def test_streamed_data_is_cut_like_held_data(monkeypatch: pytest.MonkeyPatch) ->
     ]
     streaming = Probe(nn.Linear(1, 1), raws, "mse")
     monkeypatch.setattr(streaming, "_held", None)
-    monkeypatch.setattr("landscope.probe.samples.available_bytes", lambda device: 1)
+    monkeypatch.setattr("landscope.probe.rows.samples.available_bytes", lambda device: 1)
     assert samples(streaming, 5) == expected
 
 
@@ -201,6 +201,6 @@ def test_data_that_cannot_be_cut_anew_is_taken_as_it_lies() -> None:
 def test_activations_are_counted_per_sample_whatever_the_size_of_the_data() -> None:
     net = nn.Sequential(nn.Linear(50, 20), nn.ReLU(), nn.Linear(20, 2))
     small, large = (Probe(net, (torch.randn(n, 50), torch.arange(n) % 2)) for n in (4, 4000))
-    assert points._activation_bytes(small) == points._activation_bytes(large)
+    assert points.activation_bytes(small) == points.activation_bytes(large)
     assert points.together(small, 64)
     assert not points.together(large, 10**7)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landscope.core.errors import OperandError
-from landscope.spectra.eigen import rules_out_hidden
+from landscope.spectra.certificate import rules_out_hidden
 from landscope.spectra.lanczos import lanczos, orthogonalise
 
 NAMES = ["flat", "outliers", "indefinite", "power1", "low rank", "identity", "zero", "conditioned", "cluster"]

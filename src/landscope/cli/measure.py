@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,7 +26,7 @@ from landscope.cli.output import console, note, target
 from landscope.core.text import examples, shape
 
 if TYPE_CHECKING:
-    from landscope.measures.measuring import Wanted
+    from landscope.measures.resolve import Wanted
 
 __all__ = ["EXAMPLES", "measure"]
 
@@ -98,8 +99,9 @@ def measure(
 ) -> None:
     """Measure a saved model on a data set.
 
-    The report has value, error bar, status and cost of every measure. Cheap measures come first; with --seconds or
-    --passes the costly ones get a fair share of what is left.
+    The report has value, error bar, status and cost of every measure. On a terminal the table fills while you wait and its
+    error bars shrink; Ctrl-C keeps what is there. With --seconds or --passes every measure gets a first estimate, then a
+    fair share of what is left.
 
     Under torchrun each process takes its part of the rows, on a GPU of its own where there are several.
     """
@@ -109,7 +111,8 @@ def measure(
 
     import landscope
     from landscope.cli import sources
-    from landscope.measures.measuring import resolve_measures
+    from landscope.measures.measuring import INTERRUPTED
+    from landscope.measures.resolve import resolve_measures
     from landscope.probe.loss.losses import LOSSES
     from landscope.probe.totals import checked_limit
 
@@ -144,6 +147,7 @@ def measure(
             seconds=seconds,
             passes=passes,
             progress=rank == 0,
+            watch=rank == 0 and not as_json and sys.stderr.isatty(),
         )
     if rank > 0:  # every process has the same report; one shows it
         return
@@ -156,6 +160,8 @@ def measure(
         typer.echo(report.to_json())
     else:
         console().print(report.table())
+    if any(estimate.reason.startswith(INTERRUPTED) for estimate in report.values()):
+        raise typer.Exit(130)
 
 
 def _wanted(names: str | None, settings: Path | None) -> Wanted:

@@ -14,8 +14,6 @@ from landscope.core.json import NUMBER, OBJECT, TEXT, WHOLE, Kind, Plain, checke
 
 __all__ = ["Cost", "Estimate", "Status"]
 
-"""What a JSON document can hold; settings and details are of this type."""
-
 
 class Status(StrEnum):
     """How a computation ended."""
@@ -28,19 +26,25 @@ class Status(StrEnum):
     """The largest value that a search found; the maximum that is meant is at least this, and how much more is not known."""
     UPPER_BOUND = "upper bound"
     """The smallest value that a search found; the minimum that is meant is at most this."""
+    RUNNING = "running"
+    """Still getting better; the value and its error bar stand as they are."""
     BUDGET_SPENT = "budget spent"
     """The budget ended first; the value and its error bar stand, the asked accuracy does not."""
+    INTERRUPTED = "interrupted"
+    """Stopped from outside; the value and its error bar stand, the asked accuracy does not."""
     SATURATED = "saturated"
     """Computed, but its settings put it where it carries no information of its own."""
     NOT_APPLICABLE = "not applicable"
     """The quantity is not defined here; `reason` says why."""
+    SKIPPED = "skipped"
+    """No value, because the budget ended before there was one."""
     FAILED = "failed"
     """No value; `reason` says why."""
 
     @property
     def has_value(self) -> bool:
         """Whether an estimate of this status carries a finite value."""
-        return self not in (Status.NOT_APPLICABLE, Status.FAILED)
+        return self not in (Status.NOT_APPLICABLE, Status.SKIPPED, Status.FAILED)
 
     @property
     def is_bound(self) -> bool:
@@ -68,8 +72,9 @@ class Estimate:
     """A value with its uncertainty, outcome, cost and the settings that define it.
 
     `stderr` is the estimator's own standard error (0 for exact values, `None` where it is not known, and always for a bound);
-    `data_stderr` is what another sample of the data of this size would change, where that is known. A value is finite, or
-    the status says that there is none.
+    `data_stderr` is what another sample of the data of this size would change, where that is known. A `bracket` holds the
+    truth with 95 % probability where two standard errors either way do not say it as well. A value is finite, or the status
+    says that there is none.
 
     >>> Estimate(12.2614, stderr=0.031, status=Status.CONVERGED)
     Estimate(12.26 ± 0.03, converged)
@@ -77,6 +82,8 @@ class Estimate:
     0.5
     >>> print(Estimate(0.2124, status=Status.LOWER_BOUND))
     at least 0.2124
+    >>> print(Estimate(31.58, 0.9, status=Status.RUNNING, bracket=(29.81, 34.27)))
+    31.6 (29.8 to 34.3)
     >>> print(Estimate.failed("the loss is not finite"))
     – (failed: the loss is not finite)
     >>> Estimate(float("nan"))
@@ -92,6 +99,7 @@ class Estimate:
     cost: Cost = field(default_factory=Cost)
     settings: Mapping[str, Plain] = field(default_factory=dict)
     details: Mapping[str, Plain] = field(default_factory=dict)
+    bracket: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", Status(self.status))
@@ -99,6 +107,11 @@ class Estimate:
         object.__setattr__(self, "stderr", None if self.stderr is None or self.status.is_bound else float(self.stderr))
         if self.status.has_value and not math.isfinite(self.value):
             raise ValueError(f"an estimate with status {self.status.value!r} needs a finite value, got {self.value}")
+        if self.bracket is not None:
+            low, high = self.bracket
+            object.__setattr__(self, "bracket", (float(low), float(high)))
+            if not (low <= self.value <= high and math.isfinite(high - low)):
+                raise ValueError(f"a bracket must hold the value {self.value}, got {self.bracket}")
         if not self.status.has_value and not self.reason:
             raise ValueError(f"an estimate with status {self.status.value!r} needs a reason")
         for name in ("stderr", "data_stderr"):
@@ -122,6 +135,8 @@ class Estimate:
     def __str__(self) -> str:
         if not self.status.has_value:
             return f"– ({self.status}: {self.reason})"
+        if self.bracket is not None and not self.status.is_bound:
+            return format_between(self.value, *self.bracket)
         side = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(self.status, "")
         return side + format_with_error(self.value, self.stderr or 0.0)
 
@@ -134,6 +149,10 @@ class Estimate:
         plain["status"] = self.status.value
         if not self.status.has_value:
             plain["value"] = None
+        if self.bracket is None:
+            del plain["bracket"]
+        else:
+            plain["bracket"] = list(self.bracket)
         return plain
 
     @classmethod
@@ -141,6 +160,8 @@ class Estimate:
         """The inverse of `to_dict`."""
         fields: dict[str, Any] = dict(checked(plain, "an estimate", _ESTIMATE, _ESTIMATE))
         fields["value"] = math.nan if plain.get("value") is None else plain["value"]
+        if fields.get("bracket") is not None:
+            fields["bracket"] = tuple(fields["bracket"])
         try:
             fields["cost"] = Cost(**checked(plain.get("cost") or {}, "a cost", _COST, _COST))
             return cls(**fields)
@@ -165,9 +186,21 @@ class Estimate:
 _NUMBER_OR_NONE: Kind = (*NUMBER, type(None))
 _ESTIMATE: dict[str, Kind] = {
     "value": _NUMBER_OR_NONE, "stderr": _NUMBER_OR_NONE, "data_stderr": _NUMBER_OR_NONE, "status": TEXT, "reason": TEXT,
-    "settings": OBJECT, "details": OBJECT,
+    "settings": OBJECT, "details": OBJECT, "bracket": (list, tuple, type(None)),
 }  # fmt: skip
 _COST: dict[str, Kind] = {"passes": NUMBER, "seconds": NUMBER, "bytes": WHOLE}
+
+
+def format_between(value: float, low: float, high: float) -> str:
+    """The value and the ends of its bracket, to the digits that the bracket leaves meaningful.
+
+    >>> format_between(31.58, 29.81, 34.27), format_between(0.0123, 0.0121, 0.0129), format_between(1.0, 1.0, 1.0)
+    ('31.6 (29.8 to 34.3)', '0.0123 (0.0121 to 0.0129)', '1 (1 to 1)')
+    """
+    width = high - low
+    size = max(abs(value), abs(low), abs(high))
+    digits = 6 if not width > 0 else min(6, max(2, math.ceil(math.log10(size / width)) + 2))
+    return "{:.{d}g} ({:.{d}g} to {:.{d}g})".format(value, low, high, d=digits)
 
 
 def format_with_error(value: float, error: float) -> str:

@@ -21,7 +21,9 @@ from landscope.core.shared_state import held
 __all__ = [
     "GOLDEN",
     "content_signs",
+    "content_uniform",
     "generator",
+    "hashed_signs",
     "normal",
     "preserved_rng",
     "rademacher",
@@ -123,6 +125,31 @@ def content_signs(keys: Tensor, seed: int, stream: int, length: int, dtype: torc
     own = splitmix(keys ^ splitmix(start[0] + start[1] * GOLDEN))
     bits = splitmix(own[:, None] + torch.arange(1, length + 1, device=keys.device) * GOLDEN)
     return (bits & 1).to(dtype).mul_(2).sub_(1)
+
+
+def content_uniform(keys: Tensor, seed: int, *stream: str | int) -> Tensor:
+    """Independent uniform numbers in (0, 1) of shape (n,), float64, for n 64-bit keys.
+
+    >>> content_uniform(torch.tensor([3, 5, 3]), 0, "order").unique().shape
+    torch.Size([2])
+    """
+    bits = splitmix(keys ^ splitmix(torch.tensor(stream_seed(seed, *stream), device=keys.device)))
+    return (shifted(bits, 11).double() + 0.5) * 2.0**-53
+
+
+def hashed_signs(length: int, seed: int, *stream: str | int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Independent ±1 of shape (length,), made where they are used and the same on every device.
+
+    One word of splitmix64 gives 64 signs: 11 million take 20 ms on a CPU, and next to nothing on a GPU.
+
+    >>> signs = hashed_signs(1000, 0, "trace", 7, dtype=torch.float32, device="cpu")
+    >>> signs.unique().tolist(), bool(signs.mean().abs() < 0.2)
+    ([-1.0, 1.0], True)
+    """
+    words = torch.arange(1, -(-length // 64) + 1, device=device) * GOLDEN + stream_seed(seed, *stream)
+    octets = splitmix(words).view(torch.uint8)
+    bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8, device=device)) & 1
+    return bits.flatten()[:length].to(dtype).mul_(2).sub_(1)
 
 
 def splitmix(z: Tensor) -> Tensor:

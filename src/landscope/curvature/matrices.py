@@ -135,7 +135,8 @@ class Fisher(GaussNewtonOperator):
         super().__init__(probe, params=params, compile=compile, precision=precision)
 
     def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
-        return output_curvature(self.probe.loss, z, tangent, self.probe.targets(batch))
+        curved = output_curvature(self.probe.loss, z, tangent, self.probe.targets(batch))
+        return curved if batch.weights is None else curved * batch.weights.view(-1, *[1] * (z.dim() - 1))
 
 
 # The empirical Fisher matrix: the second moment of the per-sample gradients, (1/n) Σ_i g_i g_iᵀ with g_i = ∇ℓ_i.

@@ -4,7 +4,7 @@ from landscope.measures import calibration, consistency, robustness, shapes, sha
 from landscope.measures.as_published import AS_PUBLISHED
 from landscope.measures.base import MEASURES, Measure
 from landscope.measures.by_layer import by_layer
-from landscope.measures.measuring import enough_data, measure
+from landscope.measures.measuring import enough_data, measure, progressive
 from landscope.measures.results import Report
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "consistency",
     "enough_data",
     "measure",
+    "progressive",
     "robustness",
     "shapes",
     "sharpness",

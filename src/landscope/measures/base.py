@@ -1,14 +1,21 @@
-"""What a measure is: a frozen dataclass of its settings that turns a probe into an estimate."""
+"""What a measure is: a frozen dataclass of its settings that turns a probe into better and better estimates."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import math
+from abc import ABC
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from landscope.core.errors import BudgetSpentError, DifferentiationError, NotApplicableError, OutOfMemoryError
-from landscope.core.estimate import Estimate
+from landscope.core.errors import (
+    BudgetSpentError,
+    DifferentiationError,
+    LandscopeError,
+    NotApplicableError,
+    OutOfMemoryError,
+)
+from landscope.core.estimate import Cost, Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.memory import is_out_of_memory
 from landscope.core.registry import Registry
@@ -19,7 +26,7 @@ from landscope.probe.probe import Probe
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "failure", "register"]
+__all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "Refinement", "register"]
 
 MEASURES: Registry[type[Measure]] = Registry("measure")
 
@@ -41,21 +48,13 @@ def register(key: str) -> Callable[[M], M]:
     return file
 
 
-def failure(error: Exception, reason: str) -> Estimate:
-    """The estimate that an error leaves.
-
-    >>> failure(MemoryError(), "one sample does not fit").details
-    {'out_of_memory': True}
-    """
-    return Estimate.failed(reason, details={OUT_OF_MEMORY: True} if is_out_of_memory(error) else {})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measure(ABC):
     """Base of all measures.
 
-    A subclass is a frozen dataclass whose fields are its settings, registered under one exact key. It implements
-    `_measure`; calling it adds cost and settings, and turns an estimate that is not available into a status with a reason.
+    A subclass is a frozen dataclass whose fields are its settings, registered under one exact key. It implements `refine`, or
+    `_measure` where there is nothing to show before the end; calling it runs that to the end, adds cost and settings, and turns
+    an estimate that is not available into a status with a reason.
     What the measure is stands on its class: tables, the report, the pages and the command line read it there. A measure of
     your own may leave it out as long as it is not registered.
     """
@@ -76,38 +75,37 @@ class Measure(ABC):
     """Function-preserving transformations that leave the value unchanged (names of `landscope.invariance`)."""
     same_value_as: ClassVar[str] = ""
     """The key of a measure whose value this one has, too: where both were measured, a report compares the other one."""
-    turn: ClassVar[tuple[int, int] | None] = None
-    """Place in the order under a budget, lowest first; `None`: (0, 0) where a few passes are enough to begin, else (2, 0)."""
+    turn: ClassVar[int] = 2
+    """When it is measured, lowest first: 0 for what outputs alone give, 1 for a few passes, 2 for several, 3 for many."""
 
     seed: int = 0
 
-    @abstractmethod
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """Estimates that get better and better; the last one is what these settings ask for.
+
+        Every estimate stands by itself: its error bar is true even if it stays the last. `None` says that there is none yet,
+        and that other work may go first. Raises `NotApplicableError` where the measure is not defined. The last value does not
+        depend on what else is measured, nor on how long one waits between two estimates.
+        """
+        yield self._measure(probe)
+
     def _measure(self, probe: Probe) -> Estimate:
-        """The estimate at a probe; raises `NotApplicableError` where it is not defined."""
-
-    @abstractmethod
-    def passes(self, probe: Probe) -> float:
-        """About how many passes over the data it will take (see `landscope.probe.totals`)."""
-
-    def least(self, probe: Probe) -> float:
-        """Passes below which it is not worth beginning: all of them, unless the effort can be bounded."""
-        return self.passes(probe)
-
-    def within(self, passes: float, probe: Probe) -> Measure:
-        """The same measure with its effort bounded to about so many passes, where it can be bounded."""
-        return self
+        """The estimate, where there is nothing to show before the end; a measure defines this or `refine`."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither `refine` nor `_measure`")
 
     def __call__(self, probe: Probe) -> Estimate:
-        """Measure."""
-        with probe.ledger.metered() as meter, probe.measuring():
-            try:
-                with still(probe):
-                    estimate = self._measure(probe)
-            except NotApplicableError as error:
-                estimate = Estimate.not_applicable(str(error))
-            except (DifferentiationError, OutOfMemoryError, BudgetSpentError) as error:
-                estimate = failure(error, str(error))
-        return replace(estimate, cost=meter.cost + estimate.cost, settings=self.settings)
+        """Measure to the end."""
+        running = Refinement(self, probe)
+        with still(probe):
+            while running.step():
+                pass
+        return running.ended()
+
+    def last(self, probe: Probe) -> Estimate:
+        """The estimate that the stream ends with, for measures that are made of another one; errors are raised."""
+        *_, found = self.refine(probe)
+        assert found is not None, "a stream ends with an estimate"
+        return found
 
     def with_settings(self, **settings: object) -> Self:
         """The same measure with some settings changed."""
@@ -117,3 +115,73 @@ class Measure(ABC):
     def settings(self) -> dict[str, Plain]:
         """The settings that define the value, in the types of JSON."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+@dataclass
+class Refinement:
+    """A measure at a probe, as far as it has come: `step` by `step`, keeping the best estimate so far.
+
+    >>> import torch
+    >>> probe = Probe(torch.nn.Linear(2, 1), (torch.ones(2, 2), torch.zeros(2, 1)), "mse")
+    >>> running = Refinement(MEASURES["l2_norm"](), probe)
+    >>> running.step(), running.step(), running.estimate.status.value
+    (True, False, 'exact')
+    """
+
+    measure: Measure
+    probe: Probe
+    estimate: Estimate | None = None
+    cost: Cost = field(default_factory=Cost)
+    finished: bool = False
+    _stream: Iterator[Estimate | None] | None = None
+
+    def step(self) -> bool:
+        """Refine once; `False` where that was the end."""
+        if self._stream is None:
+            self._stream = self.measure.refine(self.probe)
+        found: Estimate | None = None
+        with self.probe.ledger.metered() as meter, self.probe.measuring():
+            try:
+                found = next(self._stream)
+            except StopIteration:
+                self.finished = True
+            except NotApplicableError as error:
+                self.estimate, self.finished = Estimate.not_applicable(str(error)), True
+            except BudgetSpentError:
+                self.stop(Status.BUDGET_SPENT, "the budget ended")
+            except (DifferentiationError, OutOfMemoryError) as error:
+                self.fail(error)
+        self.cost = self.cost + meter.cost
+        if found is not None:
+            self.estimate = found
+        return not self.finished
+
+    def fail(self, error: Exception) -> None:
+        """End with an error: the best estimate so far stands, and says what happened."""
+        reason = str(error) if isinstance(error, LandscopeError) else f"{type(error).__name__}: {error}"
+        if self.estimate is None:
+            details: dict[str, Plain] = {OUT_OF_MEMORY: True} if is_out_of_memory(error) else {}
+            self.estimate, self.finished = Estimate.failed(reason, details=details), True
+        else:
+            self.stop(Status.INTERRUPTED, reason)
+
+    def stop(self, status: Status, reason: str) -> None:
+        """End here: the best estimate so far stands with its own error bar."""
+        self.finished = True
+        if isinstance(self._stream, Generator):
+            self._stream.close()
+        if self.estimate is None:
+            self.estimate = Estimate(math.nan, status=Status.SKIPPED, reason=f"{reason} before a first estimate")
+        elif self.estimate.status is Status.RUNNING:
+            self.estimate = replace(self.estimate, status=status, reason=self.estimate.reason or reason)
+        elif self.estimate.status.is_bound:
+            so_far = f"{self.estimate.reason}; " if self.estimate.reason else ""
+            self.estimate = replace(self.estimate, reason=so_far + reason)
+
+    def ended(self) -> Estimate:
+        """The last estimate, with what it cost and the settings that define it."""
+        assert self.estimate is not None, "a stream of estimates ends with one"
+        if self.finished and self.estimate.status is Status.RUNNING:
+            reason = self.estimate.reason or "ended above the accuracy that was asked for"
+            self.estimate = replace(self.estimate, status=Status.BUDGET_SPENT, reason=reason)
+        return replace(self.estimate, cost=self.cost + self.estimate.cost, settings=self.measure.settings)

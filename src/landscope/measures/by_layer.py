@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from landscope.core.estimate import Estimate
-from landscope.measures.base import MEASURES
-from landscope.measures.measuring import NOTHING_LEFT, measure
+from landscope.measures.base import MEASURES, Measure
+from landscope.measures.measuring import Budget, Planner
+from landscope.measures.resolve import resolve_measures
 from landscope.measures.tied import saying_ties
+from landscope.probe.guards import still
 from landscope.probe.probe import Probe
 from landscope.probe.totals import checked_limit
 
@@ -75,8 +77,9 @@ class LayerReport:
 def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds: float | None = None) -> LayerReport:
     """Each measure of each layer with parameters: the Hessian's diagonal block, the layer's norm, its relative flatness.
 
-    `seconds` is a budget for all of them together; what one layer leaves is shared by those after it. A tied weight counts once,
-    in the first layer that holds it and in all its uses, and its estimates note it.
+    `seconds` is a budget for all of them together: a first estimate of every layer, then each to its end as far as the time
+    allows. Ctrl-C keeps what is there. A tied weight counts once, in the first layer that holds it and in all its uses, and
+    its estimates note it.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
@@ -84,18 +87,28 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
     >>> list(by_layer(probe, ["l2_norm", "hessian_trace"])["hessian_trace"])
     ['0', '2']
     """
-    estimates: dict[str, dict[str, Estimate]] = {name: {} for name in measures}
-    layers = probe.layers()
-    allowed = checked_limit("seconds", seconds)
-    end = None if allowed is None else time.monotonic() + allowed
-    for at, (layer, names) in enumerate(layers.items()):
+    start, allowed = time.monotonic(), checked_limit("seconds", seconds)
+    chosen: dict[str, Measure] = {}
+    places: dict[str, Probe] = {}
+    for layer, names in probe.layers().items():
         block = probe.restrict(names)
-        for before, name in enumerate(measures):
-            left = len(measures) * (len(layers) - at) - before
-            share = None if end is None else max(NOTHING_LEFT, (end - time.monotonic()) / left)
+        for name in measures:
             takes_layer = any(f.name == "layer" for f in fields(MEASURES[name]))
-            settings = {name: {"layer": layer} if takes_layer else {}}
-            place = probe if takes_layer else block
-            found = measure(place, measures=settings, seconds=share, progress=False)[name]
-            estimates[name][layer] = found if takes_layer else saying_ties(found, probe, names)
-    return LayerReport(estimates)
+            key = f"{name} of {layer}"
+            chosen[key] = resolve_measures({name: {"layer": layer} if takes_layer else {}}, probe.seed)[name]
+            places[key] = probe if takes_layer else block
+    planner = Planner(probe, chosen, Budget(probe, start, allowed, None), places)
+    try:
+        with still(probe):
+            for _ in planner.run(first_of_all=allowed is not None):
+                pass
+    except KeyboardInterrupt:
+        planner.interrupt()
+    found = planner.estimates()
+
+    def of(name: str, layer: str, names: tuple[str, ...]) -> Estimate:
+        key = f"{name} of {layer}"
+        return found[key] if places[key] is probe else saying_ties(found[key], probe, names)
+
+    layers = probe.layers().items()
+    return LayerReport({name: {layer: of(name, layer, names) for layer, names in layers} for name in measures})

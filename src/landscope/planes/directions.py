@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import OperandError, UnknownNameError
-from landscope.measures.sharpness.matrices import eigenpairs
+from landscope.measures.sharpness.matrices import matrix
 from landscope.planes.slices import (
     NORMALISATIONS,
     ORDINALS,
@@ -25,6 +25,7 @@ from landscope.planes.slices import (
 )
 from landscope.probe.perturbed import Include, included
 from landscope.probe.probe import Probe
+from landscope.spectra import eigsh
 
 __all__ = ["About", "chosen_slice", "eigenvector_slice", "principal", "trajectory_slice"]
 
@@ -46,7 +47,7 @@ def eigenvector_slice(
 ) -> Slice:
     """The slice along the eigenvectors of the largest eigenvalues, in the parameters that are included.
 
-    About 30 Hessian products, shared with the measures of the probe that ask for the same eigenpairs. With a
+    About 30 Hessian products. With a
     normalisation other than `"none"` the vectors are not orthonormal, nor the eigenvalues the curvatures along the axes.
 
     >>> net = torch.nn.Linear(2, 1, bias=False)
@@ -55,7 +56,7 @@ def eigenvector_slice(
     [4.0, 1.0]
     """
     moved = included(probe, include)
-    pairs = eigenpairs(moved, "hessian", dimensions, "LA", TOL, None, seed)
+    pairs = eigsh(matrix(moved, "hessian"), dimensions, "LA", TOL, seed=seed)
     values = pairs.values.tolist()
     directions = []
     for vector in pairs.vectors.T:

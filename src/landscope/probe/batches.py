@@ -79,10 +79,16 @@ class Batch:
     raw: object
     size: int
     divisible: bool
+    weights: Tensor | None = None
+    """What each sample counts for (n,) where they are a sample of more; `None`: one each."""
 
     def prepared(self, prepare: Callable[[object], object]) -> Batch:
         """The same samples with their contents prepared: moved to a device, say, or cloned."""
-        return Batch(prepare(self.raw), self.size, self.divisible)
+        return Batch(prepare(self.raw), self.size, self.divisible, self.weights)
+
+    def select(self, rows: Tensor, weights: Tensor | None = None) -> Batch:
+        """These rows of a divisible batch, in this order."""
+        return Batch(map_tensors(lambda t: t[rows.to(t.device)], self.raw), len(rows), True, weights)
 
     def pieces(self, size: int) -> Iterator[Batch]:
         """The batch in pieces of at most `size` samples; an indivisible batch is one piece."""
@@ -90,8 +96,15 @@ class Batch:
             yield self
             return
         for start in range(0, self.size, size):
-            stop = min(start + size, self.size)
-            yield Batch(map_tensors(lambda t, a=start, b=stop: t[a:b], self.raw), stop - start, True)  # type: ignore[misc]
+            yield self._part(start, min(start + size, self.size))
+
+    def split(self, size: int) -> tuple[Batch, Batch]:
+        """The first `size` samples of a divisible batch, and the others."""
+        return self._part(0, size), self._part(size, self.size)
+
+    def _part(self, start: int, stop: int) -> Batch:
+        weights = None if self.weights is None else self.weights[start:stop]
+        return Batch(map_tensors(lambda t: t[start:stop], self.raw), stop - start, True, weights)
 
 
 @dataclass(frozen=True)

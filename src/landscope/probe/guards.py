@@ -29,7 +29,7 @@ from landscope.probe.hooks import drop_idle_hooks
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
 
-__all__ = ["check_still", "guarded", "still"]
+__all__ = ["check_still", "guarded", "still", "take_record"]
 
 
 # Does the point stay where it is? A forward pass may change what it computes with: weights, statistics, counters.
@@ -58,10 +58,15 @@ class _Record:
 _records: WeakKeyDictionary[nn.Module, _Record] = WeakKeyDictionary()
 
 
+def take_record(probe: Probe) -> None:
+    """Take down what the model is now, if that was not done before: `check_still` compares with it."""
+    _record(probe.module(""))
+
+
 @contextmanager
 def still(probe: Probe) -> Iterator[None]:
     """Refuse the work within where the model has moved by then."""
-    _record(probe.module(""))
+    take_record(probe)
     yield
     check_still(probe)
 

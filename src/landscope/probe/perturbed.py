@@ -33,11 +33,12 @@ from landscope.probe.points import (
     width,
 )
 from landscope.probe.probe import Probe
-from landscope.probe.shared import once_per_probe
+from landscope.probe.shared import FORWARD_LOAD, FORWARD_SHARE, once_per_probe
 from landscope.probe.totals import FORWARD, PieceSize, accumulate
 
 __all__ = [
     "Include",
+    "RowChanges",
     "RowLosses",
     "Shifts",
     "antithetic",
@@ -49,6 +50,7 @@ __all__ = [
     "losses_on_batches",
     "on_sphere",
     "sample_losses",
+    "shifts_of",
 ]
 
 
@@ -185,14 +187,9 @@ def losses_at(
 
 def _evaluate(probe: Probe, rows: Tensor, values: SampleFunction) -> tuple[Tensor, ...]:
     """Sums over samples: Σ_i d_ij, Σ_i d_ij d_ij', Σ_i v_i(θ), and how many samples had a value of their own."""
-    theta = probe.vector()
-    here = torch.zeros_like(rows[:1])
 
     def piece(batch: Batch, at_once: bool) -> tuple[Tensor, ...]:
-        def one(row: Tensor) -> Tensor:
-            return values(probe, probe.space.unflatten(theta + row), batch)
-
-        v = at_each(one, torch.cat([here, rows]), len(rows) + 1 if at_once else 1).double()
+        v = _values(probe, rows, values, batch, at_once)
         d = v[1:] - v[0]
         single = d.shape[1] == batch.size
         gram = d @ d.T if single else d.new_zeros(len(d), len(d))
@@ -202,6 +199,61 @@ def _evaluate(probe: Probe, rows: Tensor, values: SampleFunction) -> tuple[Tenso
     return summed_at_points(
         probe, piece, count, count > 2 and together(probe, probe.n_samples / processes()), slopes=False
     )
+
+
+def _values(probe: Probe, rows: Tensor, values: SampleFunction, batch: Batch, at_once: bool) -> Tensor:
+    """v_i(θ) and v_i(θ + δ_j) of a piece (1 + k, n), in float64."""
+    theta, points = probe.vector(), torch.cat([torch.zeros_like(rows[:1]), rows])
+
+    def one(row: Tensor) -> Tensor:
+        return values(probe, probe.space.unflatten(theta + row), batch)
+
+    return at_each(one, points, len(points) if at_once else 1).double()
+
+
+class RowChanges:
+    """v_i(θ) and v_i(θ + δ_j) − v_i(θ) as numbers of the rows of a piece (n, 1 + k): what `Shifts` are the means of.
+
+    >>> probe = Probe(nn.Linear(1, 1, bias=False), (torch.ones(4, 1), torch.zeros(4, 1)), "mse")
+    >>> w = probe.vector()
+    >>> changes = RowChanges(probe, lambda j: j - w, 3)
+    >>> changes(next(probe.batches())).shape
+    torch.Size([4, 4])
+    """
+
+    LARGEST = 2**30
+    """Bytes of numbers above which sums alone are kept."""
+
+    def __init__(
+        self, probe: Probe, delta: Callable[[int], Tensor], count: int, values: SampleFunction = sample_losses
+    ) -> None:
+        self._probe, self._values = probe, values
+        self._rows = torch.stack([delta(j) for j in range(count)]).to(probe.dtype)
+        self._at_once = count > 1 and together(probe, probe.n_samples)
+        self.load = FORWARD_SHARE * (count + 1) if self._at_once else FORWARD_LOAD
+        self.passes = FORWARD * (count + 1)
+
+    @classmethod
+    def fit(cls, probe: Probe, count: int, values: SampleFunction = sample_losses) -> bool:
+        """Whether samples have numbers of their own, rows can be taken, and all of it fits into memory at once."""
+        single = values is not sample_losses or probe.loss.reduction == "per_sample"
+        small = 8 * probe.n_samples * (count + 1) <= cls.LARGEST
+        return probe.takes_rows and single and small and width(probe, count, vectors=4) == count
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The numbers of a piece; one perturbation after the other where `vmap` cannot follow the model."""
+
+        def work(at_once: bool) -> Tensor:
+            v = _values(self._probe, self._rows, self._values, batch, at_once)
+            return torch.cat([v[:1], v[1:] - v[0]]).T
+
+        return evaluated_together(self._probe, self._at_once, work)
+
+
+def shifts_of(changes: Tensor) -> Shifts:
+    """The means over all rows of their changes (n, 1 + k)."""
+    d, n = changes[:, 1:], len(changes)
+    return Shifts(float(changes[:, 0].mean()), d.mean(0), d.T @ d / n, n)
 
 
 # Losses and gradients at many perturbed parameters: all rows on all data, or each row on a batch of its own.
@@ -262,6 +314,8 @@ def _sums(probe: Probe, rows: Tensor, batches: Sequence[Batch], slopes: bool, at
 
     def total(vector: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         losses = sample_losses(probe, probe.space.unflatten(vector), batch)
+        if batch.weights is not None:
+            losses = losses * batch.weights
         return losses.sum(), losses.detach().double().sum()
 
     if at_once:

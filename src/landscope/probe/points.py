@@ -32,10 +32,12 @@ from landscope.probe.totals import FORWARD, saved_bytes
 __all__ = [
     "REFUSALS",
     "SampleFunction",
+    "activation_bytes",
     "at_each",
     "at_points",
     "evaluated_together",
     "fitting_samples",
+    "is_small",
     "points_at_once",
     "summed_at_points",
     "together",
@@ -136,8 +138,18 @@ def at_points(
     return total.cpu() / probe.n_samples
 
 
+SMALL_WORK = 2**26
+"""Bytes of activations of all samples up to which a pass takes no longer than launching its operations: there is nothing to
+gain from fewer samples."""
+
+
+def is_small(probe: Probe) -> bool:
+    """Whether a pass over all samples is so cheap that it is no use to begin with some of them."""
+    return activation_bytes(probe) * probe.n_samples <= SMALL_WORK
+
+
 @once_per_probe
-def _activation_bytes(probe: Probe) -> float:
+def activation_bytes(probe: Probe) -> float:
     """Bytes per sample that a forward pass keeps for its backward pass."""
     few = next(next(probe.batches()).pieces(2))
     sample = few.prepared(lambda raw: map_tensors(torch.clone, probe.ready(raw)))  # no view of all the data
@@ -153,7 +165,7 @@ def _activation_bytes(probe: Probe) -> float:
 def points_at_once(probe: Probe, samples: float) -> int:
     """How many points, on this many samples each, are fastest as one program; 1 where they are faster one by one."""
     work = WORK_AT_ONCE.get(probe.device.type, WORK_AT_ONCE["cuda"])
-    fitting = int(work // (_activation_bytes(probe) * samples))
+    fitting = int(work // (activation_bytes(probe) * samples))
     return min(fitting, MOST) if fitting >= FEW else 1
 
 
@@ -164,7 +176,7 @@ def together(probe: Probe, samples: float) -> bool:
 
 def fitting_samples(probe: Probe) -> int:
     """How many samples' activations of one gradient a quarter of the free memory holds."""
-    return max(1, int(available_bytes(probe.device) // (4 * _activation_bytes(probe))))
+    return max(1, int(available_bytes(probe.device) // (4 * activation_bytes(probe))))
 
 
 def width(probe: Probe, count: int, vectors: int, samples: float = 0.0) -> int:
@@ -172,7 +184,7 @@ def width(probe: Probe, count: int, vectors: int, samples: float = 0.0) -> int:
 
     All processes take the number of the first one, so that they add up sums of the same shape.
     """
-    each = vectors * probe.n_params * torch.finfo(probe.dtype).bits // 8 + _activation_bytes(probe) * samples
+    each = vectors * probe.n_params * torch.finfo(probe.dtype).bits // 8 + activation_bytes(probe) * samples
     fitting = max(1, min(count, int(available_bytes(probe.device) // (4 * each))))
     if processes() == 1:
         return fitting

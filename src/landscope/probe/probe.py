@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from landscope.core.distributed import raise_together, sum_over_processes
+from landscope.core.distributed import processes, raise_together, sum_over_processes
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.probe import checks
@@ -32,8 +32,9 @@ from landscope.probe.totals import (
     Ledger,
     PieceFunction,
     PieceSize,
-    accumulate,
+    added_up,
     bytes_of_gradient,
+    in_pieces,
     samples_that_fit,
 )
 
@@ -246,6 +247,22 @@ class Probe:
         twin._measure(self.space.names)
         return twin
 
+    def on_rows(self, rows: Tensor, weights: Tensor) -> Probe:
+        """The same point on some rows, each counted `weights` times: means over them stand for means over all rows.
+
+        `rows` are numbers of samples in held data (see `row_numbers`). Operators and losses know the weights; numbers per
+        sample do not.
+        """
+        assert self._held is not None
+        twin = self._twin()
+        twin._held = (self._held[0].select(rows, weights.to(self.device, self.dtype)),)
+        return twin
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether single rows can be taken: data held as one batch that can be cut, in this process alone."""
+        return self._held is not None and len(self._held) == 1 and self._held[0].divisible and processes() == 1
+
     def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
         """The same point on one batch, in another precision, for checks; with a ledger of its own."""
         twin = self._copied_twin()
@@ -306,8 +323,8 @@ class Probe:
         return given if self.loss.known else map_tensors(torch.clone, given)
 
     def loss_of(self, outputs: object, batch: Batch) -> Tensor:
-        """The sum of the loss over the samples of a batch, given their outputs."""
-        return self.loss.sum(outputs, self.second(batch), batch.size)
+        """The sum of the loss over the samples of a batch, given their outputs; each counts for its weight."""
+        return self.loss.sum(outputs, self.second(batch), batch.size, batch.weights)
 
     def losses(self, params: Params, batch: Batch) -> Tensor:
         """The loss of every sample of a batch (n,), where the loss function gives one per sample."""
@@ -364,6 +381,11 @@ class Probe:
             batch if self.mode == "eval" else Batch(batch.raw, batch.size, False) for batch in whole
         )
 
+    def rows(self, numbers: Tensor) -> Batch:
+        """These samples of held data, by their numbers (see `takes_rows`)."""
+        assert self._held is not None
+        return self._held[0].select(numbers)
+
     def ready(self, raw: object) -> object:
         """A batch as the data gave it, on the device and in the probe's precision."""
 
@@ -387,22 +409,37 @@ class Probe:
         `load` says how many times the activations of one gradient the function holds at once, `passes` how many gradients
         it costs: that goes into the ledger, whose budget ends the work between two pieces.
         """
-        with self.measuring(precision), torch.set_grad_enabled(grad):
-            size = self._piece_sizes.get(load)
-            if size is None:
+        parts = self.each(function, load=load, passes=passes, precision=precision, grad=grad)
+        sums = added_up(part for _, part in parts)
+        assert sums is not None, "every process holds samples: checked at construction"
+        return tuple(sum_over_processes(part) for part in sums)
+
+    def each(
+        self,
+        function: PieceFunction,
+        *,
+        load: float,
+        passes: float = 1.0,
+        precision: Precision = "highest",
+        grad: bool = True,
+        batches: Iterable[Batch] | None = None,
+    ) -> Iterator[tuple[Batch, tuple[Tensor, ...]]]:
+        """The pieces of the data (or of `batches`) one after the other, ready, with the value of `function` (see `total`)."""
+        size = self._piece_sizes.get(load)
+        if size is None:
+            with self.measuring(precision):
                 size = self._piece_sizes[load] = PieceSize(self._fitting(load))
-            share = passes / max(self._local_samples, 1)
+        share = passes / max(self._local_samples, 1)
 
-            def metered(batch: Batch) -> tuple[Tensor, ...]:
-                self.ledger.check()
+        def metered(batch: Batch) -> tuple[Tensor, ...]:
+            self.ledger.check()
+            with self.measuring(precision), torch.set_grad_enabled(grad), self.ledger.timed(self.device):
                 part = function(batch)
-                self.ledger.add(share * batch.size)
-                return part
+            self.ledger.add(share * batch.size)
+            return part
 
-            with self.ledger.timed(self.device):
-                sums = accumulate(self.batches(), metered, size, self.device, self.ready)
-            assert sums is not None, "every process holds samples: checked at construction"
-            return tuple(sum_over_processes(part) for part in sums)
+        given = self.batches() if batches is None else batches
+        yield from in_pieces(given, metered, size, self.device, self.ready, lambda: self.ledger.samples_in_time(share))
 
     def _fitting(self, load: float) -> int:
         """How many samples fit."""

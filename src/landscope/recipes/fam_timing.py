@@ -199,7 +199,3 @@ class HessianTime(Measure):
             status=Status.CONVERGED,
             details={"seconds": list(taken)},
         )
-
-    def passes(self, probe: Probe) -> float:
-        """Far from any budget's reach: a loop over all weights is one of the ways."""
-        return 0.0

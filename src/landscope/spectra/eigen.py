@@ -12,8 +12,7 @@ eigenvalue lies within ρ of λ, whatever went wrong before (Parlett 1998, §4.5
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -22,10 +21,11 @@ from torch import Tensor
 from landscope.core.errors import OperandError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
+from landscope.spectra.certificate import products_to_claim, rules_out_hidden
 from landscope.spectra.lanczos import fresh_rows, step
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 
-__all__ = ["Eigenpairs", "Subspace", "eigsh", "rules_out_hidden"]
+__all__ = ["Eigenpairs", "RitzValues", "Subspace", "eigsh", "eigsh_steps"]
 
 
 # The growing subspace of the eigensolver: expansion, Ritz values, thick restarts and locking.
@@ -121,54 +121,17 @@ class Subspace:
         self.filled, self.beta = self.locked, 0.0
 
 
-# How many Lanczos steps from a random start rule out that an eigenvalue stayed hidden.
-#
-# A Krylov space from one start holds one copy of each eigenvalue, so a converged top-k may lack the further copies of a
-# repeated one. The eigensolver therefore searches the orthogonal complement of what it has from a fresh random vector w.
-# If the largest Ritz value there is `high` after n steps, could the complement still hold an eigenvalue ≥ `level` > high?
-#
-# Let c be the component of w along its eigenvector. For any b in (high, level) take the Chebyshev polynomial p of degree
-# n − 1 on [low, b]: |p| ≤ 1 there, p ≥ 1 and growing above. The Rayleigh quotient of p(A)w, which the largest Ritz value
-# dominates, is at least b − (b − low)/(1 + W) with W = c² p(level)². It exceeds `high`, a contradiction, as soon as
-#
-#     c² T_{n−1}(1 + 2 (level − b)/(b − low))²  >  (b − low)/(b − high).
-#
-# c² is the squared cosine between a uniformly random direction and a fixed one: c² < δ² π/(2 P) has probability below
-# about δ (compare Kuczyński & Woźniakowski 1992, whose bound assumes no gap). With restarts n counts all steps since w,
-# which the theory covers only approximately.
-
-
-CANDIDATES = tuple(f / 20 for f in range(1, 20))
-
-
-def rules_out_hidden(steps: int, size: int, low: float, high: float, level: float, miss: float = 0.01) -> bool:
-    """Whether `steps` steps in dimension `size` exclude an eigenvalue ≥ `level`, wrong with probability < `miss`.
-
-    >>> rules_out_hidden(8, 1000, low=0.0, high=1.0, level=2.0), rules_out_hidden(3, 1000, 0.0, 1.0, 2.0)
-    (True, False)
-    """
-    if level <= high:
-        return False
-    low = min(low, high) - 0.05 * (level - low)  # the smallest Ritz value lies above the smallest eigenvalue
-    log_weight = math.log(miss**2 * math.pi / (2 * size))
-    for fraction in CANDIDATES:
-        b = high + fraction * (level - high)
-        angle = (steps - 1) * math.acosh(1 + 2 * (level - b) / (b - low))
-        log_chebyshev = angle - math.log(2)  # cosh(x) ≥ exp(x)/2
-        if log_weight + 2 * log_chebyshev > math.log((b - low) / (b - high)):
-            return True
-    return False
-
-
 SAFETY = 0.8
 """Part of the tolerance at which the recurrence stops; the last products then confirm the whole."""
 
-LEAST_PRODUCTS = 24
-"""Before these a single pair is not believed as it is, and its complement is searched from a fresh random vector: a start
-vector that happens to be short of the extreme eigenvector meets the next eigenvalue first, and converges to it."""
+RANDOM_SHARE = 0.1
+"""Part of a start vector that is random where another one is given: what that may miss stays within reach."""
 
 SMALL = 2**16
-"""Size up to which memory does not matter, and a larger basis is kept for fewer restarts."""
+"""Size up to which neither memory nor products matter much: a larger basis is kept for fewer restarts."""
+LEAST_PRODUCTS = 24
+"""Up to that size a single pair is not believed before so many products: a start vector that is short of the extreme
+eigenvector by chance meets the next eigenvalue first (9 of 400 at tol = 1e-2 where the two are 12 % apart)."""
 
 ends: Registry[Callable[[Tensor], Tensor]] = Registry("end of the spectrum")
 ends.register("LA")(lambda values: values)
@@ -205,6 +168,17 @@ class Eigenpairs:
         return f"Eigenpairs([{shown}], {'converged' if self.converged else 'not converged'}, {self.matvecs} products)"
 
 
+@dataclass(frozen=True)
+class RitzValues:
+    """The k most wanted Ritz values so far with their residuals, after `matvecs` products; the basis stays with the search."""
+
+    values: Tensor
+    residuals: Tensor
+    matvecs: int
+    seen: bool
+    """Whether products enough were made to have met an eigenvalue that is more wanted by half."""
+
+
 def eigsh(
     op: MatrixLike,
     k: int = 1,
@@ -220,8 +194,8 @@ def eigsh(
     Stops when every error bound is below `tol` · ‖A‖ (as seen in the products so far), or at what the operator's
     rounding allows (then `converged` is False if that is above `tol`), or after `max_matvecs` products (default 1000),
     which are never exceeded. Eigenvalues closer than that to the k-th may stand in for it: the i-th value is the
-    i-th eigenvalue to within its bound plus 2 · `tol` · ‖A‖. `v0` is a start vector; what it may have missed is
-    searched for.
+    i-th eigenvalue to within its bound plus 2 · `tol` · ‖A‖. `v0` is a start vector, to which a random part is added. A
+    single pair is believed once products enough were made to have met an eigenvalue larger by half (`products_to_claim`).
 
     Memory: `basis_size` + 8 vectors of length P (default max(30, 2k + 20), and 100 instead of 30 up to P = 65536); 7k
     at the end, if that is more. Products are single vectors except the last k, which are one block.
@@ -231,6 +205,30 @@ def eigsh(
     >>> pairs.converged, [round(v, 9) for v in pairs.values.tolist()], round(float(eigsh(A, which="LM").values), 9)
     (True, [5.0, 5.0], -9.0)
     """
+    *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
+    assert isinstance(pairs, Eigenpairs)
+    return pairs
+
+
+def eigsh_steps(
+    op: MatrixLike,
+    k: int = 1,
+    which: str = "LA",
+    tol: float = 1e-3,
+    max_matvecs: int | None = None,
+    seed: int = 0,
+    v0: Tensor | None = None,
+    basis_size: int | None = None,
+) -> Iterator[RitzValues | Eigenpairs]:
+    """`eigsh` product by product: the Ritz values after each, and the eigenpairs at the end.
+
+    A Ritz value of the largest eigenvalue lies below it, and grows with every product.
+
+    >>> A = torch.diag(torch.arange(1.0, 101.0, dtype=torch.float64))
+    >>> *steps, pairs = eigsh_steps(A, tol=1e-6)
+    >>> all(float(s.values[0]) <= 100 for s in steps), bool(abs(pairs.values[0] - 100) < 1e-3)
+    (True, True)
+    """
     counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
     if not 1 <= k <= counted.size:
         raise OperandError(f"k must be between 1 and the operator's size {counted.size}, got {k}")
@@ -239,19 +237,11 @@ def eigsh(
     if capacity < min(counted.size, k + 4):
         raise ValueError(f"basis_size must be at least k + 4 = {k + 4}, got {basis_size}")
     checked = budget >= 2 * k
-    first = start_row(counted, v0, seed)
-    verify = k > 1 or v0 is not None
-    space, complete = search(
-        counted,
-        first,
-        k,
-        prefer,
-        tol,
-        budget - k if checked else budget,
-        capacity,
-        verify,
-        generator(seed, "deflation"),
-    )
+    search = Search(k, prefer, tol, budget - k if checked else budget, capacity, 1.0 if v0 is None else RANDOM_SHARE)
+    space = search.space(counted)
+    for _ in search.steps(counted, space, start_row(counted, v0, seed), generator(seed, "deflation")):
+        values, _, defects = space.ritz(prefer)
+        yield RitzValues(values[:k], defects[:k], counted.matvecs, search.has_seen(space, counted))
     values, coordinates, defects = space.ritz(prefer)
     found, scale = min(k, space.filled), space.scale
     noise = counted.rounding * scale
@@ -264,73 +254,93 @@ def eigsh(
         bounds = residuals + noise
     else:
         values, bounds = values[:found], defects[:found] + summed_noise
-    return Eigenpairs(
+    yield Eigenpairs(
         values=values,
         vectors=rows.T,
         residuals=bounds,
         accurate=bounds <= tol * scale,
-        complete=complete and found == k,
+        complete=search.complete and found == k,
         matvecs=counted.matvecs,
     )
 
 
 def start_row(op: CountedOperator, v0: Tensor | None, seed: int) -> Tensor:
-    """Make the unit vector (P,) to start from: `v0`, or a random one."""
+    """Make the unit vector (P,) to start from: a random one, or `v0` and a tenth of one."""
+    nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
+    random = fresh_rows(1, nothing, generator(seed, "eigsh"))[0]
     if v0 is None:
-        nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
-        return fresh_rows(1, nothing, generator(seed, "eigsh"))[0]
+        return random
     row = v0.to(dtype=op.dtype, device=op.device)
     if row.shape != (op.size,) or not float(torch.linalg.vector_norm(row)) > 0:
         raise OperandError(f"v0 must be a non-zero vector of shape ({op.size},), got shape {tuple(v0.shape)}")
-    return torch.nn.functional.normalize(row, dim=0)
+    return torch.nn.functional.normalize(torch.nn.functional.normalize(row, dim=0) + RANDOM_SHARE * random, dim=0)
 
 
-def search(
-    op: CountedOperator,
-    row: Tensor,
-    k: int,
-    prefer: Callable[[Tensor], Tensor],
-    tol: float,
-    budget: int,
-    capacity: int,
-    verify: bool,
-    rng: torch.Generator,
-) -> tuple[Subspace, bool]:
-    """Grow a subspace that holds the k wanted eigenvectors, and whether it is known to miss none."""
-    space = Subspace(
-        rows=torch.empty((capacity, op.size), dtype=op.dtype, device=op.device),
-        projected=torch.zeros((capacity, capacity), dtype=torch.float64),
-        defects=torch.zeros((0, 0), dtype=torch.float64),
-    )
-    while True:
-        residual = space.grow(op, row)
-        _, coordinates, defects = space.ritz(prefer)
-        if space.filled == op.size:
-            return space, True
-        noise = op.rounding * space.scale
-        goal = max(SAFETY * tol * space.scale - noise, noise)
-        accurate = defects <= goal
-        enough = space.filled >= k and bool(accurate[:k].all())
-        if enough and not verify and op.matvecs >= LEAST_PRODUCTS:
-            return space, True
-        if space.locked >= k and not exceeded(space, k, prefer, goal):
-            if nothing_hidden(space, k, prefer, goal):
-                if not enough:
-                    space.forget()
-                return space, True
-        elif enough:
-            leading = int(accurate.long().cumprod(0).sum())
-            kept = min(leading, max(k, capacity - max(8, capacity // 3)))
-            # A basis with room for all of A forgets nothing: it ends after P products at the latest.
-            space.lock(coordinates if capacity == op.size else coordinates[:, :kept])
-        elif space.beta == 0.0 and space.filled < k:
-            space.lock(coordinates)
-        if op.matvecs >= budget:
-            return space, False
-        if space.steps > 0 and space.filled == capacity:
-            room, needed = capacity - space.locked, max(0, k - space.locked)
-            space.restart(prefer, max(1, min(room - 2, needed + (room - needed) // 2)))
-        row = residual / space.beta if space.beta > 0.0 else fresh_rows(1, space.rows[: space.filled], rng)[0]
+@dataclass
+class Search:
+    """What is looked for, and whether nothing can have been missed once the steps have ended."""
+
+    k: int
+    prefer: Callable[[Tensor], Tensor]
+    tol: float
+    budget: int
+    capacity: int
+    share: float
+    """The random part of the start vector."""
+    complete: bool = False
+
+    def space(self, op: CountedOperator) -> Subspace:
+        """Room for the basis."""
+        return Subspace(
+            rows=torch.empty((self.capacity, op.size), dtype=op.dtype, device=op.device),
+            projected=torch.zeros((self.capacity, self.capacity), dtype=torch.float64),
+            defects=torch.zeros((0, 0), dtype=torch.float64),
+        )
+
+    def has_seen(self, space: Subspace, op: CountedOperator) -> bool:
+        """Whether a single pair may be claimed: products enough were made."""
+        if op.size <= SMALL and op.matvecs < LEAST_PRODUCTS:
+            return False
+        values, _, _ = space.ritz(self.prefer)
+        wanted = self.prefer(values)
+        return op.matvecs >= products_to_claim(op.size, self.share, float(wanted[0]), float(wanted[-1]))
+
+    def steps(self, op: CountedOperator, space: Subspace, row: Tensor, rng: torch.Generator) -> Iterator[None]:
+        """Grow a subspace that holds the k wanted eigenvectors, one product a step."""
+        k, prefer = self.k, self.prefer
+        while True:
+            residual = space.grow(op, row)
+            yield
+            _, coordinates, defects = space.ritz(prefer)
+            if space.filled == op.size:
+                self.complete = True
+                return
+            noise = op.rounding * space.scale
+            goal = max(SAFETY * self.tol * space.scale - noise, noise)
+            accurate = defects <= goal
+            enough = space.filled >= k and bool(accurate[:k].all())
+            if enough and k == 1 and self.has_seen(space, op):
+                self.complete = True
+                return
+            if space.locked >= k and not exceeded(space, k, prefer, goal):
+                if nothing_hidden(space, k, prefer, goal):
+                    if not enough:
+                        space.forget()
+                    self.complete = True
+                    return
+            elif enough and (k > 1 or space.beta == 0.0):
+                leading = int(accurate.long().cumprod(0).sum())
+                kept = min(leading, max(k, self.capacity - max(8, self.capacity // 3)))
+                # A basis with room for all of A forgets nothing: it ends after P products at the latest.
+                space.lock(coordinates if self.capacity == op.size else coordinates[:, :kept])
+            elif space.beta == 0.0 and space.filled < k:
+                space.lock(coordinates)
+            if op.matvecs >= self.budget:
+                return
+            if space.steps > 0 and space.filled == self.capacity:
+                room, needed = self.capacity - space.locked, max(0, k - space.locked)
+                space.restart(prefer, max(1, min(room - 2, needed + (room - needed) // 2)))
+            row = residual / space.beta if space.beta > 0.0 else fresh_rows(1, space.rows[: space.filled], rng)[0]
 
 
 def extremes(space: Subspace, prefer: Callable[[Tensor], Tensor]) -> list[tuple[float, float, float]]:

@@ -11,6 +11,7 @@ b · (steps + 2) vectors of length P.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,7 @@ from landscope.core.errors import OperandError
 from landscope.core.seeding import generator, normal
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
 
-__all__ = ["Lanczos", "Step", "fresh_rows", "lanczos", "orthogonalise", "step"]
+__all__ = ["Lanczos", "Step", "fresh_rows", "lanczos", "lanczos_steps", "orthogonalise", "step"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,12 @@ def lanczos(op: MatrixLike | CountedOperator, start: Tensor, steps: int, seed: i
     >>> torch.linalg.eigvalsh(d.tridiagonal())
     tensor([[1.0000, 2.0000, 5.0000]], dtype=torch.float64)
     """
+    *_, last = lanczos_steps(op, start, steps, seed)
+    return last
+
+
+def lanczos_steps(op: MatrixLike | CountedOperator, start: Tensor, steps: int, seed: int = 0) -> Iterator[Lanczos]:
+    """`lanczos` step by step: the decomposition after each."""
     counted = op if isinstance(op, CountedOperator) else as_operator(op)
     columns = start.unsqueeze(1) if start.ndim == 1 else start
     if columns.ndim != 2 or columns.shape[0] != counted.size:
@@ -111,24 +118,26 @@ def lanczos(op: MatrixLike | CountedOperator, start: Tensor, steps: int, seed: i
     if not bool((lengths > 0).all()):
         raise OperandError("every start vector must be non-zero")
     basis[:, 0] = rows / lengths
-    diagonal, offdiagonal, scale = [], [], torch.zeros(count, dtype=torch.float64)
+    diagonal: list[Tensor] = []
+    offdiagonal: list[Tensor] = []
+    scale = torch.zeros(count, dtype=torch.float64)
     for j in range(steps):
         result = step(counted, basis[:, : j + 1])
         diagonal.append(result.coefficients[:, j])
         scale = torch.maximum(scale, result.size)
         invariant = result.beta <= counted.rounding * scale
-        if j + 1 == steps or bool(invariant.all()):
-            break
+        reached = j + 1
+        yield Lanczos(
+            basis[:, :reached],
+            torch.stack(diagonal, 1),
+            torch.stack(offdiagonal, 1) if offdiagonal else torch.empty((count, 0), dtype=torch.float64),
+            result.residual,
+            counted.matvecs - before,
+        )
+        if reached == steps or bool(invariant.all()):
+            return
         offdiagonal.append(result.beta.masked_fill(invariant, 0.0))
         safe = result.beta.masked_fill(invariant, 1.0).to(basis)
         basis[:, j + 1] = result.residual / safe.unsqueeze(1)
         for i in invariant.nonzero().flatten().tolist():
             basis[i, j + 1] = fresh_rows(1, basis[i, : j + 1], rng)[0]
-    reached = len(diagonal)
-    return Lanczos(
-        basis[:, :reached],
-        torch.stack(diagonal, 1),
-        torch.stack(offdiagonal, 1) if offdiagonal else torch.empty((count, 0), dtype=torch.float64),
-        result.residual,
-        counted.matvecs - before,
-    )

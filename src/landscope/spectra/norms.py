@@ -11,7 +11,7 @@ independent probes estimate it without bias: E (ωᵢᵀ C ωⱼ)² = ‖C‖²_
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,7 @@ from landscope.core.seeding import generator
 from landscope.spectra.probes import BLOCK, diagonal_and_norms, orthonormal_rows, sphere_rows, student_factor
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 
-__all__ = ["frobenius"]
+__all__ = ["frobenius", "frobenius_steps"]
 
 LEAST_BLOCK = 4
 """Probes drawn together at the least, so that there are pairs among them."""
@@ -100,6 +100,14 @@ def frobenius(
     >>> frobenius(torch.diag(torch.tensor([3.0, 4.0]))).value
     5.0
     """
+    *_, found = frobenius_steps(op, tol, seed, max_matvecs, max_sketch)
+    return found
+
+
+def frobenius_steps(
+    op: MatrixLike, tol: float = 0.01, seed: int = 0, max_matvecs: int | None = None, max_sketch: int = 64
+) -> Iterator[Estimate]:
+    """`frobenius` block by block: what the probes so far say, and the norm at the end."""
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol}")
     counted, budget, rng = as_operator(op), check_budget(max_matvecs), generator(seed, "frobenius")
@@ -110,7 +118,8 @@ def frobenius(
     while True:
         left = budget - counted.matvecs
         if counted.size <= min(left, max(wanted, 2 * BLOCK)):
-            return from_columns(counted, settings)
+            yield from_columns(counted, settings)
+            return
         count = min(left, BLOCK if probes is None else min(BLOCK, max(LEAST_BLOCK, math.ceil(wanted))))
         more, products = squares(counted, count, basis, rng)
         probes = more if probes is None else probes + more
@@ -118,14 +127,17 @@ def frobenius(
         norm = math.sqrt(total)
         sampling = probes.stderr / (2 * norm) if norm > 0 else 0.0
         stderr = math.hypot(sampling, counted.rounding * norm)
-        if stderr <= tol * norm or left == 0:
-            return Estimate(
-                norm,
-                stderr,
-                status=Status.CONVERGED if stderr <= tol * norm else Status.BUDGET_SPENT,
-                settings=settings,
-                details={"matvecs": counted.matvecs, "sketch": len(basis), "probes": len(probes.lengths)},
-            )
+        ended = stderr <= tol * norm or left == 0
+        if ended or math.isfinite(stderr):
+            status = Status.CONVERGED if stderr <= tol * norm else Status.BUDGET_SPENT if ended else Status.RUNNING
+            details: dict[str, Plain] = {
+                "matvecs": counted.matvecs,
+                "sketch": len(basis),
+                "probes": len(probes.lengths),
+            }
+            yield Estimate(norm, stderr, status=status, settings=settings, details=details)
+        if ended:
+            return
         needed = probes.variance / (2 * tol * total) ** 2
         wanted = student_factor(probes.freedom) ** 2 * needed - len(probes.lengths)
         # Taking a block into the sketch costs its products and the probes anew; `left` must pay for both.

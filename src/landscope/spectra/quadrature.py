@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
@@ -17,7 +17,7 @@ from landscope.core.errors import OutOfMemoryError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
-from landscope.spectra.lanczos import lanczos
+from landscope.spectra.lanczos import lanczos_steps
 from landscope.spectra.probes import TWO_SIGMA, sphere_rows, student_factor
 from landscope.spectra.protocol import MatrixLike, as_operator
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Spectrum", "log_det", "plot_spectrum", "smoothed", "spectrum"]
+__all__ = ["Spectrum", "log_det", "plot_spectrum", "smoothed", "spectrum", "spectrum_steps"]
 
 
 # A smooth density from quadrature nodes and weights, with its standard error.
@@ -306,6 +306,15 @@ def spectrum(op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, ma
     >>> spectrum(np.diag([1.0, 2.0, 4.0]), steps=10, probes=2)
     Spectrum(P=3, Ritz values 1 … 4, 2 probes × 3 steps)
     """
+    *_, found = spectrum_steps(op, steps, probes, seed, max_bytes)
+    assert isinstance(found, Spectrum)
+    return found
+
+
+def spectrum_steps(
+    op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, max_bytes: int | None = None
+) -> Iterator[float | Spectrum]:
+    """`spectrum` step by step: the largest Ritz value so far, below the largest eigenvalue, and the spectrum at the end."""
     if steps < 1 or probes < 1:
         raise ValueError(f"steps and probes must be at least 1, got {steps} and {probes}")
     counted, rng = as_operator(op), generator(seed, "spectrum")
@@ -323,7 +332,8 @@ def spectrum(op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, ma
     reached = 0
     for at in range(0, probes, group):
         part = slice(at, min(at + group, probes))
-        result = lanczos(counted, sphere_rows(part.stop - at, nothing, rng).T, steps, seed=seed)
+        for result in lanczos_steps(counted, sphere_rows(part.stop - at, nothing, rng).T, steps, seed=seed):
+            yield float(torch.linalg.eigvalsh(result.tridiagonal()).max())
         depth = result.diagonal.shape[1]
         reached = max(reached, depth)
         # A group that spans an invariant subspace early is padded by nodes without weight, inside its own range.
@@ -333,7 +343,7 @@ def spectrum(op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, ma
         left = torch.linalg.vector_norm(result.residual, dim=1).double().cpu()
         top = result.tridiagonal().abs().amax((1, 2))
         remainder[part] = left.masked_fill(left <= counted.rounding * top, 0.0).numpy()
-    return Spectrum(
+    yield Spectrum(
         diagonal[:, :reached],
         offdiagonal[:, : reached - 1],
         remainder,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from landscope.spectra.probes import (
 )
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 
-__all__ = ["DiagonalEstimate", "diagonal", "trace"]
+__all__ = ["DiagonalEstimate", "diagonal", "trace", "trace_steps"]
 
 
 # The trace from products alone, with an error bar that is true.
@@ -74,13 +74,22 @@ def trace(
     >>> bool(abs(estimate.value - A.trace()) < 2 * estimate.stderr), estimate.details["matvecs"] < 50
     (True, True)
     """
+    *_, found = trace_steps(op, tol, seed, max_matvecs, max_sketch)
+    return found
+
+
+def trace_steps(
+    op: MatrixLike, tol: float = 0.01, seed: int = 0, max_matvecs: int | None = None, max_sketch: int = 64
+) -> Iterator[Estimate]:
+    """`trace` block by block: what the probes so far say, and the trace at the end."""
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol}")
     counted, budget, rng = as_operator(op), check_budget(max_matvecs), generator(seed, "trace")
     settings: dict[str, Plain] = {"tol": tol, "seed": seed, "max_matvecs": budget, "max_sketch": max_sketch}
-    explored = explore(counted, tol, budget, max_sketch, rng)
+    explored = yield from explore(counted, tol, budget, max_sketch, rng)
     if explored is None:
-        return from_columns(counted, settings)
+        yield from_columns(counted, settings)
+        return
     pilot, sketch = explored
     basis = orthonormal_rows(sketch, counted.rounding)
     inside = sum((captured(counted, basis[at : at + BLOCK]) for at in range(0, len(basis), BLOCK)), 0.0)
@@ -91,17 +100,20 @@ def trace(
         if probes is not None:
             value, stderr = inside + probes.mean, math.hypot(probes.stderr, counted.rounding * frobenius)
             goal = tol * max(abs(value), frobenius)
+            found = Estimate(
+                value,
+                stderr,
+                status=Status.CONVERGED if stderr <= goal else Status.BUDGET_SPENT,
+                settings=settings,
+                details={"matvecs": counted.matvecs, "sketch": len(basis), "probes": probes.count},
+            )
+            yield found if stderr <= goal or left == 0 else replace(found, status=Status.RUNNING)
             if stderr <= goal or left == 0:
-                return Estimate(
-                    value,
-                    stderr,
-                    status=Status.CONVERGED if stderr <= goal else Status.BUDGET_SPENT,
-                    settings=settings,
-                    details={"matvecs": counted.matvecs, "sketch": len(basis), "probes": probes.count},
-                )
+                return
             wanted = student_factor(probes.freedom) ** 2 * probes.variance / goal**2 - probes.count
             if counted.size <= min(left, wanted):
-                return from_columns(counted, settings)
+                yield from_columns(counted, settings)
+                return
         count = min(max(1, math.ceil(wanted)), left, BLOCK)
         more, _ = sample(counted, sphere_rows(count, basis, rng), basis)
         probes = more if probes is None else probes + more
@@ -109,7 +121,7 @@ def trace(
 
 def explore(
     op: CountedOperator, tol: float, budget: int, max_sketch: int, rng: torch.Generator
-) -> tuple[Samples, Tensor] | None:
+) -> Generator[Estimate, None, tuple[Samples, Tensor] | None]:
     """Draw the first probes, and keep their products if worth a sketch (else no rows); None: take all columns instead.
 
     Probing goes on while it costs nothing: its products count as Hutchinson's if no sketch is made of them.
@@ -119,6 +131,8 @@ def explore(
         return None
     pilot, sketch = sample(op, sphere_rows(min(BLOCK, budget), nothing, rng), nothing)
     while True:
+        if math.isfinite(pilot.stderr):
+            yield Estimate(pilot.mean, pilot.stderr, status=Status.RUNNING)
         left, k, square = budget - op.matvecs, len(sketch), float(pilot.squares.mean())
         goal = tol * max(abs(pilot.mean), math.sqrt(square))
         if pilot.stderr <= goal or left == 0:

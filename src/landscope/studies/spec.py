@@ -31,7 +31,7 @@ from landscope.data import CORRUPTIONS
 from landscope.measures import AS_PUBLISHED
 from landscope.measures.as_published.preset import Preset
 from landscope.measures.base import Measure
-from landscope.measures.measuring import resolve_measures
+from landscope.measures.resolve import resolve_measures
 from landscope.probe.loss.losses import LOSSES
 from landscope.specs.limits import excess
 from landscope.specs.names import is_import

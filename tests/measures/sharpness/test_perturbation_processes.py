@@ -10,7 +10,8 @@ from processes import run_together
 from torch import nn
 
 from landscope.measures.base import Measure
-from landscope.measures.sharpness.random_noise import AverageSharpness, PacBayesSigma, RandomSharpness
+from landscope.measures.sharpness.pac_bayes import PacBayesSigma
+from landscope.measures.sharpness.random_noise import AverageSharpness, RandomSharpness
 from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
 from landscope.probe.probe import Probe
 

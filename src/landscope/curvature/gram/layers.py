@@ -163,19 +163,6 @@ class LayerRule:
             return groups, positions, out
         return (weight * (self.weight is not None) + groups * out * (self.bias is not None),)
 
-    def multiplications(self, outputs: Sequence[torch.Size], n: int, q: int) -> int:
-        """What `add` costs for n samples with q outputs each, given the shape (n', …) of the layer's output at every use."""
-        grads = [torch.empty(1, *shape, device="meta") for shape in outputs]
-        _, _, groups, positions, out = self.deltas(grads).shape
-        width = self._width(groups * out, n * positions)
-        pairs, gradients = multiplications(n, q, groups, positions, out, width)
-        return gradients if len(self.kept_shape(grads)) == 1 else min(pairs, gradients)
-
-    def _width(self, outputs: int, rows: int) -> int:
-        """K, the inputs of a group, where `rows` are multiplied with the weight."""
-        del rows
-        return math.prod(self.shape) // outputs
-
     def add(self, theta: Tensor, inputs: Sequence[Tensor], kept: Tensor, room: int) -> None:
         """Θ += this layer's part, given all samples and all outputs, within about `room` bytes."""
         if kept.dim() == 3:
@@ -257,9 +244,6 @@ class Embedding(LayerRule):
     def fits(self, x: Tensor, y: Tensor) -> bool:
         """(n, …) indices in, (n, …, E) out."""
         return not x.is_floating_point() and y.shape == (*x.shape, self.shape[1])
-
-    def _width(self, outputs: int, rows: int) -> int:
-        return min(self.shape[0], rows)
 
     def patches(self, inputs: Sequence[Tensor]) -> Tensor:
         """One-hot vectors (n, 1, T, indices that occur); the padding index has no gradient and is all zeros."""

@@ -25,11 +25,10 @@ from landscope.core.seeding import generator, normal
 from landscope.core.text import first_line
 from landscope.core.torch_fixes.convolutions import plain_derivatives
 from landscope.curvature.layer.geometry import Geometry, Layer, geometry_of
-from landscope.curvature.layer.sites import replaced_output, some_samples, visits_all
+from landscope.curvature.layer.sites import replaced_output, visits_all
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
-from landscope.probe.totals import saved_bytes
 
 __all__ = [
     "CHUNK",
@@ -40,7 +39,6 @@ __all__ = [
     "pulled_back",
     "samples_mix",
     "samples_stay_apart",
-    "share_behind",
 ]
 
 CHUNK = 16
@@ -242,26 +240,3 @@ def _couples(probe: Probe, layer: str, batch: Batch) -> bool:
             return found is None or samples_mix(found[1]) is not False
         except DifferentiationError:
             return True
-
-
-@once_per_probe
-def share_behind(probe: Probe, layer: str) -> float:
-    """Activations kept behind a layer over those of a whole gradient: about what a derivative there costs, in gradients."""
-    module = probe.module(layer)
-    two, four = some_samples(probe, 2), some_samples(probe, 4)  # a single one may lose its dimension (`squeeze`)
-    if four.size == two.size:
-        return 1.0
-
-    def whole(batch: Batch) -> int:
-        leaves = {name: p.clone().requires_grad_() for name, p in probe.params.items()}
-        return saved_bytes(lambda: probe.loss_sum(leaves, batch))
-
-    def behind(batch: Batch) -> int:
-        def cut(_: Tensor, out: Tensor) -> Tensor:
-            return out.detach().requires_grad_().clone()
-
-        with replaced_output(module, cut):
-            return saved_bytes(lambda: probe.loss_sum(probe.params, batch))
-
-    with probe.measuring():
-        return max(behind(four) - behind(two), 1) / max(whole(four) - whole(two), 1)

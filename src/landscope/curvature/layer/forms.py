@@ -18,30 +18,32 @@ Adilova et al. 2023): L is whatever loss is given, its weights and its mean are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from landscope.core.errors import BudgetSpentError
 from landscope.core.seeding import content_signs
-from landscope.curvature.layer.behind import CHUNK, Behind, Call, behind_layer, share_behind
+from landscope.curvature.layer.behind import CHUNK, Behind, Call, behind_layer
 from landscope.curvature.layer.geometry import Geometry, LinearGeometry
+from landscope.curvature.layer.sites import layer_sites
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.samples import SampleKeys
+from landscope.probe.rows.samples import SampleKeys
 from landscope.probe.shared import sums
 from landscope.probe.totals import FORWARD
 
 __all__ = [
+    "FIRST_PROBES",
+    "FormWork",
     "RandomForms",
     "directions",
     "exact_flatness",
     "exact_forms",
     "factor_of",
+    "further_forms",
     "has_separate_samples",
-    "passes_of",
     "random_forms",
     "sampled_flatness",
     "sign_shapes",
@@ -86,31 +88,41 @@ def directions(geometry: Geometry, factor: Tensor, positions: int, mixed: bool =
 # The measure: every sample of a probe by itself.
 
 
-def passes_of(probe: Probe, layer: str, count: int) -> float:
-    """Cost of `count` directions, in gradients of the whole network."""
-    return FORWARD + share_behind(probe, layer) * (1 + 2 * count)
+@dataclass(frozen=True)
+class FormWork:
+    """κ_i of the rows of a piece by some directions, with what that takes; a piece that does not fit the form gives NaN."""
+
+    rows: Callable[[Batch], Tensor]
+    load: float
+    passes: float
 
 
-def exact_forms(
-    probe: Probe, layer: str, geometry: Geometry, factor: Tensor, positions: int
-) -> tuple[Tensor, Tensor] | None:
-    """Σ_i κ_i and Σ_i κ_i² over all samples; `None` where some batch does not go through the layer sample by sample."""
+def _work(probe: Probe, layer: str, count: int, rows: Callable[[Batch], Tensor]) -> FormWork:
+    """Counted as if all layers were alike: two gradients of the part behind the layer for a direction.
+
+    Memory holds the graph behind the layer, twice, and a chunk of tangents through it.
+    """
+    names = list(layer_sites(probe))
+    share = (len(names) - names.index(layer)) / len(names)
+    load = round(0.25 + share * (4 + 2 * min(count, CHUNK)), 2)
+    return FormWork(rows, load, FORWARD + share * (1 + 2 * count))
+
+
+def exact_forms(probe: Probe, layer: str, geometry: Geometry, factor: Tensor, positions: int) -> FormWork:
+    """κ_i of every sample (n,), by all directions."""
     columns = factor.to(probe.dtype).T
-    count = directions(geometry, factor, positions)
 
-    def piece(batch: Batch) -> tuple[Tensor, ...]:
+    def rows(batch: Batch) -> Tensor:
         found = behind_layer(probe, geometry.layer, batch)
         kappa = torch.zeros(batch.size, dtype=torch.float64, device=probe.device)
         if found is None:
-            return (*sums(kappa), kappa.new_ones(()))
+            return kappa.fill_(math.nan)
         call, at = found
         for tangents in _all_directions(call, geometry, columns):
             kappa += at.forms(tangents).sum(0)
-        return (*sums(kappa), kappa.new_zeros(()))
+        return kappa
 
-    load, passes = _load(probe, layer, count), passes_of(probe, layer, count)
-    total, squares, misfits = probe.total(piece, load=load, passes=passes)
-    return None if misfits > 0 else (total, squares)
+    return _work(probe, layer, directions(geometry, factor, positions), rows)
 
 
 def _all_directions(call: Call, geometry: Geometry, columns: Tensor) -> Iterator[Tensor]:
@@ -140,6 +152,13 @@ class RandomForms:
         """`None` where the noise of the directions hides the spread between samples."""
         return math.sqrt(self.between) if self.between > 0 else None
 
+    @classmethod
+    def of_sums(cls, total: float, squares: float, within: float, n: int, probes: int) -> RandomForms:
+        """From Σ κ_i, Σ κ_i² and Σ of the variances of κ_i over n samples, each by so many probes."""
+        mean = total / n
+        between = (squares / n - mean**2) / (n - 1) - within / n**2 if n > 1 else 0.0
+        return cls(mean, math.sqrt(within) / n, between, probes)
+
     def __add__(self, other: RandomForms) -> RandomForms:
         probes = self.probes + other.probes
         a, b = self.probes / probes, other.probes / probes
@@ -148,57 +167,45 @@ class RandomForms:
 
 
 def random_forms(
-    probe: Probe, layer: str, geometry: Geometry, factor: Tensor, tol: float, max_probes: int, seed: int
-) -> RandomForms | None:
-    """Probes until the standard error is below `tol`·|value|, at most `max_probes` (at least 2) for each sample.
-
-    `None` where some batch does not go through the layer sample by sample.
-    """
-    limit = max(2, max_probes)
-    result = _round(probe, layer, geometry, factor, 0, min(FIRST_PROBES, limit), seed)
-    if result is None:
-        return None
-    while result.stderr > tol * abs(result.value) and result.probes + 1 < limit:
-        needed = 1.1 * result.probes * (result.stderr / max(tol * abs(result.value), 1e-300)) ** 2 - result.probes
-        more = int(min(max(2, math.ceil(min(needed, limit))), limit - result.probes))
-        try:
-            further = _round(probe, layer, geometry, factor, result.probes, more, seed)
-        except BudgetSpentError:  # what was found so far stands
-            break
-        assert further is not None, "the same batches as before"
-        result += further
-    return result
-
-
-def _round(
     probe: Probe, layer: str, geometry: Geometry, factor: Tensor, first: int, count: int, seed: int
-) -> RandomForms | None:
-    """Probes `first` … `first + count − 1` of every sample, in one pass over the data."""
+) -> FormWork:
+    """Estimates of κ_i by the probes `first` … `first + count − 1` of every sample, (n, count)."""
     columns = factor.to(probe.dtype).T
     numbered = SampleKeys(probe)
 
-    def piece(batch: Batch) -> tuple[Tensor, ...]:
+    def rows(batch: Batch) -> Tensor:
         found = behind_layer(probe, geometry.layer, batch)
         if found is None:
-            return tuple(torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64, device=probe.device))
+            return torch.full((batch.size, count), math.nan, dtype=torch.float64)
         call, at = found
         keys = numbered.of(batch)
         chunks = [
             at.forms(torch.stack([_random_direction(call, geometry, columns, keys, seed, k) for k in range(a, b)]))
             for a, b in _ranges(first, first + count)
         ]
-        values = torch.cat(chunks)
         numbered.count(batch)
-        return (*sums(values.mean(0)), values.var(0).sum() / count, values.new_zeros(()))
+        return torch.cat(chunks).T
 
-    load = _load(probe, layer, count)
-    total, squares, within, misfits = probe.total(piece, load=load, passes=passes_of(probe, layer, count))
-    if misfits > 0:
-        return None
-    n = probe.n_samples
-    mean, noise = float(total) / n, float(within)
-    between = (float(squares) / n - mean**2) / (n - 1) - noise / n**2 if n > 1 else 0.0
-    return RandomForms(mean, math.sqrt(noise) / n, between, count)
+    return _work(probe, layer, count, rows)
+
+
+def further_forms(
+    probe: Probe, layer: str, geometry: Geometry, factor: Tensor, tol: float, limit: int, seed: int, first: RandomForms
+) -> Iterator[RandomForms]:
+    """Further probes until the standard error is below `tol`·|value|, at most `limit` for each sample; after every round."""
+    result = first
+    while result.stderr > tol * abs(result.value) and result.probes + 1 < limit:
+        needed = 1.1 * result.probes * (result.stderr / max(tol * abs(result.value), 1e-300)) ** 2 - result.probes
+        more = int(min(max(2, math.ceil(min(needed, limit))), limit - result.probes))
+        work = random_forms(probe, layer, geometry, factor, result.probes, more, seed)
+
+        def piece(batch: Batch, work: FormWork = work) -> tuple[Tensor, ...]:
+            values = work.rows(batch)
+            return (*sums(values.mean(1)), values.var(1).sum() / values.shape[1])
+
+        total, squares, within = probe.total(piece, load=work.load, passes=work.passes)
+        result += RandomForms.of_sums(float(total), float(squares), float(within), probe.n_samples, more)
+        yield result
 
 
 def _ranges(start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -214,11 +221,6 @@ def _random_direction(call: Call, geometry: Geometry, columns: Tensor, keys: Ten
         s = content_signs(keys, seed, 2 * number + 1, geometry.layer.weight[0].numel(), columns.dtype)
         places = geometry.filtered(call.inputs, s)
     return geometry.outward(r @ columns, places, tuple(call.outputs.shape))
-
-
-def _load(probe: Probe, layer: str, count: int) -> float:
-    """Memory in gradients of the whole network: the graph behind the layer, twice, and a chunk of tangents through it."""
-    return round(0.25 + share_behind(probe, layer) * (4 + 2 * min(count, CHUNK)), 2)
 
 
 # The penalty: one batch, differentiable.

@@ -51,10 +51,6 @@ class ClassifierNorm(Measure):
 
     layer: str | None = None
 
-    def passes(self, probe: Probe) -> float:
-        """None: the data is not looked at."""
-        return 0.0
-
     def _measure(self, probe: Probe) -> Estimate:
         layer = default_layer(probe) if self.layer is None else self.layer
         weight = weight_name(probe, layer)
@@ -62,7 +58,7 @@ class ClassifierNorm(Measure):
             raise NotApplicableError(
                 f"the weight of {layer!r} is computed from other parameters: it has no norm of its own"
             )
-        return L2Norm(layer=weight, squared=True)._measure(probe)
+        return L2Norm(layer=weight, squared=True).last(probe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +88,8 @@ class LogIGS(Measure):
     def __post_init__(self) -> None:
         self._plain()
 
-    def passes(self, probe: Probe) -> float:
-        """As `igs`."""
-        return self._plain().passes(probe)
-
     def _measure(self, probe: Probe) -> Estimate:
-        found = self._plain()._measure(probe)
+        found = self._plain().last(probe)
         mean_log, error = (found.details[name] for name in ("mean_log", "mean_log_data_stderr"))
         if not isinstance(mean_log, float):
             raise NotApplicableError("the IGS of some batch is zero: its logarithm does not exist")

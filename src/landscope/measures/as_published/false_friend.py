@@ -39,12 +39,10 @@ class _OneProbe(Measure):
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
 
-    def passes(self, probe: Probe) -> float:
-        """One product for each step; nothing where the spectrum is known already."""
-        return HessianSpectrum(steps=self.steps, probes=1).passes(probe)
-
     def _spectrum(self, probe: Probe) -> Spectrum:
-        return shared_spectrum(probe, "hessian", self.steps, 1, self.seed)
+        *_, found = shared_spectrum(probe, "hessian", self.steps, 1, self.seed)
+        assert isinstance(found, Spectrum)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,12 +102,6 @@ class FAMNeuronwise(_FAMMeasure):
         if self.max_products < 1:
             raise ValueError(f"max_products must be at least 1, got {self.max_products}")
 
-    def passes(self, probe: Probe) -> float:
-        """Two for each of d² products; as `relative_flatness` with the right axes."""
-        if self.axes == "in_out":
-            return RelativeFlatness(layer=self.layer).passes(probe)
-        return PRODUCT * len(self._weight(probe)[2]) ** 2
-
     def _measure(self, probe: Probe) -> Estimate:
         layer, name, weight = self._weight(probe)
         if weight.dim() != 2:
@@ -116,7 +110,7 @@ class FAMNeuronwise(_FAMMeasure):
             )
         d, m = weight.shape
         if self.axes == "in_out":
-            return _times(1 / m, RelativeFlatness(layer=layer, seed=self.seed)._measure(probe))
+            return _times(1 / m, RelativeFlatness(layer=layer, seed=self.seed).last(probe))
         if d > m:
             raise NotApplicableError(
                 f"with its axes confused the code uses neuron numbers as input numbers and fails where there are more neurons "
@@ -158,15 +152,11 @@ class FAMLayerwise(_FAMMeasure):
         if self.max_probes < 1:
             raise ValueError(f"max_probes must be at least 1, got {self.max_probes}")
 
-    def passes(self, probe: Probe) -> float:
-        """Three for each draw, at most; otherwise as `relative_flatness_layerwise`."""
-        return 3.0 * self.max_probes if self.approximate else RelativeFlatnessLayerwise(layer=self.layer).passes(probe)
-
     def _measure(self, probe: Probe) -> Estimate:
         layer, name, weight = self._weight(probe)
         norm = float(torch.linalg.vector_norm(weight.double()))
         if not self.approximate:
-            exact = RelativeFlatnessLayerwise(layer=layer, seed=self.seed)._measure(probe)
+            exact = RelativeFlatnessLayerwise(layer=layer, seed=self.seed).last(probe)
             return _times(1 / norm if norm > 0 else 0.0, exact)
         hessian, rng = Hessian(probe, params=name), generator(self.seed, "fam")
         draws: list[float] = []

@@ -145,10 +145,6 @@ class FoldedRelativeFlatness(Measure):
             if count is not None and count < 1:
                 raise ValueError(f"{name} must be at least 1, got {count}")
 
-    def passes(self, probe: Probe) -> float:
-        """Two forward passes over the samples used, and one over the last batch."""
-        return 2 * FORWARD * min(1.0, (self.first or probe.n_samples) / probe.n_samples)
-
     def _measure(self, probe: Probe) -> Estimate:
         name = default_layer(probe) if self.layer is None else self.layer
         used = samples_between(probe, 0, min(self.first or probe.n_samples, probe.n_samples))
@@ -158,14 +154,14 @@ class FoldedRelativeFlatness(Measure):
         deviations = feature_deviations(used, layer)
         edited = folded(used, name, deviations)
         measure = RelativeFlatness(layer=name, seed=self.seed)
-        whole = measure._measure(edited)
+        whole = measure.last(edited)
         n = used.n_samples
         size = min(self.batch_size or n, n)
         full, rest = divmod(n, size)
         weight = n / size
         value = weight * whole.value
         if rest:  # n/size counts the last batch as rest/size of one; it counted as a whole one
-            value += (1 - rest / size) * measure._measure(samples_between(edited, n - rest, n)).value
+            value += (1 - rest / size) * measure.last(samples_between(edited, n - rest, n)).value
         return replace(
             whole,
             value=value,

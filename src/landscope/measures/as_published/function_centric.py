@@ -7,6 +7,7 @@ sam_sharpness       the mean of |ΔL|/ρ over 100 noises on the whole state, ρ 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,7 +22,6 @@ from landscope.measures.sharpness.fisher_rao import FisherRao, FisherRaoHomogene
 from landscope.measures.sharpness.random_noise import RandomSharpness
 from landscope.measures.sharpness.relative_flatness import RelativeFlatness
 from landscope.probe.probe import Probe
-from landscope.probe.totals import FORWARD
 
 __all__ = ["CountedFisherRao"]
 
@@ -43,14 +43,11 @@ class CountedFisherRao(Measure):
 
     key: ClassVar[str] = "counted_fisher_rao"
 
-    def passes(self, probe: Probe) -> float:
-        """One forward pass."""
-        return FORWARD
-
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """As `fisher_rao_homogeneous`."""
         counted = [name for name, module in probe.modules.items() if isinstance(module, COUNTED)]
-        found = FisherRaoHomogeneous(layers=len(counted) + 1, root=True)._measure(probe)
-        return replace(found, details={**found.details, "counted": [*counted]})
+        for found in FisherRaoHomogeneous(layers=len(counted) + 1, root=True).refine(probe):
+            yield found and replace(found, details={**found.details, "counted": [*counted]})
 
 
 def _mean_over_rho(estimate: Estimate) -> float:

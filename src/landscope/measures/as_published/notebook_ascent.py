@@ -37,7 +37,7 @@ from landscope.measures.as_published.notebook_steps import (
 from landscope.measures.base import Measure
 from landscope.probe.perturbed import check_positive
 from landscope.probe.probe import Probe
-from landscope.probe.samples import m_batches
+from landscope.probe.rows.samples import m_batches
 from landscope.probe.totals import FORWARD
 
 __all__ = ["FewRestartsSharpness", "MovedCentreSharpness", "StaleStatistics", "UnsignedBallSharpness"]
@@ -86,10 +86,6 @@ class UnsignedBallSharpness(_Notebook):
 
     learning_rate: float = 0.102
     epochs: int = 6
-
-    def passes(self, probe: Probe) -> float:
-        """One gradient for each step, and one at w₀."""
-        return self.epochs * self._rounds(probe) + 1.0
 
     def _measure(self, probe: Probe) -> Estimate:
         centre = probe.vector()
@@ -143,10 +139,6 @@ class MovedCentreSharpness(_Notebook):
     learning_rate: float = 0.05
     epochs: int = 5
     training_mode: bool = True
-
-    def passes(self, probe: Probe) -> float:
-        """A gradient and a forward pass for each epoch, and a forward pass at w₀."""
-        return self.epochs * (1 + FORWARD) + FORWARD
 
     def _measure(self, probe: Probe) -> Estimate:
         refuse_processes()
@@ -214,10 +206,6 @@ class StaleStatistics(Measure):
         if self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
-    def passes(self, probe: Probe) -> float:
-        """Three forward passes."""
-        return 3 * FORWARD
-
     def _measure(self, probe: Probe) -> Estimate:
         refuse_processes()
         weights, follower = probe.vector(), in_training_mode(probe)
@@ -261,11 +249,6 @@ class FewRestartsSharpness(_Notebook):
     trials: int = 5
     steps: int = 5
     training_mode: bool = True
-
-    def passes(self, probe: Probe) -> float:
-        """For each step a gradient on a batch and a forward pass over all data; six forward passes at w₀."""
-        share = min(1.0, self.batch_size / probe.n_samples)
-        return self.trials * self.steps * (share + FORWARD) + (1 + DRAWS) * FORWARD
 
     def _measure(self, probe: Probe) -> Estimate:
         refuse_processes()

@@ -14,7 +14,7 @@ from landscope.core.seeding import generator, preserved_rng
 from landscope.measures.as_published.left_in_evaluation import return_to_training
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.samples import m_batches
+from landscope.probe.rows.samples import m_batches
 from landscope.probe.totals import FORWARD
 
 __all__ = [

@@ -28,7 +28,6 @@ from landscope.measures.sharpness.random_noise import summaries
 from landscope.probe.perturbed import check_positive
 from landscope.probe.probe import Probe
 from landscope.probe.shared import loss_value
-from landscope.probe.totals import FORWARD
 
 __all__ = ["StateNoiseSharpness", "with_state_noise"]
 
@@ -81,10 +80,6 @@ class StateNoiseSharpness(Measure):
             raise ValueError(f"statistic must be 'max' or 'mean_abs', got {self.statistic!r}")
         if self.samples < 2:
             raise ValueError(f"samples must be at least 2, got {self.samples}")
-
-    def passes(self, probe: Probe) -> float:
-        """One forward pass per noise, and one at θ."""
-        return FORWARD * (self.samples + 1)
 
     def _measure(self, probe: Probe) -> Estimate:
         parameters = sum(p.numel() for p in probe.module("").parameters()) + self.temperature

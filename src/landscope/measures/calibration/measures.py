@@ -7,7 +7,9 @@ A single yes/no output z counts as the two logits 0 and z.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,21 +17,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from landscope.core.distributed import processes
-from landscope.core.errors import NotApplicableError
-from landscope.core.estimate import Estimate
+from landscope.core.distributed import processes, sum_over_processes
+from landscope.core.errors import BudgetSpentError, NotApplicableError
+from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.measures.base import Measure, register
 from landscope.measures.calibration.errors import accuracy, ace, brier, classwise_ece, ece, error, mce, nll
 from landscope.measures.calibration.scores import check_bins
 from landscope.measures.facts import Better, Family
-from landscope.probe.batches import Batch
+from landscope.measures.row_measure import OFTEN
 from landscope.probe.checks import tensor_output
 from landscope.probe.probe import Probe
-from landscope.probe.shared import FORWARD_LOAD, loss_value, mean_and_error, once_per_probe, sums
-from landscope.probe.totals import FORWARD
+from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.order import RowOrder
+from landscope.probe.rows.outputs import Outputs, outputs_of
+from landscope.probe.shared import loss_value, mean_and_error, once_per_probe, sums
 
 __all__ = ["ACE", "ECE", "MCE", "NLL", "Accuracy", "Brier", "ClasswiseECE", "Error", "MeanLoss", "labelled_logits"]
+
+FEW_RESAMPLES = 100
+"""Of the bootstrap while rows are still being read."""
+NOTHING_SEEN = 1.5
+"""Standard error, over the number of rows, of a share that was never seen: twice it is the rule of three."""
 
 OF_THE_FUNCTION = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"})
 
@@ -42,21 +51,26 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
     >>> [tuple(t.shape) for t in labelled_logits(probe)]
     [(10, 3), (10,)]
     """
+    outputs = outputs_of(probe)
+    while outputs.advance():
+        _labelled(probe, outputs)  # what does not apply is said after the first rows
+    logits, labels = _labelled(probe, outputs)
+    if processes() > 1:
+        parts: list[tuple[Tensor, Tensor]] = [(logits, labels)] * processes()
+        dist.all_gather_object(parts, (logits, labels))
+        logits, labels = (torch.cat(both) for both in zip(*parts, strict=True))
+    return logits, labels
+
+
+def _labelled(probe: Probe, outputs: Outputs) -> tuple[Tensor, Tensor]:
+    """Logits and labels of the rows read so far."""
     if probe.loss.likelihood == "gaussian":
         raise NotApplicableError(f"the loss {probe.loss.name!r} is a regression loss: there are no classes to predict")
-    found: list[tuple[Tensor, Tensor]] = []
-
-    def piece(batch: Batch) -> tuple[Tensor, ...]:
-        z, y = _classes(probe, tensor_output(probe.outputs(probe.params, batch)), probe.targets(batch))
-        found.append((z.detach().cpu(), y.cpu()))
-        return (torch.tensor(float(batch.size), dtype=torch.float64, device=probe.device),)
-
-    probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
-    if processes() > 1:
-        parts: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(processes())]
-        dist.all_gather_object(parts, found)
-        found = [pair for part in parts for pair in part]
-    logits, labels = torch.cat([z for z, _ in found]), torch.cat([y for _, y in found])
+    if not outputs.one_tensor:
+        tensor_output(outputs.example)
+    if outputs.outputs is None:
+        raise NotApplicableError(f"logits (n, C) and labels (n,) are needed; the model gives {outputs.described}")
+    logits, labels = _classes(probe, outputs.outputs, outputs.targets)
     if labels.is_floating_point():
         if not bool(((labels == 0) | (labels == 1)).all()):
             raise NotApplicableError("one class label per sample is needed; the targets are probabilities")
@@ -90,6 +104,7 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
 class FromLogits(Measure):
     """Base of the measures of logits and labels; one forward pass, shared."""
 
+    turn = 0
     unit = ""
     better: ClassVar[Better] = "lower"
     cost = "one forward pass, shared by all measures of predictions"
@@ -98,16 +113,39 @@ class FromLogits(Measure):
     function: ClassVar[Callable[..., Estimate]]
     """The function of logits and labels whose value is measured."""
 
-    def _options(self) -> dict[str, Plain]:
+    def _options(self, resamples: int | None = None) -> dict[str, Plain]:
         """What the function is called with beside logits and labels: the settings, but for a seed where nothing is random."""
         return {name: value for name, value in self.settings.items() if name != "seed"}
 
-    def _measure(self, probe: Probe) -> Estimate:
-        return replace(type(self).function(*labelled_logits(probe), **self._options()), stderr=0.0)
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """The rows read so far, then all of them."""
+        outputs, looked = outputs_of(probe), time.monotonic()
+        try:
+            while outputs.advance():
+                if time.monotonic() - looked >= OFTEN and processes() == 1 and outputs.rows < probe.n_samples:
+                    yield self._early(probe, outputs)
+                    looked = time.monotonic()
+        except BudgetSpentError:
+            if outputs.rows and outputs.order is not None:
+                yield self._early(probe, outputs)
+            raise
+        yield replace(type(self).function(*labelled_logits(probe), **self._options()), stderr=0.0)
 
-    def passes(self, probe: Probe) -> float:
-        """One forward pass."""
-        return FORWARD
+    def _early(self, probe: Probe, outputs: Outputs) -> Estimate | None:
+        """From a random part of the rows: the error bar holds the missing ones, the bracket what a small sample shifts, too."""
+        logits, labels = _labelled(probe, outputs)
+        found = type(self).function(logits, labels, **self._options(FEW_RESAMPLES))
+        if outputs.order is None or not found.status.has_value:
+            return None
+        rows, missing = len(labels), 1 - len(labels) / probe.n_samples
+        error = math.sqrt(missing) * math.hypot(found.data_stderr or 0.0, NOTHING_SEEN / rows)
+        low, high = found.value - 2 * error - missing * self._bias(rows), found.value + 2 * error
+        reason = f"{rows:,} of {probe.n_samples:,} rows"
+        return replace(found, stderr=error, status=Status.RUNNING, reason=reason, bracket=(low, high))
+
+    def _bias(self, rows: int) -> float:
+        """How far above its value on all rows the value on few of them may lie."""
+        return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +162,12 @@ class Binned(FromLogits):
         if self.resamples < 0 or self.resamples == 1:
             raise ValueError(f"resamples must be 0 (no error bar) or at least 2, got {self.resamples}")
 
-    def _options(self) -> dict[str, Plain]:
-        return self.settings
+    def _options(self, resamples: int | None = None) -> dict[str, Plain]:
+        return self.settings if resamples is None else {**self.settings, "resamples": resamples}
+
+    def _bias(self, rows: int) -> float:
+        """|accuracy − confidence| of a bin with few rows is above zero by chance: at most about ½ √(bins/rows) in all."""
+        return 0.5 * math.sqrt(self.n_bins / rows)
 
 
 @register("accuracy")
@@ -240,14 +282,30 @@ class MeanLoss(Measure):
     cost = "one forward pass"
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """The rows read so far, then all of them."""
         if probe.loss.reduction != "per_sample":
-            return Estimate(loss_value(probe), details={"samples": probe.n_samples})
-        piece = lambda batch: sums(probe.losses(probe.params, batch))  # noqa: E731
-        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
-        mean, error_of_mean = mean_and_error(total, squares, probe.n_samples)
-        return Estimate(mean, data_stderr=error_of_mean, details={"samples": probe.n_samples})
+            yield Estimate(loss_value(probe), details={"samples": probe.n_samples})
+            return
+        outputs, looked = outputs_of(probe), time.monotonic()
+        try:
+            while outputs.advance():
+                if time.monotonic() - looked >= OFTEN and outputs.order is not None and outputs.rows < probe.n_samples:
+                    yield self._of(outputs).estimate()
+                    looked = time.monotonic()
+        except BudgetSpentError:
+            if outputs.rows and outputs.order is not None:
+                yield self._of(outputs).estimate()
+            raise
+        if processes() > 1:
+            assert outputs.losses is not None
+            total, squares = (sum_over_processes(part.to(probe.device)) for part in sums(outputs.losses))
+            mean, error_of_mean = mean_and_error(total, squares, probe.n_samples)
+            yield Estimate(mean, data_stderr=error_of_mean, details={"samples": probe.n_samples})
+        else:
+            yield replace(self._of(outputs).estimate(), details={"samples": probe.n_samples})
 
-    def passes(self, probe: Probe) -> float:
-        """One forward pass."""
-        return FORWARD
+    def _of(self, outputs: Outputs) -> RowMean:
+        assert outputs.losses is not None
+        order = outputs.order or RowOrder(torch.arange(outputs.rows), None)
+        return row_mean(outputs.read_values(outputs.losses), order)

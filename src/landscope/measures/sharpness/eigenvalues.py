@@ -8,6 +8,7 @@ lies. The error over the data is that of the Rayleigh quotient vᵀ A_i v (Hessi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,18 +17,18 @@ from landscope.core.estimate import Estimate, Status
 from landscope.curvature.per_sample import eigenvalue_data_error
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
+from landscope.measures.sharpness.early import EarlyBracket, early_brackets
 from landscope.measures.sharpness.matrices import (
-    eigenpairs,
-    eigenpairs_known,
+    canonical,
     extreme_ritz_value,
     is_fisher,
-    known_spectrum,
+    matrix,
     shared_spectrum,
     small_fisher,
-    small_fisher_passes,
 )
 from landscope.probe.probe import Probe
-from landscope.spectra import Eigenpairs
+from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
+from landscope.spectra.eigen import RitzValues
 
 __all__ = [
     "FisherBottomEigenvalue",
@@ -43,12 +44,8 @@ __all__ = [
 ]
 
 
-PRODUCT = 3.0
-"""Passes of one Hessian product."""
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be told from its neighbours."""
-USUAL_PRODUCTS = 25
-"""Products that a top eigenvalue usually takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,51 +69,63 @@ class _Eigenvalue(Measure):
         if self.max_matvecs is not None and self.max_matvecs < 0:
             raise ValueError(f"max_matvecs must not be negative, got {self.max_matvecs}")
 
-    def passes(self, probe: Probe) -> float:
-        """About 25 products for the first eigenvalue, five more for each other one; none where the spectrum is known."""
-        known = eigenpairs_known(probe, self.matrix, self.k, self.which, self.tol, self.seed)
-        if known or self._from_spectrum(probe) is not None:
-            return 0.0
-        products = PRODUCT * min(self.max_matvecs or math.inf, USUAL_PRODUCTS + 5 * (self.k - 1), probe.n_params)
-        few = small_fisher_passes(probe) if is_fisher(probe, self.matrix) else None
-        return products if few is None else min(products, few)
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.which == "LA" else -1.0
 
-    def least(self, probe: Probe) -> float:
-        """Eight products and two for each further eigenvalue: the bound then says something."""
-        return min(self.passes(probe), PRODUCT * (8 + 2 * (self.k - 1)))
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """A bracket from some of the rows, then product by product on all of them."""
+        few = self._from_few_samples(probe)
+        if few is not None:
+            yield few
+            return
+        if self.k > probe.n_params:
+            raise NotApplicableError(f"k = {self.k} eigenvalues were asked for; the matrix has {probe.n_params}")
+        early: EarlyBracket | None = None
+        if self.matrix == "hessian" or self.which == "LA":
+            for found in early_brackets(probe, canonical(probe, self.matrix), self._sign, self.seed):
+                early = early if found is None else found
+                yield None if found is None else self._early(found)
+        start = None if early is None else early.vector
+        op = matrix(probe, self.matrix)
+        for step in eigsh_steps(op, self.k, self.which, self.tol, self.max_matvecs, self.seed, start):
+            if isinstance(step, Eigenpairs):
+                yield self._final(probe, step)
+            else:
+                yield self._so_far(step, early)
 
-    def within(self, passes: float, probe: Probe) -> Measure:
-        """At most so many products as fit, and at least two for each eigenvalue."""
-        return self.with_settings(max_matvecs=max(2 * self.k, int(passes / PRODUCT)))
+    def _early(self, found: EarlyBracket) -> Estimate:
+        """What some of the rows say: the value of the first of the k."""
+        reason = f"from {found.rows:,} rows"
+        if not found.reliable:
+            side = Status.LOWER_BOUND if self._sign > 0 else Status.UPPER_BOUND
+            return Estimate(self._sign * found.low, status=side, reason=reason)
+        low, high = sorted((self._sign * found.low, self._sign * found.high))
+        point = self._sign * found.point
+        return Estimate(point, (high - low) / 4, status=Status.RUNNING, reason=reason, bracket=(low, high))
 
-    def _pairs(self, probe: Probe) -> Eigenpairs:
-        return eigenpairs(probe, self.matrix, self.k, self.which, self.tol, self.max_matvecs, self.seed)
+    def _so_far(self, step: RitzValues, early: EarlyBracket | None) -> Estimate | None:
+        """An eigenvalue at least this large, until products enough were made to have met a larger one."""
+        value, residual = float(step.values[0]), float(step.residuals[0])
+        if early is not None and early.reliable and (not step.seen or residual > (early.high - early.low) / 2):
+            return None
+        reason = f"after {step.matvecs} products"
+        if not step.seen:
+            side = Status.LOWER_BOUND if self._sign > 0 else Status.UPPER_BOUND
+            return Estimate(value, status=side, reason=reason)
+        low, high = sorted((value, value + self._sign * residual))
+        return Estimate(value, residual, status=Status.RUNNING, reason=reason, bracket=(low, high))
 
     def _from_few_samples(self, probe: Probe) -> Estimate | None:
         """All eigenvalues of the Fisher matrix at once, where there are few samples."""
-        found = small_fisher(probe, self.passes(probe)) if is_fisher(probe, self.matrix) else None
+        found = small_fisher(probe) if is_fisher(probe, self.matrix) else None
         if found is None or self.k > probe.n_params:
             return None
         everything = [*found.tolist(), *[0.0] * min(self.k, probe.n_params - len(found))]
         values = everything[: self.k] if self.which == "LA" else everything[::-1][: self.k]
         return Estimate(values[0], details={"values": values, "from": "gram matrix"})
 
-    def _from_spectrum(self, probe: Probe) -> Estimate | None:
-        """The smallest eigenvalue, where the shared spectrum holds it; the top one's vector is worth its own products."""
-        known = known_spectrum(probe, self.matrix)
-        if known is None or self.k > 1 or self.which != "SA":
-            return None
-        value, bound = extreme_ritz_value(known, largest=False)
-        scale = max(abs(value), abs(extreme_ritz_value(known, largest=True)[0]))
-        if bound > self.tol * scale:
-            return None
-        return Estimate(value, bound, status=Status.CONVERGED, details={"from": f"{self.matrix}_spectrum"})
-
-    def _measure(self, probe: Probe) -> Estimate:
-        shared = self._from_few_samples(probe) or self._from_spectrum(probe)
-        if shared is not None:
-            return shared
-        pairs = self._pairs(probe)
+    def _final(self, probe: Probe, pairs: Eigenpairs) -> Estimate:
         error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if self.matrix == "hessian" else None
         return Estimate(
             float(pairs.values[0]),
@@ -138,7 +147,7 @@ class HessianTopEigenvalue(_Eigenvalue):
     """λ₁ of the Hessian; `k` largest in the details."""
 
     title = "Hessian λ₁"
-    turn = (1, 0)
+    turn = 2
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "LA"
 
@@ -149,7 +158,7 @@ class HessianBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the Hessian: below zero where the point is no minimum."""
 
     title = "Hessian λ_min"
-    turn = (1, 2)
+    turn = 2
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "SA"
 
@@ -160,7 +169,7 @@ class GGNTopEigenvalue(_Eigenvalue):
     """λ₁ of the generalised Gauss–Newton matrix."""
 
     title = "GGN λ₁"
-    turn = (3, 0)
+    turn = 3
     matrix: ClassVar[str] = "ggn"
     which: ClassVar[str] = "LA"
 
@@ -172,7 +181,7 @@ class FisherTopEigenvalue(_Eigenvalue):
 
     title = "Fisher λ₁"
     unit = "nats per parameter²"
-    turn = (4, 0)
+    turn = 3
     matrix: ClassVar[str] = "fisher"
     which: ClassVar[str] = "LA"
 
@@ -183,7 +192,7 @@ class GGNBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the generalised Gauss–Newton matrix: zero where parameters outnumber the data."""
 
     title = "GGN λ_min"
-    turn = (3, 2)
+    turn = 3
     matrix: ClassVar[str] = "ggn"
     which: ClassVar[str] = "SA"
 
@@ -195,7 +204,7 @@ class FisherBottomEigenvalue(_Eigenvalue):
 
     title = "Fisher λ_min"
     unit = "nats per parameter²"
-    turn = (4, 2)
+    turn = 3
     matrix: ClassVar[str] = "fisher"
     which: ClassVar[str] = "SA"
 
@@ -214,14 +223,27 @@ class LogVolume(_Eigenvalue):
     unit = ""
     cost = "about 70 products with the Hessian"
     reference = "Wu et al. 2017"
-    turn = (5, 0)
+    turn = 3
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "LA"
 
     k: int = 10
 
-    def _measure(self, probe: Probe) -> Estimate:
-        pairs = self._pairs(probe)
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """Ritz values of all rows lie below the eigenvalues: at least their volume, product by product."""
+        if self.k > probe.n_params:
+            raise NotApplicableError(f"k = {self.k} eigenvalues were asked for; the matrix has {probe.n_params}")
+        op = matrix(probe, self.matrix)
+        for step in eigsh_steps(op, self.k, self.which, self.tol, self.max_matvecs, self.seed):
+            if isinstance(step, Eigenpairs):
+                yield self._final(probe, step)
+            elif len(step.values) == self.k and float(step.values.min()) > 0:
+                at_least = float(step.values.log().sum())
+                yield Estimate(at_least, status=Status.LOWER_BOUND, reason=f"after {step.matvecs} products")
+            else:
+                yield None
+
+    def _final(self, probe: Probe, pairs: Eigenpairs) -> Estimate:
         values, bounds = pairs.values.tolist(), pairs.residuals.tolist()
         positive, missed = sum(v > 0 for v in values), 2 * self.tol * values[0]
         if positive < self.k:
@@ -256,8 +278,6 @@ class LogVolume(_Eigenvalue):
 
 SETTLED = 0.01
 """Relative bound on the largest Ritz value at which the spectrum counts as converged."""
-BLOCK_PRODUCT = 2.25
-"""Passes of one product in a block of four."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,30 +297,23 @@ class _Spectrum(Measure):
         if self.steps < 1 or self.probes < 1:
             raise ValueError(f"steps and probes must be at least 1, got {self.steps} and {self.probes}")
 
-    def passes(self, probe: Probe) -> float:
-        """One product for each step of each probe; none where it is known."""
-        known = known_spectrum(probe, self.matrix)
-        if known is not None and (known.steps, known.probes, known.seed) == (self.steps, self.probes, self.seed):
-            return 0.0
-        return BLOCK_PRODUCT * min(self.steps, probe.n_params) * self.probes
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """A bracket of the largest eigenvalue from some of the rows, then the spectrum."""
+        early = False
+        for found in early_brackets(probe, canonical(probe, self.matrix), 1.0, self.seed):
+            if found is None or not found.reliable:
+                yield None if found is None else Estimate(found.low, status=Status.LOWER_BOUND)
+            else:
+                early = True
+                half = (found.high - found.low) / 4
+                yield Estimate(found.point, half, status=Status.RUNNING, bracket=(found.low, found.high))
+        for step in shared_spectrum(probe, self.matrix, self.steps, self.probes, self.seed):
+            if isinstance(step, Spectrum):
+                yield self._final(step)
+            else:
+                yield None if early else Estimate(step, status=Status.LOWER_BOUND, reason="Lanczos steps are under way")
 
-    def least(self, probe: Probe) -> float:
-        """One probe of twenty steps; nothing where a spectrum of the same matrix is known."""
-        if known_spectrum(probe, self.matrix) is not None:
-            return 0.0
-        return min(self.passes(probe), 20 * BLOCK_PRODUCT)
-
-    def within(self, passes: float, probe: Probe) -> Measure:
-        """One that is known already, or fewer probes first, then fewer steps."""
-        known = known_spectrum(probe, self.matrix)
-        if known is not None:
-            return self.with_settings(steps=known.steps, probes=known.probes, seed=known.seed)
-        products = max(2, int(passes / BLOCK_PRODUCT))
-        probes = max(1, min(self.probes, products // self.steps))
-        return self.with_settings(probes=probes, steps=max(2, min(self.steps, products // probes)))
-
-    def _measure(self, probe: Probe) -> Estimate:
-        found = shared_spectrum(probe, self.matrix, self.steps, self.probes, self.seed)
+    def _final(self, found: Spectrum) -> Estimate:
         value, bound = extreme_ritz_value(found, largest=True)
         settled = bound <= SETTLED * abs(value)
         status, reason = Status.CONVERGED, ""
@@ -316,7 +329,7 @@ class HessianSpectrum(_Spectrum):
 
     title = "Hessian spectrum"
     same_value_as = "hessian_top_eigenvalue"
-    turn = (1, 1)
+    turn = 2
     matrix: ClassVar[str] = "hessian"
 
 
@@ -327,7 +340,7 @@ class GGNSpectrum(_Spectrum):
 
     title = "GGN spectrum"
     same_value_as = "ggn_top_eigenvalue"
-    turn = (3, 1)
+    turn = 3
     matrix: ClassVar[str] = "ggn"
 
 
@@ -339,5 +352,5 @@ class FisherSpectrum(_Spectrum):
     title = "Fisher spectrum"
     unit = "nats per parameter²"
     same_value_as = "fisher_top_eigenvalue"
-    turn = (4, 1)
+    turn = 3
     matrix: ClassVar[str] = "fisher"

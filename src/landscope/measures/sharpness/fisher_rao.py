@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -18,9 +18,11 @@ from landscope.curvature.layer.sites import layer_sites, some_samples
 from landscope.curvature.per_sample import TANGENT_LOAD, TANGENT_PASSES, output_tangents, sample_rows
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
+from landscope.measures.row_measure import RowMeasure, row_means
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.shared import FORWARD_LOAD, mean_and_error, sums
+from landscope.probe.rows.means import RowMean
+from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
 
 __all__ = ["FisherRao", "FisherRaoHomogeneous", "root_of"]
@@ -43,6 +45,24 @@ def root_of(mean: float, error: float | None) -> tuple[float, float | None]:
     """
     root = math.sqrt(max(mean, 0.0))
     return root, None if error is None or root == 0 else error / (2 * root)
+
+
+def norm_of(mean: RowMean, root: bool) -> Estimate:
+    """A mean of squares as an estimate, or its root: both ends of a bracket are taken to it, and none is below zero."""
+    found = mean.estimate()
+    squared: dict[str, Plain] = {"squared": mean.value}
+    if found.status.is_bound:
+        low = max(found.value, 0.0)
+        return replace(found, value=math.sqrt(low) if root else low, details=squared)
+    value, data_stderr = root_of(found.value, found.data_stderr) if root else (found.value, found.data_stderr)
+    bracket = found.bracket
+    if bracket is not None:
+        low, high = max(bracket[0], 0.0), bracket[1]
+        bracket = (math.sqrt(low), math.sqrt(high)) if root else (low, high)
+    error = found.stderr or 0.0
+    if root and error:
+        error = error / (2 * value) if value > 0 else math.sqrt(error)
+    return replace(found, value=value, stderr=error, data_stderr=data_stderr, bracket=bracket, details=squared)
 
 
 @register("fisher_rao")
@@ -70,6 +90,7 @@ class FisherRao(Measure):
     invariant_to: ClassVar[frozenset[str]] = frozenset(
         {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
     )
+    turn = 1
     labels: Literal["model", "data"] = "model"
     root: bool = False
 
@@ -77,31 +98,29 @@ class FisherRao(Measure):
         if self.labels not in ("model", "data"):
             raise ValueError(f"labels must be 'model' or 'data', got {self.labels!r}")
 
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """Row by row; where forward mode cannot follow the model, one product with the matrix."""
         matrix = Fisher(probe) if self.labels == "model" else EmpiricalFisher(probe)
         if self.labels == "data" and probe.mode == "batch_statistics":
             raise NotApplicableError("per-sample gradients are not defined where samples share batch statistics")
 
-        def piece(batch: Batch) -> tuple[Tensor, ...]:
+        def rows(batch: Batch) -> Tensor:
             z, u = output_tangents(probe, batch, probe.params, "the Fisher–Rao norm")
-            curved = matrix._curve(z, u, batch)
-            return sums((u * curved).reshape(batch.size, -1).sum(1, dtype=torch.float64))
+            return (u * matrix._curve(z, u, batch)).reshape(batch.size, -1).sum(1, dtype=torch.float64)
 
+        details: dict[str, Plain] = {"by": "forward-mode derivative", "labels": self.labels}
         try:
-            total, squares = probe.total(piece, load=TANGENT_LOAD, passes=TANGENT_PASSES, grad=False)
+            for mean in row_means(probe, rows, load=TANGENT_LOAD, passes=TANGENT_PASSES):
+                found = norm_of(mean, self.root)
+                yield replace(found, details={**details, **found.details})
+            return
         except DifferentiationError:
-            theta = probe.vector()
-            mean, error = float(theta.double() @ (matrix @ theta).double()), None
-            by = "product with the Fisher matrix"
-        else:
-            mean, error = mean_and_error(total, squares, probe.n_samples)
-            by = "forward-mode derivative"
-        value, data_stderr = root_of(mean, error) if self.root else (mean, error)
-        return Estimate(value, data_stderr=data_stderr, details={"by": by, "labels": self.labels, "squared": mean})
-
-    def passes(self, probe: Probe) -> float:
-        """Two forward passes."""
-        return TANGENT_PASSES
+            yield None
+        theta = probe.vector()
+        squared = float(theta.double() @ (matrix @ theta).double())
+        value, _ = root_of(squared, None) if self.root else (squared, None)
+        details |= {"by": "product with the Fisher matrix", "squared": squared}
+        yield Estimate(value, details=details)
 
 
 # The closed form of the Fisher–Rao norm for homogeneous networks (Liang et al. 2019), under its assumptions only.
@@ -144,7 +163,7 @@ TOLERATED = 1e-3
 
 @register("fisher_rao_homogeneous")
 @dataclass(frozen=True, kw_only=True)
-class FisherRaoHomogeneous(Measure):
+class FisherRaoHomogeneous(RowMeasure):
     """D² mean_i ⟨∂ℓ_i/∂z_i, z_i⟩², or its root; one forward pass.
 
     Args:
@@ -165,6 +184,8 @@ class FisherRaoHomogeneous(Measure):
     invariant_to: ClassVar[frozenset[str]] = frozenset(
         {"layer_rescaling", "neuron_rescaling", "batchnorm_scaling", "permutation", "logit_shift"}
     )
+    load = FORWARD_LOAD
+    passes = FORWARD
     layers: int | None = None
     root: bool = False
 
@@ -172,26 +193,34 @@ class FisherRaoHomogeneous(Measure):
         if self.layers is not None and self.layers < 1:
             raise ValueError(f"layers must be at least 1, got {self.layers}")
 
-    def _measure(self, probe: Probe) -> Estimate:
-        counted = counted_layers(probe)
-        depth = sum(counted.values()) if self.layers is None else self.layers
-        details: dict[str, Plain] = {"layers": depth, "counted": [*counted] if self.layers is None else "given"}
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """Row by row, after a look at the assumptions."""
+        depth = self._depth(probe)
+        counted: Plain = [*counted_layers(probe)] if self.layers is None else "given"
+        details: dict[str, Plain] = {"layers": depth, "counted": counted}
         warning = self._assumptions(probe, depth)
         if warning:
             details["assumption"] = warning
+        for found in super().refine(probe):
+            assert found is not None
+            yield replace(found, reason=warning or found.reason, details={**details, **found.details})
 
-        def piece(batch: Batch) -> tuple[Tensor, ...]:
-            with torch.no_grad():
-                z = sample_rows(probe.outputs(probe.params, batch), batch, "the homogeneous Fisher–Rao norm")
-            z = z.detach().requires_grad_()
+    def _depth(self, probe: Probe) -> int:
+        return sum(counted_layers(probe).values()) if self.layers is None else self.layers
+
+    def rows(self, probe: Probe, batch: Batch) -> Tensor:
+        """D² ⟨∂ℓ_i/∂z_i, z_i⟩² of every sample."""
+        with torch.no_grad():
+            z = sample_rows(probe.outputs(probe.params, batch), batch, "the homogeneous Fisher–Rao norm")
+        z = z.detach().requires_grad_()
+        with torch.enable_grad():
             (slope,) = torch.autograd.grad(probe.loss_of(z, batch), z)
-            along = (slope.double() * z.detach().double()).flatten(1) if z.dim() > 1 else (slope * z.detach())[:, None]
-            return sums((depth * along.sum(1, dtype=torch.float64)).square())
+        along = (slope.double() * z.detach().double()).flatten(1) if z.dim() > 1 else (slope * z.detach())[:, None]
+        return (self._depth(probe) * along.sum(1, dtype=torch.float64)).square()
 
-        total, squares = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD)
-        mean, error = mean_and_error(total, squares, probe.n_samples)
-        value, data_stderr = root_of(mean, error) if self.root else (mean, error)
-        return Estimate(value, data_stderr=data_stderr, reason=warning, details={**details, "squared": mean})
+    def finish(self, mean: RowMean) -> Estimate:
+        """The mean, or its root."""
+        return norm_of(mean, self.root)
 
     def _assumptions(self, probe: Probe, depth: int) -> str:
         """Which assumption does not hold; refused where it fails grossly, unless the number of layers was given."""
@@ -223,10 +252,6 @@ class FisherRaoHomogeneous(Measure):
                 f"doubling with the weights; fisher_rao is exact"
             )
         return ""
-
-    def passes(self, probe: Probe) -> float:
-        """One forward pass."""
-        return FORWARD
 
 
 def counted_layers(probe: Probe) -> dict[str, int]:

@@ -19,7 +19,7 @@ probes are made by `Probe.at_temperature` before one of them is measured: ∂(z/
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
@@ -27,16 +27,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.distributed import sum_over_processes
+from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import BudgetSpentError, OperandError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.curvature.gram import GramMatrix, gram, gram_alike
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.sharpness.matrices import gram_passes, outputs_per_sample
+from landscope.measures.sharpness.matrices import outputs_per_sample
 from landscope.probe.probe import Probe
-from landscope.probe.samples import gather_values, m_batches
+from landscope.probe.rows.means import batch_mean
+from landscope.probe.rows.samples import batch_count, gather_values, m_batches
+from landscope.probe.totals import FORWARD
 
 __all__ = ["InformationGeometricSharpness", "igs_curve", "saturated_igs"]
 
@@ -83,34 +85,36 @@ class _BatchCurve:
 
 def _batch_curves(
     probe: Probe, batch_size: int, batches: int | None, seed: int, passes: float
-) -> tuple[Sequence[_BatchCurve], str]:
-    """The curves of this process's batches, each `passes` passes, once per probe; and why some are missing, if any are.
+) -> Iterator[Sequence[_BatchCurve]]:
+    """The curves of this process's batches so far, each `passes` passes; once all are known, they are kept with the probe.
 
     Those at other temperatures (`Probe.at_temperature`) come from the same Gram matrices.
     """
     key = _key(batch_size, batches, seed)
     if key in probe.results:
-        return cast(Sequence[_BatchCurve], probe.results[key]), ""
+        yield cast(Sequence[_BatchCurve], probe.results[key])
+        return
     found: dict[Probe, list[_BatchCurve]] = {probe: []}
     found |= {twin: [] for twin in probe.alike if key not in twin.results}
-    spent = ""
+    spent: BudgetSpentError | None = None
     for batch in m_batches(probe, batch_size, batches, seed):
         try:
             probe.ledger.check()
         except BudgetSpentError as error:
-            if not found[probe]:
-                raise
-            spent = str(error)
+            spent = error
+            if processes() == 1:
+                break
             continue  # other processes may still wait for the samples of later batches
         with probe.ledger.timed(probe.device):
             matrix = gram(probe, batch)
             for point, curves in found.items():
                 curves.append(_curve(matrix if point is probe else gram_alike(matrix, probe, point, batch)))
         probe.ledger.add(passes)
-    if not spent:
-        for point, curves in found.items():
-            point.results[key] = curves
-    return found[probe], spent
+        yield found[probe]
+    if spent is not None:
+        raise spent
+    for point, curves in found.items():
+        point.results[key] = curves
 
 
 def _key(batch_size: int, batches: int | None, seed: int) -> Hashable:
@@ -155,34 +159,31 @@ class InformationGeometricSharpness(Measure):
             if not (isinstance(value, int) and value >= 1) and not (name == "batches" and value is None):
                 raise OperandError(f"igs: {name} must be a whole number of at least 1, got {value!r}")
 
-    def passes(self, probe: Probe) -> float:
-        """C + 4 forward or backward passes over the samples of the batches, and the products of the Gram matrix.
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """The batches done so far, then all of them."""
+        size = min(self.batch_size, probe.n_samples)
+        outputs = outputs_per_sample(probe)
+        ranks = shown_ranks(size * outputs, self.rank)
+        passes = size * (outputs + 4) * FORWARD / probe.n_samples
+        total = batch_count(probe, self.batch_size, self.batches, self.seed)
+        found: Sequence[_BatchCurve] = ()
+        for found in _batch_curves(probe, self.batch_size, self.batches, self.seed, passes):
+            if total is None or processes() > 1 or len(found) < 2:
+                yield None
+            elif len(found) < total:
+                yield self._early([each.at(self.rank) for each in found], total)
+        yield self._of(probe, ranks, found)
 
-        None where the curves are known: at another rank, or from another temperature.
-        """
-        known = _key(self.batch_size, self.batches, self.seed) in probe.results
-        return 0.0 if known else self._count(probe) * self._batch_passes(probe)
+    def _early(self, values: list[float], total: int) -> Estimate:
+        """The mean over the batches done so far; the spread over batches says how far that of all may lie."""
+        found = batch_mean(values, total).estimate()
+        reason = f"{len(values)} of {total} batches"
+        if found.status.is_bound:
+            return replace(found, value=max(found.value, 0.0), reason=reason)
+        low, high = found.bracket or (found.value, found.value)
+        return replace(found, bracket=(max(low, 0.0), high), reason=reason, details={"batches": len(values)})
 
-    def least(self, probe: Probe) -> float:
-        """One batch."""
-        return min(self.passes(probe), self._batch_passes(probe))
-
-    def _batch_passes(self, probe: Probe) -> float:
-        return gram_passes(probe, min(self.batch_size, probe.n_samples))
-
-    def within(self, passes: float, probe: Probe) -> InformationGeometricSharpness:
-        """Fewer batches."""
-        count, like = self._count(probe), self.passes(probe)
-        affordable = count if like <= passes else int(count * passes / like)
-        return self if affordable >= count else replace(self, batches=max(1, affordable))
-
-    def _count(self, probe: Probe) -> int:
-        cut = max(1, probe.n_samples // self.batch_size)
-        return cut if self.batches is None else min(cut, self.batches)
-
-    def _measure(self, probe: Probe) -> Estimate:
-        ranks = shown_ranks(min(self.batch_size, probe.n_samples) * outputs_per_sample(probe), self.rank)
-        found, spent = _batch_curves(probe, self.batch_size, self.batches, self.seed, self._batch_passes(probe))
+    def _of(self, probe: Probe, ranks: list[int], found: Sequence[_BatchCurve]) -> Estimate:
         sums = torch.zeros(2, len(ranks), dtype=torch.float64, device=probe.device)
         for each in found:
             shown = each.curve[torch.tensor(ranks, device=each.curve.device).clamp(max=each.rank)]
@@ -191,7 +192,7 @@ class InformationGeometricSharpness(Measure):
         columns = [gather_values([row[i] for row in rows]) for i in range(4)]
         curve, log_curve = (sum_over_processes(sums) / len(columns[0])).tolist()
         values, full, formula, numerical = columns
-        return self._estimate(ranks, curve, log_curve, values, full, formula, numerical, spent)
+        return self._estimate(ranks, curve, log_curve, values, full, formula, numerical)
 
     def _estimate(
         self,
@@ -202,7 +203,6 @@ class InformationGeometricSharpness(Measure):
         full: list[float],
         formula: list[float],
         numerical: list[float],
-        spent: str,
     ) -> Estimate:
         """Put the batches together; one entry of each list per batch, the curves being means already."""
         value, error = _mean(values)
@@ -220,9 +220,7 @@ class InformationGeometricSharpness(Measure):
             "mean_log_curve": [_finite(v) for v in log_curve],
         }
         status, reason = Status.EXACT, ""
-        if spent:
-            status, reason = Status.BUDGET_SPENT, f"{spent}: {len(values)} batches were measured"
-        elif self.rank >= smallest or value >= SATURATED * saturated:
+        if self.rank >= smallest or value >= SATURATED * saturated:
             status = Status.SATURATED
             disguise = saturated >= SATURATED * alone
             reason = (

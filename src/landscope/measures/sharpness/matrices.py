@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from landscope.core.distributed import sum_over_processes
-from landscope.core.errors import NotApplicableError
 from landscope.curvature import GGN, Fisher, Hessian
 from landscope.curvature.gram import gram
-from landscope.curvature.gram.assembly import gram_multiplications
 from landscope.curvature.operator import CurvatureOperator
-from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.samples import m_batches
+from landscope.probe.rows.samples import m_batches
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
-from landscope.spectra import Eigenpairs, Spectrum, eigsh, spectrum
+from landscope.spectra import Spectrum
+from landscope.spectra.quadrature import spectrum_steps
 
 __all__ = [
     "MATRICES",
-    "eigenpairs",
-    "eigenpairs_known",
+    "canonical",
     "extreme_ritz_value",
-    "forward_operations",
-    "gram_passes",
     "is_fisher",
-    "known_spectrum",
     "matrix",
     "outputs_per_sample",
     "shared_spectrum",
     "small_fisher",
-    "small_fisher_passes",
     "targets_add_up_to_one",
 ]
 
@@ -87,7 +80,7 @@ def is_fisher(probe: Probe, name: str) -> bool:
     return bool(probe.loss.known) and (probe.loss.likelihood != "categorical" or targets_add_up_to_one(probe))
 
 
-def _canonical(probe: Probe, name: str) -> str:
+def canonical(probe: Probe, name: str) -> str:
     """One name for what is one matrix, so that it is computed once."""
     return "fisher" if is_fisher(probe, name) else name
 
@@ -99,54 +92,19 @@ def _matrix(probe: Probe, name: str) -> CurvatureOperator:
 
 def matrix(probe: Probe, name: str) -> CurvatureOperator:
     """The named matrix at a probe: one object, so that what it learns (methods, compilation) is kept."""
-    return _matrix(probe, _canonical(probe, name))
+    return _matrix(probe, canonical(probe, name))
 
 
-@once_per_probe
-def _spectra(_: Probe, __: str) -> dict[tuple[int, int, int], Spectrum]:
-    """What has been computed so far for a probe and a matrix, by (steps, probes, seed)."""
-    return {}
-
-
-def shared_spectrum(probe: Probe, name: str, steps: int, probes: int, seed: int) -> Spectrum:
-    """The spectrum of the named matrix, computed once; every other spectral measure may read it afterwards."""
-    known = _spectra(probe, _canonical(probe, name))
-    if (steps, probes, seed) not in known:
-        known[steps, probes, seed] = spectrum(matrix(probe, name), steps=steps, probes=probes, seed=seed)
-    return known[steps, probes, seed]
-
-
-def known_spectrum(probe: Probe, name: str) -> Spectrum | None:
-    """The largest spectrum that was computed at this probe already, if any."""
-    return max(_spectra(probe, _canonical(probe, name)).values(), key=lambda s: s.matvecs, default=None)
-
-
-@once_per_probe
-def _pairs(_: Probe, __: str) -> dict[tuple[int, str, float, int], tuple[int | None, Eigenpairs]]:
-    """What has been computed so far for a probe and a matrix, by (k, which, tol, seed), and the budget it had."""
-    return {}
-
-
-def eigenpairs(
-    probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int
-) -> Eigenpairs:
-    """Extreme eigenpairs of the named matrix; what has converged, or had as large a budget, is not computed again."""
-    known = _pairs(probe, _canonical(probe, name))
-    budget, pairs = known.get((k, which, tol, seed), (0, None))
-    enough = pairs is not None and (pairs.converged or budget == max_matvecs)
-    if pairs is None or not enough:
-        op = matrix(probe, name)
-        if k > op.shape[0]:
-            raise NotApplicableError(f"k = {k} eigenvalues were asked for; the matrix has {op.shape[0]}")
-        pairs = eigsh(op, k=k, which=which, tol=tol, max_matvecs=max_matvecs, seed=seed)
-        known[k, which, tol, seed] = (max_matvecs, pairs)
-    return pairs
-
-
-def eigenpairs_known(probe: Probe, name: str, k: int, which: str, tol: float, seed: int) -> bool:
-    """Whether converged pairs are there already."""
-    _, pairs = _pairs(probe, _canonical(probe, name)).get((k, which, tol, seed), (0, None))
-    return pairs is not None and pairs.converged
+def shared_spectrum(probe: Probe, name: str, steps: int, probes: int, seed: int) -> Iterator[float | Spectrum]:
+    """The spectrum of the named matrix, computed once for the same settings, step by step (`spectrum_steps`)."""
+    key = ("spectrum", canonical(probe, name), steps, probes, seed)
+    if key not in probe.results:
+        for step in spectrum_steps(matrix(probe, name), steps=steps, probes=probes, seed=seed):
+            if isinstance(step, Spectrum):
+                probe.results[key] = step
+            else:
+                yield step
+    yield cast(Spectrum, probe.results[key])
 
 
 def extreme_ritz_value(found: Spectrum, largest: bool) -> tuple[float, float]:
@@ -194,37 +152,6 @@ def _first_outputs(probe: Probe) -> object:
 
 
 @once_per_probe
-def forward_operations(probe: Probe) -> float:
-    """Floating-point operations of a forward pass of one sample, at least those of touching every parameter once."""
-    sample = next(next(probe.batches()).pieces(1))
-    with FlopCounterMode(display=False) as counter:
-        _first_outputs(probe)
-    return max(counter.get_total_flops() / sample.size, 2.0 * probe.n_params / max(sample.size, 1), 1.0)
-
-
-def gram_passes(probe: Probe, samples: int) -> float:
-    """Passes over all data that the Gram matrix of so many samples takes.
-
-    C + 4 forward or backward passes over the samples, and the products: two operations each and in float64, which takes twice
-    the time, but above the diagonal only.
-    """
-    products = 2 * _multiplications(probe, samples) / forward_operations(probe)
-    return (samples * (outputs_per_sample(probe) + 4) + products) * FORWARD / probe.n_samples
-
-
-@once_per_probe
-def _multiplications(probe: Probe, samples: int) -> int:
-    def outputs(params: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        z = probe.outputs(params, batch)
-        return z if isinstance(z, Tensor) else torch.zeros(batch.size)
-
-    sample = next(next(probe.batches()).pieces(1))
-    with probe.measuring():
-        ready = sample.prepared(probe.ready)
-        return gram_multiplications(probe, ready, outputs, samples, outputs_per_sample(probe))
-
-
-@once_per_probe
 def _applies(probe: Probe) -> bool:
     if probe.loss.likelihood not in ("categorical", "bernoulli") or probe.mode != "eval":
         return False
@@ -234,22 +161,14 @@ def _applies(probe: Probe) -> bool:
     return first.divisible and rows and probe.n_samples * outputs_per_sample(probe) <= LARGEST
 
 
-def small_fisher_passes(probe: Probe) -> float | None:
-    """What `small_fisher` takes; 0 once it is known, `None` where it does not apply."""
-    if not _applies(probe):
-        return None
-    return 0.0 if (_eigenvalues.__wrapped__, (), ()) in probe.results else gram_passes(probe, probe.n_samples)  # type: ignore[attr-defined]
-
-
-def small_fisher(probe: Probe, affordable: float = float("inf")) -> Tensor | None:
+def small_fisher(probe: Probe) -> Tensor | None:
     """The eigenvalues of F that are not zero (float64, largest first); `None` where products are the better way.
 
     >>> probe = Probe(torch.nn.Linear(2, 3), (torch.eye(2), torch.tensor([0, 2])))
     >>> small_fisher(probe).shape
     torch.Size([4])
     """
-    passes = small_fisher_passes(probe)
-    return _eigenvalues(probe) if passes is not None and passes <= affordable else None
+    return _eigenvalues(probe) if _applies(probe) else None
 
 
 @once_per_probe
@@ -260,6 +179,6 @@ def _eigenvalues(probe: Probe) -> Tensor:
         with probe.ledger.timed(probe.device):
             found = gram(probe, batch).eigenvalues()
         padded[: len(found)] = found
-    probe.ledger.add(gram_passes(probe, probe.n_samples))
+    probe.ledger.add((outputs_per_sample(probe) + 4) * FORWARD)
     values = sum_over_processes(padded)[: probe.n_params]
     return values[values > 0]

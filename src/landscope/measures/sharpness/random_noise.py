@@ -1,23 +1,24 @@
-"""Sharpness under random noise: its mean, along random directions, and the largest noise that costs little."""
+"""Sharpness under random noise: its mean, and along random directions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
-from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.measures.base import register
+from landscope.measures.row_measure import RowValues
 from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
-from landscope.probe.batches import Batch
-from landscope.probe.loss.answers import right_answers
 from landscope.probe.perturbed import (
+    RowChanges,
     Shifts,
     antithetic,
     check_positive,
@@ -25,21 +26,81 @@ from landscope.probe.perturbed import (
     included,
     losses_at,
     on_sphere,
-    sample_losses,
+    shifts_of,
 )
-from landscope.probe.points import width
 from landscope.probe.probe import Probe
-from landscope.probe.totals import FORWARD
+from landscope.probe.rows.means import QUANTILE, RowMean, row_mean
+from landscope.probe.rows.order import RowOrder
 
 __all__ = [
     "AverageSharpness",
-    "Bracket",
-    "PacBayesSigma",
     "RandomSharpness",
-    "first_crossing",
-    "sample_errors",
     "summaries",
 ]
+
+
+# Every noise vector on the rows read so far. What they have in common: the rows are a sample of all rows, and the vectors a
+# sample of all noise. Both errors are in the bar, until every row is read and that of the noise alone is left.
+
+
+@dataclass(frozen=True)
+class PartOfRows:
+    """The changes d_ij of the first rows of an order (m, k) under all perturbations."""
+
+    changes: np.ndarray
+    order: RowOrder
+
+    @property
+    def reason(self) -> str:
+        """How far the rows are read."""
+        return f"after {len(self.changes):,} rows"
+
+    def check(self, what: str) -> None:
+        """Refuse a loss that overflows on some row: it does on all of them together, too."""
+        total = torch.from_numpy(self.changes.sum(0))
+        require_finite(Shifts(0.0, total, None, len(self.changes)), what)
+
+    def mean(self, weights: np.ndarray) -> RowMean:
+        """The mean over rows of Σ_j w_j d_ij."""
+        return row_mean((self.changes @ weights)[:, None], self.order)
+
+    def columns(self) -> Shifts:
+        """The mean over all rows of every perturbation, as these rows estimate it."""
+        pi = self.order.probabilities(len(self.changes)).numpy()
+        means = (self.changes / (len(self.order.rows) * pi[:, None])).sum(0)
+        return Shifts(0.0, torch.from_numpy(means), None, len(self.changes))
+
+    def each(self) -> list[RowMean]:
+        """The mean over rows of every perturbation."""
+        return [row_mean(column[:, None], self.order) for column in self.changes.T]
+
+
+def by_rows(probe: Probe, delta: Callable[[int], Tensor], count: int, what: str) -> Iterator[PartOfRows | Shifts]:
+    """The changes under `count` perturbations on the rows read so far, and at last on all of them."""
+    if not RowChanges.fit(probe, count):
+        yield require_finite(losses_at(probe, delta, count), what)
+        return
+    changes = RowChanges(probe, delta, count)
+    rows = RowValues(probe, lambda batch, _: changes(batch), load=changes.load, passes=changes.passes)
+    assert rows.order is not None, "rows can be taken: they have an order"
+    for complete in rows.looks():
+        found = rows.values
+        if complete:
+            yield require_finite(shifts_of(torch.from_numpy(found[rows.order.rows.argsort().numpy()])), what)
+        else:
+            part = PartOfRows(found[:, 1:], rows.order)
+            part.check(what)
+            yield part
+
+
+def with_noise(rows: RowMean, noise: float, reason: str) -> Estimate:
+    """A mean over some rows with the standard error that the noise adds to it."""
+    low = rows.value - math.hypot(rows.value - rows.low, 2 * noise)
+    high = rows.value + math.hypot(rows.high - rows.value, 2 * noise)
+    if not rows.reliable:
+        return Estimate(low, status=Status.LOWER_BOUND, reason=reason)
+    error = math.hypot(rows.stderr, noise)
+    return Estimate(rows.value, error, rows.data_stderr, Status.RUNNING, reason, bracket=(low, high))
 
 
 # Average-case sharpness (Andriushchenko et al. 2023): the expected rise of the loss under Gaussian noise.
@@ -92,19 +153,19 @@ class AverageSharpness(PerturbationMeasure):
             return self.invariant_to
         return frozenset() if self.eta else RESCALINGS
 
-    def passes(self, probe: Probe) -> float:
-        """One forward pass per sample, and one at θ."""
-        return FORWARD * (self.samples + 1)
-
-    def within(self, passes: float, probe: Probe) -> AverageSharpness:
-        """Fewer pairs."""
-        return replace(self, samples=max(4, min(self.samples, int(passes / FORWARD - 1) // 2 * 2)))
-
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """All noise on the rows read so far."""
         moved = included(probe, self.include)
         scale = self.rho * adaptive_scale(moved, self.eta) if self.adaptive else self.rho
         delta = antithetic(partial(direction, moved, self.seed), scale)
-        shifts = require_finite(losses_at(moved, delta, self.samples), f"rho = {self.rho:g}")
+        for found in by_rows(moved, delta, self.samples, f"rho = {self.rho:g}"):
+            yield self._early(found) if isinstance(found, PartOfRows) else self._found(found, moved.n_params)
+
+    def _early(self, part: PartOfRows) -> Estimate:
+        _, noise = part.columns().pair_mean()
+        return with_noise(part.mean(np.full(self.samples, 1 / self.samples)), noise, part.reason)
+
+    def _found(self, shifts: Shifts, parameters: int) -> Estimate:
         value, error = shifts.pair_mean()
         return Estimate(
             value,
@@ -117,7 +178,7 @@ class AverageSharpness(PerturbationMeasure):
                 "curvature_stderr": 2 * error / self.rho**2,
                 "changes": shifts.mean.tolist(),
                 "loss": shifts.base,
-                "parameters": moved.n_params,
+                "parameters": parameters,
             },
         )
 
@@ -174,18 +235,39 @@ class RandomSharpness(PerturbationMeasure):
         if self.samples < (1 if self.statistic == "max" else 2):
             raise ValueError(f"a mean with an error bar needs samples ≥ 2, a maximum ≥ 1; got {self.samples}")
 
-    def passes(self, probe: Probe) -> float:
-        """One forward pass per direction, and one at θ."""
-        return FORWARD * (self.samples + 1)
-
-    def within(self, passes: float, probe: Probe) -> RandomSharpness:
-        """Fewer directions."""
-        return replace(self, samples=max(2, min(self.samples, int(passes / FORWARD) - 1)))
-
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """All directions on the rows read so far."""
         moved = included(probe, self.include)
-        shifts = losses_at(moved, lambda j: on_sphere(direction(moved, self.seed, j), self.rho), self.samples)
-        changes = require_finite(shifts, f"rho = {self.rho:g}").mean
+
+        def delta(j: int) -> Tensor:
+            return on_sphere(direction(moved, self.seed, j), self.rho)
+
+        for found in by_rows(moved, delta, self.samples, f"rho = {self.rho:g}"):
+            yield self._early(found) if isinstance(found, PartOfRows) else self._found(found, moved.n_params)
+
+    def _early(self, part: PartOfRows) -> Estimate:
+        k = self.samples
+        if self.statistic == "mean":
+            noise = float(part.columns().mean.std()) / math.sqrt(k)
+            return with_noise(part.mean(np.full(k, 1 / k)), noise, part.reason)
+        each = part.each()
+        values = np.array([row.value for row in each])
+        below, above = (np.array([abs(row.value - end) for row, end in zip(each, ends, strict=True)])
+                        for ends in ([row.low for row in each], [row.high for row in each]))  # fmt: skip
+        if self.statistic == "max":
+            several = float(stdtrit(max(len(part.changes) - 1, 1), 1 - (1 - QUANTILE) / k)) / 1.96
+            value, low, high = values.max(), (values - several * below).max(), (values + above).max()
+        else:
+            noise = 2 * float(np.abs(values).std(ddof=1)) / math.sqrt(k)
+            value = np.abs(values).mean()
+            low = value - math.hypot(np.maximum(below, above).mean(), noise)
+            high = value + math.hypot(np.maximum(below, above).mean(), noise)
+        if not all(row.reliable or abs(row.value) < value for row in each):
+            return Estimate(low, status=Status.LOWER_BOUND, reason=part.reason)
+        return Estimate(value, (high - low) / 4, None, Status.RUNNING, part.reason, bracket=(low, high))
+
+    def _found(self, shifts: Shifts, parameters: int) -> Estimate:
+        changes = shifts.mean
         values = summaries(changes)
         k = len(changes)
         weights = {
@@ -207,181 +289,6 @@ class RandomSharpness(PerturbationMeasure):
                 **{f"{name}_stderr": error for name, error in errors.items()},
                 "changes": changes.tolist(),
                 "loss": shifts.base,
-                "parameters": moved.n_params,
-            },
-        )
-
-
-# PAC-Bayes noise scale (Neyshabur et al. 2017; Jiang et al. 2020): how much Gaussian noise the parameters tolerate.
-#
-#     σ* = largest σ with  E_{z ~ N(0, I)} [ L(θ + σ c ⊙ z) ] − L(θ) ≤ target,   c = 1, or c = |θ| (`adaptive`)
-#
-# σ is a standard deviation; 1/σ² is the sharpness in the bounds. The mean is taken over the same pairs ±z at every σ, so that
-# it is a smooth function of σ, whose first crossing of the target is bracketed by doubling and found by bisection in log σ.
-# For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop in accuracy.
-
-
-DOUBLINGS = 40
-"""How often the bracket is doubled or halved: a factor of 10¹² either way."""
-
-
-@dataclass(frozen=True)
-class Bracket:
-    """rise(low) ≤ target < rise(high), and the exponent q of rise ∝ σ^q around it."""
-
-    low: float
-    high: float
-    rise_low: float
-    rise_high: float
-    exponent: float
-    evaluations: int
-
-    def crossing(self, target: float) -> float:
-        """Where the line through both ends meets the target."""
-        if not math.isfinite(self.rise_high):
-            return self.low
-        return self.low + (self.high - self.low) * (target - self.rise_low) / (self.rise_high - self.rise_low)
-
-
-def first_crossing(rise: Callable[[float], float], target: float, start: float, tol: float) -> Bracket | None:
-    """Bracket the σ at which a rising function first exceeds `target`, to a relative width `tol`; `None`: it never does.
-
-    >>> bracket = first_crossing(lambda s: s**2, 0.25, start=10.0, tol=0.01)
-    >>> abs(bracket.crossing(0.25) - 0.5) < 1e-4, round(bracket.exponent, 6)
-    (True, 2.0)
-    """
-    low = high = start
-    rise_low = rise_high = rise(start)
-    count = 1
-    while not rise_low <= target or rise_high <= target:
-        if count > DOUBLINGS:
-            return None
-        if rise_high <= target:
-            low, rise_low, high = high, rise_high, 2 * high
-            rise_high = rise(high)
-        else:
-            high, rise_high, low = low, rise_low, low / 2
-            rise_low = rise(low)
-        count += 1
-    exponent = 2.0
-    if rise_low > 0 and math.isfinite(rise_high):
-        exponent = math.log(rise_high / rise_low) / math.log(high / low)
-    while high / low > 1 + tol:
-        middle = math.sqrt(low * high)
-        at_middle = rise(middle)
-        count += 1
-        if at_middle <= target:
-            low, rise_low = middle, at_middle
-        else:
-            high, rise_high = middle, at_middle
-    return Bracket(low, high, rise_low, rise_high, exponent, count)
-
-
-def sample_errors(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
-    """The fraction of wrong predictions of each sample (n,): 0 or 1 where it has one label."""
-    try:
-        right = right_answers(probe.loss, probe.outputs(params, batch), probe.targets(batch), batch.size)
-    except NotApplicableError as error:
-        raise NotApplicableError(f"{error}; use metric='loss'") from error
-    return 1 - right
-
-
-@register("pac_bayes_sigma")
-@dataclass(frozen=True, kw_only=True)
-class PacBayesSigma(PerturbationMeasure):
-    """The largest noise scale σ that raises the mean loss (or lowers the accuracy) by at most `target`.
-
-    `samples` noise vectors (in pairs ±z) at every σ, `tol` the relative width of the bracket. The error bar is that of the mean
-    over pairs, widened where there are few of them (Student), and divided by its slope in σ.
-
-    >>> probe = Probe(torch.nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), "mse")
-    >>> estimate = PacBayesSigma(target=0.01, samples=400)(probe)      # rise = σ²
-    >>> abs(estimate.value - 0.1) < 4 * estimate.stderr
-    True
-    """
-
-    title = "PAC-Bayes σ"
-    unit = "parameter"
-    cost = "about 21 forward passes for every σ that is tried"
-    reference = "Neyshabur et al. 2017; Jiang et al. 2020"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift"})
-
-    target: float = 0.1
-    metric: Literal["loss", "accuracy"] = "loss"
-    samples: int = 20
-    tol: float = 0.02
-    adaptive: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(target=self.target, tol=self.tol)
-        if self.metric not in ("loss", "accuracy"):
-            raise ValueError(f"metric must be 'loss' or 'accuracy', got {self.metric!r}")
-        if self.samples < 4 or self.samples % 2:
-            raise ValueError(
-                f"samples come in pairs and an error bar needs two: an even number ≥ 4, got {self.samples}"
-            )
-
-    @property
-    def invariances(self) -> frozenset[str]:
-        """Noise in proportion to the weights ignores their scale, but not a shift of the logits."""
-        return RESCALINGS if self.adaptive else self.invariant_to
-
-    def _evaluations(self) -> int:
-        """Values of σ that a search tries: some for the bracket, then one for each halving of log 2, one at the end."""
-        return 5 + math.ceil(math.log2(math.log(2) / math.log1p(self.tol)))
-
-    def passes(self, probe: Probe) -> float:
-        """One forward pass per noise vector and σ."""
-        return FORWARD * (self.samples + 1) * self._evaluations()
-
-    def within(self, passes: float, probe: Probe) -> PacBayesSigma:
-        """Fewer noise vectors."""
-        most = int(passes / FORWARD / self._evaluations() - 1) // 2 * 2
-        return replace(self, samples=max(4, min(self.samples, most)))
-
-    def _measure(self, probe: Probe) -> Estimate:
-        moved = included(probe, self.include)
-        unit = adaptive_scale(moved, 0.0) if self.adaptive else torch.ones_like(moved.vector())
-        values = sample_losses if self.metric == "loss" else sample_errors
-
-        pairs = self.samples // 2
-        normals: Callable[[int], Tensor] = partial(direction, moved, self.seed)
-        if width(moved, pairs, vectors=1) == pairs:
-            normals = cache(normals)  # the same at every σ
-
-        def shifts(sigma: float) -> Shifts:
-            return losses_at(moved, antithetic(normals, sigma * unit), self.samples, values)
-
-        def rise(sigma: float) -> float:
-            mean = shifts(sigma).pair_mean()[0]
-            return mean if math.isfinite(mean) else math.inf
-
-        size = 1.0 if self.adaptive else float(moved.vector().square().mean().sqrt())
-        start = 2.0 ** round(math.log2(0.1 * size or 0.01))  # a power of two: the bracket does not depend on the start
-        bracket = first_crossing(rise, self.target, start, self.tol)
-        if bracket is None:
-            raise NotApplicableError(
-                f"no noise scale was found that costs {self.target:g} in {self.metric}: the cost is below it, or above it, at "
-                f"every scale tried. Ask for another target."
-            )
-        sigma = bracket.crossing(self.target)
-        final = shifts(sigma)
-        mean, error = final.pair_mean()
-        slope = max(bracket.exponent, 0.5) * self.target / sigma
-        data_error = final.data_stderr(torch.full((self.samples,), 1 / self.samples))
-        return Estimate(
-            sigma,
-            stderr=math.hypot(error / slope, (bracket.high - bracket.low) / 4) if math.isfinite(mean) else bracket.high,
-            data_stderr=None if data_error is None else data_error / slope,
-            status=Status.CONVERGED,
-            details={
-                "sharpness": 1 / sigma**2,
-                "bracket": [bracket.low, bracket.high],
-                "rise_at_value": mean if math.isfinite(mean) else None,
-                "rise_exponent": bracket.exponent,
-                "scales_tried": bracket.evaluations + 1,
-                "at_rest": final.base,
-                "parameters": moved.n_params,
+                "parameters": parameters,
             },
         )

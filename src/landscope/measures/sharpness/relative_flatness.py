@@ -20,6 +20,8 @@ they are (`details["constant_features"]` counts them); without any, the value is
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -29,8 +31,18 @@ from torch import Tensor, nn
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.curvature.layer.behind import samples_stay_apart, share_behind
-from landscope.curvature.layer.forms import directions, exact_forms, factor_of, passes_of, random_forms, square_factor
+from landscope.curvature.layer.behind import samples_stay_apart
+from landscope.curvature.layer.forms import (
+    FIRST_PROBES,
+    FormWork,
+    RandomForms,
+    directions,
+    exact_forms,
+    factor_of,
+    further_forms,
+    random_forms,
+    square_factor,
+)
 from landscope.curvature.layer.geometry import Geometry, Layer, LinearGeometry, geometry_of
 from landscope.curvature.layer.sites import (
     Site,
@@ -45,12 +57,14 @@ from landscope.curvature.layer.sites import (
 )
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
+from landscope.measures.row_measure import RowValues
 from landscope.measures.sharpness.layer_hessian import layer_hessian_trace
 from landscope.measures.sharpness.matrices import targets_add_up_to_one
 from landscope.measures.tied import saying_ties
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.shared import FORWARD_LOAD, mean_and_error, once_per_probe, sums
+from landscope.probe.rows.means import RowMean
+from landscope.probe.shared import FORWARD_LOAD, once_per_probe
 from landscope.probe.totals import FORWARD
 
 __all__ = [
@@ -118,35 +132,32 @@ def is_softmax_head(probe: Probe, site: Site) -> bool:
     return len(site.shape) == 2 and site.shape[0] == site.samples and targets_add_up_to_one(probe)
 
 
-def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Σ_i κ_i and Σ_i κ_i² over all samples, in one forward pass; `None` where the layer does not give all their logits.
+def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> FormWork:
+    """κ_i of every sample of a piece (n,), by one forward pass; NaN where the layer does not give all their logits.
 
     `factor` (C, r) stands for the class weights: κ needs F Fᵀ = W Wᵀ only, and F = ‖W‖ I gives the layerwise measure.
     """
-    rows = factor / probe.temperature
-    distances = class_distances(rows) if len(rows) <= MANY_CLASSES else None
-    nothing = torch.zeros(1, dtype=torch.float64, device=probe.device)
-    inputs: list[Tensor] = []
-    outputs: list[Tensor] = []
+    weights = factor / probe.temperature
+    distances = class_distances(weights) if len(weights) <= MANY_CLASSES else None
 
-    def keep(x: Tensor, out: Tensor) -> Tensor:
-        inputs.append(x)
-        outputs.append(out.clone())  # later layers may work in place
-        return out
+    def rows(batch: Batch) -> Tensor:
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
 
-    def piece(batch: Batch) -> tuple[Tensor, ...]:
-        inputs.clear()
-        outputs.clear()
-        logits = probe.outputs(probe.params, batch)
+        def keep(x: Tensor, out: Tensor) -> Tensor:
+            inputs.append(x)
+            outputs.append(out.clone())  # later layers may work in place
+            return out
+
+        with replaced_output(geometry.layer, keep), torch.no_grad():
+            logits = probe.outputs(probe.params, batch)
         assert isinstance(logits, Tensor), "checked by is_softmax_head"
         if not (visits_all(inputs, outputs, batch) and is_over(outputs[0], probe.temperature, logits)):
-            return (*sums(nothing), nothing.new_ones(()))
+            return torch.full((batch.size,), math.nan, dtype=torch.float64)
         features = inputs[0] if geometry.scale is None else inputs[0] / geometry.scale
-        return (*sums(head_curvature(features, logits, rows, distances)), nothing.sum())
+        return head_curvature(features, logits, weights, distances)
 
-    with replaced_output(geometry.layer, keep):
-        total, squares, misfits = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
-    return None if misfits > 0 else (total, squares)
+    return FormWork(rows, FORWARD_LOAD, FORWARD)
 
 
 Form = Literal["softmax head", "layer forms", "random forms", "layer Hessian"]
@@ -159,6 +170,7 @@ class _LayerMeasure(Measure):
     better = None
     cost = "one forward pass for a softmax head; otherwise second derivatives behind the layer"
 
+    turn = 1
     layer: str | None = None
     tol: float = 0.01
     max_probes: int = 512
@@ -176,58 +188,76 @@ class _LayerMeasure(Measure):
     def _normalises(self) -> bool:
         return False
 
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """Row by row in the cheapest form that holds; the next one where it turns out not to."""
         name, layer = _chosen(probe, self.layer)
         own = f"{name}.weight" if name else "weight"
-        found = self._of_layer(probe, name, layer)
-        if weight_name(probe, name) is None:  # computed from other parameters
-            return found
-        return saying_ties(found, probe, [own], layer_sites(probe)[name].calls == 1 and not used_once(probe, name))
+        for found in self._of_layer(probe, name, layer):
+            if found is None or weight_name(probe, name) is None:  # computed from other parameters
+                yield found
+            else:
+                twice = layer_sites(probe)[name].calls == 1 and not used_once(probe, name)
+                yield saying_ties(found, probe, [own], twice)
 
-    def _of_layer(self, probe: Probe, name: str, layer: Layer) -> Estimate:
+    def _of_layer(self, probe: Probe, name: str, layer: Layer) -> Iterator[Estimate | None]:
         scale, constant = feature_scale(probe, name, geometry_of(layer)) if self._normalises else (None, 0)
         geometry = geometry_of(layer, scale)
         factor = self._factor(geometry.matrix())
         details: dict[str, Plain] = {"layer": name}
         if self._normalises:
             details["constant_features"] = constant
-        while (form := self._form(probe, name)[0]) != "layer Hessian":
+        while (form := self._form(probe, name)) != "layer Hessian":
             try:
-                found = self._by_samples(probe, name, geometry, factor, {**details, "form": form})
+                yield from self._by_samples(probe, name, geometry, factor, {**details, "form": form})
             except DifferentiationError:  # the Hessian has more ways to differentiate
                 break
-            if found is not None:
-                return found
-            _refuted(probe, name).add(form)
-        return self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
+            except _MisfitError:
+                _refuted(probe, name).add(form)
+            else:
+                return
+        yield None
+        yield self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
 
     def _by_samples(
         self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
-    ) -> Estimate | None:
-        """`None` where the form does not hold for all samples."""
+    ) -> Iterator[Estimate]:
+        """Raises `_MisfitError` where the form does not hold for all samples."""
         if details["form"] == "random forms":
-            found = random_forms(probe, name, geometry, factor, self.tol, self.max_probes, self.seed)
-            if found is None:
-                return None
-            reached = found.stderr <= self.tol * abs(found.value)
-            return Estimate(
-                found.value,
-                found.stderr,
-                found.data_stderr,
-                Status.CONVERGED if reached else Status.BUDGET_SPENT,
-                details={**details, "probes": found.probes},
-            )
+            yield from self._by_random_forms(probe, name, geometry, factor, details)
+            return
         if details["form"] == "softmax head":
             assert isinstance(geometry, LinearGeometry)
-            exact = softmax_head(probe, geometry, factor)
+            work = softmax_head(probe, geometry, factor)
         else:
             positions = layer_sites(probe)[name].positions
-            exact = exact_forms(probe, name, geometry, factor, positions)
+            work = exact_forms(probe, name, geometry, factor, positions)
             details["directions"] = directions(geometry, factor, positions)
-        if exact is None:
-            return None
-        mean, error = mean_and_error(*exact, probe.n_samples)
-        return Estimate(mean, data_stderr=error, details=details)
+        for mean in _row_values(probe, work).read():
+            yield replace(_fitting(mean).estimate(), details=details)
+
+    def _by_random_forms(
+        self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
+    ) -> Iterator[Estimate]:
+        """The first probes row by row, then further ones until the tolerance is met."""
+        first = min(FIRST_PROBES, self.max_probes)
+        values = _row_values(probe, random_forms(probe, name, geometry, factor, 0, first, self.seed))
+        for complete in values.looks():
+            mean = _fitting(values.mean())
+            if not complete:
+                yield replace(mean.estimate(), details={**details, "probes": first})
+        rows = values.everywhere
+        means, within = rows.mean(1), rows.var(1, ddof=1).sum() / first
+        early = RandomForms.of_sums(means.sum(), (means**2).sum(), within, probe.n_samples, first)
+        yield self._random(early, details)
+        more = further_forms(probe, name, geometry, factor, self.tol, self.max_probes, self.seed, early)
+        for found in more:
+            yield self._random(found, details)
+
+    def _random(self, found: RandomForms, details: dict[str, Plain]) -> Estimate:
+        reached = found.stderr <= self.tol * abs(found.value)
+        status = Status.CONVERGED if reached else Status.RUNNING
+        more: dict[str, Plain] = {**details, "probes": found.probes}
+        return Estimate(found.value, found.stderr, found.data_stderr, status, details=more)
 
     def _by_hessian(
         self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
@@ -243,43 +273,32 @@ class _LayerMeasure(Measure):
         )
         return replace(found, details={**details, "products": found.details["matvecs"]})
 
-    def _form(self, probe: Probe, name: str) -> tuple[Form, int]:
-        """The cheapest form that holds as far as is known, and how many directions or probes it may take."""
+    def _form(self, probe: Probe, name: str) -> Form:
+        """The cheapest form that holds as far as is known."""
         site, refuted = layer_sites(probe)[name], _refuted(probe, name)
         plain = site.faithful and used_once(probe, name)
         if plain and "softmax head" not in refuted and is_softmax_head(probe, site):
-            return "softmax head", 0
+            return "softmax head"
         by_sample = plain and site.by_sample and not refuted & {"layer forms", "random forms"}
         if not by_sample or not samples_stay_apart(probe, name):
-            return "layer Hessian", self.max_probes
+            return "layer Hessian"
         geometry = geometry_of(_chosen(probe, name)[1])
         count = directions(geometry, self._factor(geometry.matrix()), site.positions)
-        return ("layer forms", count) if count <= self.max_probes else ("random forms", self.max_probes)
+        return "layer forms" if count <= self.max_probes else "random forms"
 
-    def passes(self, probe: Probe) -> float:
-        """One forward pass for a softmax head; otherwise at most as many as `max_probes` allows."""
-        try:
-            name, _ = _chosen(probe, self.layer)
-        except NotApplicableError:
-            return 0.0
-        form, count = self._form(probe, name)
-        first = FORWARD if self._normalises else 0.0
-        if form == "softmax head":
-            return first + FORWARD
-        if form == "layer Hessian":
-            return first + 3.0 * count
-        return first + passes_of(probe, name, count)
 
-    def within(self, passes: float, probe: Probe) -> Measure:
-        """Fewer directions, probes or products; exact forms that no longer fit become random ones."""
-        if self.passes(probe) <= passes:
-            return self
-        name, _ = _chosen(probe, self.layer)
-        form, _ = self._form(probe, name)
-        if form == "softmax head":
-            return self
-        per_probe = 3.0 if form == "layer Hessian" else 2 * share_behind(probe, name)
-        return replace(self, max_probes=max(2, min(self.max_probes, int(passes / per_probe))))
+class _MisfitError(Exception):
+    """The form does not hold for some sample."""
+
+
+def _row_values(probe: Probe, work: FormWork) -> RowValues:
+    return RowValues(probe, lambda batch, _: work.rows(batch), load=work.load, passes=work.passes, grad=True)
+
+
+def _fitting(mean: RowMean) -> RowMean:
+    if math.isnan(mean.value):
+        raise _MisfitError
+    return mean
 
 
 @register("relative_flatness")

@@ -7,24 +7,41 @@ from one gradient norm per class where there are few classes. The error over the
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.core.seeding import generator, rademacher
+from landscope.core.seeding import generator, hashed_signs, rademacher
 from landscope.curvature.per_sample import linear_layers, squared_gradient_norms, trace_data_error
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.sharpness.matrices import is_fisher, known_spectrum, matrix, small_fisher, small_fisher_passes
+from landscope.measures.row_measure import RowValues
+from landscope.measures.sharpness.early import (
+    QUADRATIC_LOAD,
+    QUADRATIC_PASSES,
+    early_brackets,
+    has_row_quadratics,
+    leading_vectors,
+    row_quadratics,
+)
+from landscope.measures.sharpness.matrices import canonical, is_fisher, matrix, small_fisher
 from landscope.probe.batches import Batch
 from landscope.probe.loss.losses import Loss
+from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
-from landscope.probe.shared import mean_and_error, sums
-from landscope.spectra import frobenius, trace
+from landscope.probe.rows.means import row_mean
+from landscope.spectra import trace
+from landscope.spectra.norms import frobenius_steps
+from landscope.spectra.protocol import DEFAULT_BUDGET
+from landscope.spectra.trace import trace_steps
 
 __all__ = [
     "FisherFrobenius",
@@ -33,7 +50,7 @@ __all__ = [
     "GGNTrace",
     "HessianFrobenius",
     "HessianTrace",
-    "fisher_trace",
+    "fisher_rows",
 ]
 
 
@@ -49,29 +66,32 @@ __all__ = [
 
 LINEAR_NORMS, OTHER_NORMS = 1.0, 3.0
 """Passes of the gradient norms of all samples, where all layers are linear and otherwise."""
+EXACT_PASSES = 30.0
+"""Passes up to which the trace is taken class by class; random probes are the better way beyond."""
 
 
-def fisher_trace(probe: Probe, affordable: float = float("inf")) -> tuple[float, float | None] | None:
-    """(tr F, its standard error over the data); `None` where it is not defined or takes more than `affordable` passes.
+def fisher_rows(probe: Probe) -> tuple[Callable[[Batch], Tensor], float] | None:
+    """Tr F_i of the rows of a piece, and what it costs for all; `None` where it is not defined, or classes are many.
 
     >>> W = torch.nn.Linear(1, 2, bias=False)
     >>> torch.nn.init.zeros_(W.weight).shape
     torch.Size([2, 1])
-    >>> round(fisher_trace(Probe(W, (torch.ones(3, 1), torch.tensor([0, 1, 1]))))[0], 6)
-    0.5
+    >>> probe = Probe(W, (torch.ones(3, 1), torch.tensor([0, 1, 1])))
+    >>> fisher_rows(probe)[0](next(probe.batches()))
+    tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64)
     """
     first = next(probe.batches())
     if not first.divisible or probe.loss.likelihood is None:
         return None
-    one = next(first.pieces(1))
+    one = next(first.pieces(1)).prepared(probe.ready)
     with probe.measuring(), torch.no_grad():
-        z = probe.outputs(probe.params, one.prepared(probe.ready))
+        z = probe.outputs(probe.params, one)
     if not isinstance(z, Tensor) or z.dim() != 2:
         return None
     classes = int(z.shape[1])
     layers = {name.rpartition(".")[0] for name in probe.params}
-    norms = LINEAR_NORMS if layers <= set(linear_layers(probe)) else OTHER_NORMS
-    if classes * norms > affordable:
+    passes = classes * (LINEAR_NORMS if layers <= set(linear_layers(probe)) else OTHER_NORMS)
+    if passes > EXACT_PASSES:
         return None
 
     def seeded(outputs: Tensor, targets: object, column: int) -> Tensor:
@@ -83,12 +103,7 @@ def fisher_trace(probe: Probe, affordable: float = float("inf")) -> tuple[float,
         probe.with_loss(Loss(lambda z, y, c=c: seeded(z, y, c), "per_sample", name=f"column {c}"))
         for c in range(classes)
     ]
-
-    def piece(batch: Batch) -> tuple[Tensor, ...]:
-        return sums(torch.stack([squared_gradient_norms(twin, batch) for twin in twins]).sum(0))
-
-    total, squares = probe.total(piece, load=4.0, passes=classes * norms)
-    return mean_and_error(total, squares, probe.n_samples)
+    return lambda batch: torch.stack([squared_gradient_norms(twin, batch) for twin in twins]).sum(0), passes
 
 
 def _column(z: Tensor, c: int, likelihood: str | None) -> Tensor:
@@ -104,9 +119,8 @@ def _column(z: Tensor, c: int, likelihood: str | None) -> Tensor:
     return unit * (2 / z.shape[1]) ** 0.5
 
 
-PRODUCT = 2.1
-"""Passes of one product in a block."""
-USUAL_PRODUCTS = 100
+DEFLATED = 6
+"""Leading eigenvectors that are taken out of a trace; worth it where three times as many further probes would be needed."""
 DIRECTIONS = 16
 """Random directions for the error over the data."""
 
@@ -129,47 +143,112 @@ class _Sum(Measure):
         if self.max_matvecs is not None and self.max_matvecs < 0:
             raise ValueError(f"max_matvecs must not be negative, got {self.max_matvecs}")
 
-    def passes(self, probe: Probe) -> float:
-        """About a hundred products, or as many as there are parameters; less where there are few samples."""
-        products = PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
-        few = small_fisher_passes(probe) if is_fisher(probe, self.matrix) else None
-        return products if few is None else min(products, few)
-
     def _reason(self, estimate: Estimate) -> str:
         spent = estimate.status is Status.BUDGET_SPENT and not estimate.reason
         return f"the error bar has not come down to tol={self.tol:g}" if spent else estimate.reason
 
-    def least(self, probe: Probe) -> float:
-        """Sixteen products."""
-        return min(self.passes(probe), 16 * PRODUCT)
-
-    def within(self, passes: float, probe: Probe) -> Measure:
-        """At most so many products as fit, and at least eight."""
-        return self.with_settings(max_matvecs=max(8, int(passes / PRODUCT)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Trace(_Sum):
-    def _measure(self, probe: Probe) -> Estimate:
-        if self.matrix != "hessian":
-            affordable = PRODUCT * min(self.max_matvecs or USUAL_PRODUCTS, USUAL_PRODUCTS, probe.n_params)
-            exact = fisher_trace(probe, affordable) if is_fisher(probe, self.matrix) else None
-            if exact is not None:
-                value, data_stderr = exact
-                details: dict[str, Plain] = {"per_parameter": value / probe.n_params}
-                return Estimate(value, data_stderr=data_stderr, details=details)
-        known = known_spectrum(probe, self.matrix)
-        estimate = known.functional(lambda x: x) if known is not None else None
-        if estimate is None or estimate.stderr is None or estimate.stderr > self.tol * abs(estimate.value):
-            estimate = trace(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
-        error = None
-        if self.matrix == "hessian":
-            rows = rademacher(
-                (DIRECTIONS, probe.n_params), generator(self.seed, "trace data"), probe.dtype, probe.device
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """Row by row: exactly, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
+        exact = fisher_rows(probe) if is_fisher(probe, self.matrix) else None
+        if exact is not None:
+            rows, passes = exact
+            values = RowValues(probe, lambda batch, _: rows(batch), load=4.0, passes=passes, grad=True)
+            for mean in values.read():
+                yield self._with_details(probe, mean.estimate())
+        elif not is_small(probe) and has_row_quadratics(probe, canonical(probe, self.matrix)):
+            yield from self._by_probes(probe)
+        else:
+            for found in trace_steps(matrix(probe, self.matrix), self.tol, self.seed, self.max_matvecs):
+                running = found.status is Status.RUNNING
+                data_stderr = None if running else self._data_error(probe)
+                yield self._with_details(probe, replace(found, data_stderr=data_stderr))
+
+    def _by_probes(self, probe: Probe) -> Iterator[Estimate | None]:
+        """(1/n) Σ_b Σ_{i∈b} z_bᵀA_i z_b with two fresh probes z_b for every chunk b, pass after pass until the bar is short.
+
+        The noise of a probe then falls with the number of chunks, and their spread gives both error bars from the same
+        numbers. Where it would take many passes, the leading eigenvectors q of some rows are taken out first: Σ qᵀA_i q
+        exactly, and probes orthogonal to them for the rest, which is unbiased for any q that the probes do not depend on.
+        Where P products are no dearer than what the accuracy would take, the trace is exact.
+        """
+        name = canonical(probe, self.matrix)
+        most = DEFAULT_BUDGET if self.max_matvecs is None else self.max_matvecs
+        columns: list[np.ndarray] = []
+        basis, inside, drawn = probe.vector().new_zeros((0, probe.n_params)), np.zeros((1, 1)), 0
+        while True:
+            signs = partial(self._probe_of, probe, basis, drawn)
+            values = RowValues(
+                probe,
+                lambda batch, unit, signs=signs: row_quadratics(probe, name, batch, [signs(unit, 0), signs(unit, 1)]),  # type: ignore[misc]
+                load=QUADRATIC_LOAD[name],
+                passes=2 * QUADRATIC_PASSES[name],
+                shared=True,
             )
-            error = trace_data_error(probe, rows)
+            for mean in values.read():
+                if not drawn and not mean.complete:
+                    yield self._with_details(probe, mean.estimate())
+            drawn += 2
+            columns.append(inside + values.values)
+            found, needed = self._from_columns(np.concatenate(columns, 1), values)
+            if found.status is not Status.RUNNING or drawn >= most:
+                yield self._with_details(probe, found if drawn < most else self._spent(found))
+                return
+            yield self._with_details(probe, found)
+            if 2.1 * probe.n_params <= min(QUADRATIC_PASSES[name] * needed, 2.1 * (most - drawn)):
+                exact = trace(matrix(probe, self.matrix), tol=1e-12, seed=self.seed, max_matvecs=10 * probe.n_params)
+                yield self._with_details(probe, replace(exact, data_stderr=found.data_stderr))
+                return
+            if not len(basis) and needed > 3 * DEFLATED:
+                basis = leading_vectors(probe, name, self.seed, DEFLATED)
+                yield None
+                along = RowValues(
+                    probe,
+                    lambda batch, _, basis=basis: row_quadratics(probe, name, batch, list(basis)),  # type: ignore[misc]
+                    load=QUADRATIC_LOAD[name],
+                    passes=len(basis) * QUADRATIC_PASSES[name],
+                )
+                for _ in along.read():
+                    pass
+                inside, columns = along.values.sum(1, keepdims=True), []  # probes drawn before do not know of it
+
+    def _from_columns(self, columns: np.ndarray, values: RowValues) -> tuple[Estimate, float]:
+        """What all probes so far say, and how many more would meet the tolerance."""
+        assert values.order is not None
+        mean = row_mean(columns, values.order, values.units)
+        goal = self.tol * max(abs(mean.value), chunk_norm(columns, values.units))
+        probes = columns.shape[1]
+        needed = probes * ((mean.stderr / goal) ** 2 - 1) if goal > 0 else 0.0
+        status = Status.CONVERGED if mean.stderr <= goal else Status.RUNNING
+        details: dict[str, Plain] = {"probes": probes, "chunks": len(np.unique(values.units))}
+        return Estimate(mean.value, mean.stderr, mean.data_stderr, status, details=details), needed
+
+    def _probe_of(self, probe: Probe, basis: Tensor, drawn: int, unit: int, which: int) -> Tensor:
+        stream = ("trace", drawn + which, unit)
+        z = hashed_signs(probe.n_params, self.seed, *stream, dtype=probe.dtype, device=probe.device)
+        return z - (basis @ z) @ basis if len(basis) else z
+
+    def _data_error(self, probe: Probe) -> float | None:
+        if self.matrix != "hessian":
+            return None
+        rng = generator(self.seed, "trace data")
+        return trace_data_error(probe, rademacher((DIRECTIONS, probe.n_params), rng, probe.dtype, probe.device))
+
+    def _spent(self, estimate: Estimate) -> Estimate:
+        return replace(estimate, status=Status.BUDGET_SPENT)
+
+    def _with_details(self, probe: Probe, estimate: Estimate) -> Estimate:
         details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
-        return replace(estimate, data_stderr=error, details=details, reason=self._reason(estimate))
+        return replace(estimate, details=details, reason=self._reason(estimate))
+
+
+def chunk_norm(values: np.ndarray, units: np.ndarray) -> float:
+    """√(½ Σ_b Var_b) of one probe: what stands for ‖A‖_F where positive and negative eigenvalues cancel in the trace."""
+    n = len(values)
+    sums = np.stack([np.bincount(units.astype(int), column) for column in values.T]) / n
+    return math.sqrt(float(sums.var(0, ddof=1).sum()) / 2)
 
 
 @register("hessian_trace")
@@ -178,7 +257,7 @@ class HessianTrace(_Trace):
     """tr H; per parameter in the details."""
 
     title = "Hessian trace"
-    turn = (1, 2)
+    turn = 2
     matrix: ClassVar[str] = "hessian"
 
 
@@ -189,7 +268,7 @@ class GGNTrace(_Trace):
 
     title = "GGN trace"
     cost = "a squared gradient norm for every class; about 100 products where classes are many"
-    turn = (3, 2)
+    turn = 3
     matrix: ClassVar[str] = "ggn"
 
 
@@ -201,30 +280,25 @@ class FisherTrace(_Trace):
     title = "Fisher trace"
     unit = "nats per parameter²"
     cost = "a squared gradient norm for every class; about 100 products where classes are many"
-    turn = (4, 2)
+    turn = 3
     matrix: ClassVar[str] = "fisher"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Frobenius(_Sum):
-    def _measure(self, probe: Probe) -> Estimate:
-        exact = small_fisher(probe, self.passes(probe)) if is_fisher(probe, self.matrix) else None
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """At least the largest eigenvalue, then the norm from products on all rows."""
+        exact = small_fisher(probe) if is_fisher(probe, self.matrix) else None
         if exact is not None:
             value = float(exact.square().sum().sqrt())
-            return Estimate(value, details={"from": "gram matrix", "per_parameter": value / probe.n_params})
-        known = known_spectrum(probe, self.matrix)
-        if known is not None:
-            square = known.functional(lambda x: x**2)
-            value = square.value**0.5
-            error = square.stderr / (2 * value) if value > 0 else 0.0
-            if error <= self.tol * value:
-                per_parameter = value / probe.n_params
-                return Estimate(
-                    value, error, status=square.status, details={"from": "spectrum", "per_parameter": per_parameter}
-                )
-        estimate = frobenius(matrix(probe, self.matrix), tol=self.tol, seed=self.seed, max_matvecs=self.max_matvecs)
-        details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
-        return replace(estimate, details=details, reason=self._reason(estimate))
+            yield Estimate(value, details={"from": "gram matrix", "per_parameter": value / probe.n_params})
+            return
+        for found in early_brackets(probe, canonical(probe, self.matrix), 1.0, self.seed):
+            if found is not None:
+                yield Estimate(found.low, status=Status.LOWER_BOUND, reason=f"from {found.rows:,} rows")
+        for estimate in frobenius_steps(matrix(probe, self.matrix), self.tol, self.seed, self.max_matvecs):
+            details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
+            yield replace(estimate, details=details, reason=self._reason(estimate))
 
 
 @register("hessian_frobenius")
@@ -233,7 +307,7 @@ class HessianFrobenius(_Frobenius):
     """‖H‖_F = √Σ λ_j²."""
 
     title = "Hessian Frobenius norm"
-    turn = (1, 2)
+    turn = 2
     matrix: ClassVar[str] = "hessian"
 
 
@@ -243,7 +317,7 @@ class GGNFrobenius(_Frobenius):
     """‖GGN‖_F."""
 
     title = "GGN Frobenius norm"
-    turn = (3, 2)
+    turn = 3
     matrix: ClassVar[str] = "ggn"
 
 
@@ -254,5 +328,5 @@ class FisherFrobenius(_Frobenius):
 
     title = "Fisher Frobenius norm"
     unit = "nats per parameter²"
-    turn = (4, 2)
+    turn = 3
     matrix: ClassVar[str] = "fisher"

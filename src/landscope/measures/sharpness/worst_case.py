@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -14,10 +15,19 @@ from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.measures.norm_ball import NormBall
-from landscope.measures.sharpness.ascent import Method, Search, affordable, ascent_estimate, check_effort, worst_case
+from landscope.measures.sharpness.ascent import Method
+from landscope.measures.sharpness.search import (
+    Search,
+    WorstCase,
+    ascent_estimate,
+    check_effort,
+    early_estimate,
+    worst_cases,
+)
 from landscope.probe.perturbed import Include, Shifts, check_positive, included
 from landscope.probe.probe import Probe
-from landscope.probe.totals import FORWARD
+from landscope.probe.rows.means import row_mean
+from landscope.probe.rows.outputs import outputs_of
 
 __all__ = [
     "RESCALINGS",
@@ -100,7 +110,7 @@ class AdaptiveSharpness(PerturbationMeasure):
     Args:
         p: 2 or `"inf"` (`math.inf` is taken too).
         batch_size: m, or `None`: one maximum for all data.
-        batches: how many batches (default: all that can be cut; see `landscope.probe.samples`).
+        batches: how many batches (default: all that can be cut; see `landscope.probe.rows.samples`).
         method: `"apgd"` (Auto-PGD) or `"pga"` (constant projected steps).
         step_size: with `"pga"`, plain gradient steps δ + step_size ∇L instead of normalised ones.
         restarts: ascents per batch, the first from θ, the others from random points; invariance to permutations needs 1.
@@ -149,35 +159,19 @@ class AdaptiveSharpness(PerturbationMeasure):
         rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
         return rescalings if self.restarts > 1 else rescalings | {"permutation"}
 
-    def _share(self, probe: Probe) -> float:
-        """The part of the data that one round over the batches uses."""
-        if self.batch_size is None or self.batches is None:
-            return 1.0
-        return min(1.0, self.batches * self.batch_size / probe.n_samples)
-
-    def passes(self, probe: Probe) -> float:
-        """One gradient per step and restart over the samples of the batches used."""
-        return self._share(probe) * self.restarts * (self.steps + FORWARD)
-
-    def within(self, passes: float, probe: Probe) -> AdaptiveSharpness:
-        """Fewer batches; on all data fewer restarts, then fewer steps."""
-        if self.batch_size is not None:
-            each = self.restarts * (self.steps + FORWARD) * self.batch_size / probe.n_samples
-            most = max(1, int(passes / each))
-            return replace(self, batches=most if self.batches is None else min(self.batches, most))
-        steps, restarts = affordable(passes, self.steps, self.restarts)
-        return replace(self, steps=steps, restarts=restarts)
-
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """What the batches done so far gave, or some rows; then the search."""
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, self.method, self.step_size, self.seed)
         ball = NormBall(self.rho, 2 if self.p == 2 else math.inf)
         scale = adaptive_scale(moved, self.eta)
-        found = worst_case(moved, scale, ball, search, self.batch_size, self.batches)
-        nothing_moves = not bool(scale.any())
-        estimate = ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=nothing_moves)
-        fixed = int((scale == 0).sum())
-        return replace(estimate, details={**estimate.details, "parameters_at_zero": fixed})
+        nothing_moves, fixed = not bool(scale.any()), int((scale == 0).sum())
+        for found in worst_cases(moved, scale, ball, search, self.batch_size, self.batches):
+            if not isinstance(found, WorstCase):
+                yield early_estimate(found, self.batch_size is not None)
+                continue
+            estimate = ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=nothing_moves)
+            yield replace(estimate, details={**estimate.details, "parameters_at_zero": fixed})
 
 
 # Keskar sharpness (Keskar et al. 2017): the largest rise of the loss in a box, relative to 1 + L, in per cent.
@@ -224,29 +218,31 @@ class KeskarSharpness(PerturbationMeasure):
         """Random restarts depend on the order of neurons."""
         return frozenset() if self.restarts > 1 else self.invariant_to
 
-    def passes(self, probe: Probe) -> float:
-        """One gradient per step and restart, and three forward passes."""
-        return self.restarts * (self.steps + FORWARD) + 2 * FORWARD
-
-    def within(self, passes: float, probe: Probe) -> KeskarSharpness:
-        """Fewer restarts, then fewer steps."""
-        steps, restarts = affordable(passes, self.steps, self.restarts)
-        return replace(self, steps=steps, restarts=restarts)
-
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """What some rows led to, then the search."""
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf), search)
-        (loss,) = found.losses
-        factor = 100 / (1 + loss)
-        estimate = ascent_estimate(found, found.mean, self.epsilon, search, moved.n_params)
-        error = found.data_stderr
-        return replace(
-            estimate,
-            value=factor * found.mean,
-            data_stderr=None if error is None else factor * error,
-            details={**estimate.details, "loss": loss},
-        )
+        for found in worst_cases(moved, adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf), search):
+            if not isinstance(found, WorstCase):
+                yield early_estimate(found, False, 100 / (1 + self._highest_loss(moved)))
+                continue
+            (loss,) = found.losses
+            factor = 100 / (1 + loss)
+            estimate = ascent_estimate(found, found.mean, self.epsilon, search, moved.n_params)
+            error = found.data_stderr
+            yield replace(
+                estimate,
+                value=factor * found.mean,
+                data_stderr=None if error is None else factor * error,
+                details={**estimate.details, "loss": loss},
+            )
+
+    def _highest_loss(self, moved: Probe) -> float:
+        """The mean loss as far as the forward pass for the order of rows has come: its upper end."""
+        outputs = outputs_of(moved)
+        if outputs.losses is None or outputs.order is None:
+            return 0.0
+        return row_mean(outputs.read_values(outputs.losses), outputs.order).high
 
 
 # SAM sharpness (Foret et al. 2021): the largest rise of the loss within a Euclidean distance ρ.
@@ -293,18 +289,14 @@ class SAMSharpness(PerturbationMeasure):
         """Random restarts depend on the order of neurons."""
         return frozenset({"logit_shift"}) if self.restarts > 1 else self.invariant_to
 
-    def passes(self, probe: Probe) -> float:
-        """One gradient per step and restart, and a few forward passes."""
-        return self.restarts * (self.steps + FORWARD) + (0 if self.batch_size else 2 * FORWARD)
-
-    def within(self, passes: float, probe: Probe) -> SAMSharpness:
-        """Fewer restarts, then fewer steps."""
-        steps, restarts = affordable(passes, self.steps, self.restarts)
-        return replace(self, steps=steps, restarts=restarts)
-
-    def _measure(self, probe: Probe) -> Estimate:
+    def refine(self, probe: Probe) -> Iterator[Estimate | None]:
+        """What the batches done so far gave, or some rows; then the search."""
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        found = worst_case(moved, torch.ones_like(moved.vector()), NormBall(self.rho, 2), search, self.batch_size)
-        one_step = self.steps == self.restarts == 1 and not found.stationary
-        return ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)
+        ball = NormBall(self.rho, 2)
+        for found in worst_cases(moved, torch.ones_like(moved.vector()), ball, search, self.batch_size):
+            if not isinstance(found, WorstCase):
+                yield early_estimate(found, self.batch_size is not None)
+                continue
+            one_step = self.steps == self.restarts == 1 and not found.stationary
+            yield ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)

@@ -79,9 +79,14 @@ class Loss:
     def __repr__(self) -> str:
         return f"Loss({self.name!r}, reduction={self.reduction!r})"
 
-    def sum(self, outputs: object, second: object, size: int) -> Tensor:
-        """The sum of the loss over the `size` samples of a batch; `second` is what `takes` names."""
+    def sum(self, outputs: object, second: object, size: int, weights: Tensor | None = None) -> Tensor:
+        """The sum of the loss over the `size` samples of a batch; `second` is what `takes` names.
+
+        Where the samples have `weights` (n,), they are counted so many times; all alike unless the loss is per sample.
+        """
         value = self.function(outputs, second)
+        if weights is not None:
+            value = value * (weights if self.reduction == "per_sample" else weights[0])
         if self.reduction == "per_sample":
             return value.sum()
         if self.reduction == "label_mean":

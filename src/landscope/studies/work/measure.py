@@ -15,9 +15,10 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.data import Split, corrupt, scaled
 from landscope.data.loading import draw
-from landscope.measures import Report, by_layer, invariance, measure
+from landscope.measures import Report, by_layer, invariance
 from landscope.measures.base import Measure
 from landscope.measures.calibration import fit_temperature, reliability
+from landscope.measures.measuring import measured
 from landscope.measures.robustness import Classifier, corruption_accuracy
 from landscope.measures.shapes import shape_scores
 from landscope.planes import landscape
@@ -229,7 +230,7 @@ def _split_report(point: WeightsAtTemperatures, split: str, wanted: SplitSpec, t
     kept = ("published.",) if _is_published(temperature) else ("published.", "corrected.")
     chosen |= {name: one for name, one in wanted.of_paper().items() if name.startswith(kept)}
     probe = point.next_probe(split, wanted.samples)
-    report = measure(probe, measures=chosen, seconds=spec.seconds, progress=False)
+    report = measured(probe, chosen, seconds=spec.seconds)
     return Report(report.estimates, {**report.about, "split": split})
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from landscope.data import Split
-from landscope.measures.measuring import Wanted, measure
+from landscope.measures.measuring import measure
+from landscope.measures.resolve import Wanted
 from landscope.measures.results import Report
 from landscope.training.evaluate import Score, autocast, evaluate
 from landscope.training.loop.folder import FAILED, TrainingResult

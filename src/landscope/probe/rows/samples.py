@@ -30,7 +30,7 @@ from landscope.probe.probe import Probe
 from landscope.probe.reading import sample_hashes
 from landscope.probe.shared import once_per_probe
 
-__all__ = ["SampleKeys", "gather_values", "m_batches"]
+__all__ = ["SampleKeys", "batch_count", "gather_values", "m_batches", "row_keys"]
 
 
 GOLDEN = -7046029254386353131
@@ -52,14 +52,12 @@ def m_batches(probe: Probe, m: int, count: int | None = None, seed: int = 0) -> 
     """
     if m < 1 or (count is not None and count < 1):
         raise ValueError(f"m_batches needs m ≥ 1 and count ≥ 1 (or None), got m={m}, count={count}")
-    order = _cut_order(probe, seed)
-    if order is None:
+    order, total = _cut_order(probe, seed), batch_count(probe, m, count, seed)
+    if order is None or total is None:
         yield from _as_they_lie(probe, m, count)
         return
     ids, first, rank, world = order
     m = min(m, len(ids))
-    total = len(ids) // m
-    total = total if count is None else min(count, total)
     sample = next(next(probe.batches()).pieces(1))
     sample_bytes = sum(t.numel() * t.element_size() for t in tensors_in(sample.raw))
     home = tensors_in(sample.raw)[0].device
@@ -70,6 +68,15 @@ def m_batches(probe: Probe, m: int, count: int | None = None, seed: int = 0) -> 
         for j in range(start + (rank - start) % world, stop, world):
             a = (j - start) * m
             yield Batch(probe.ready(map_tensors(lambda t, a=a: t[a : a + m], rows)), m, True)  # type: ignore[misc]
+
+
+def batch_count(probe: Probe, m: int, count: int | None = None, seed: int = 0) -> int | None:
+    """How many batches `m_batches` gives in a random order; `None` where they are cut as they lie."""
+    order = _cut_order(probe, seed)
+    if order is None:
+        return None
+    total = len(order[0]) // min(m, len(order[0]))
+    return total if count is None else min(count, total)
 
 
 def gather_values(values: Sequence[float]) -> list[float]:
@@ -185,6 +192,8 @@ def _as_they_lie(probe: Probe, m: int, count: int | None) -> Iterator[Batch]:
 # size, the order of the data and the number of processes. One pass over the data (hashing, no model), once per probe.
 
 
+KEYS_AT_ONCE = 1024
+"""Samples whose bytes are hashed together."""
 UNSIGNED_GOLDEN = 0x9E3779B97F4A7C15
 """2⁶⁴ over the golden ratio: the keys of copies lie that far apart."""
 
@@ -218,6 +227,17 @@ class SampleKeys:
         """Its copies are taken: those that follow get other keys."""
         if self._repeated:
             self._seen.update(content for content in sample_hashes(batch.raw).tolist() if content in self._repeated)
+
+
+@once_per_probe
+def row_keys(probe: Probe) -> Tensor:
+    """The keys of all samples of this process (n,), on the CPU, in the order of the data."""
+    keys, found = SampleKeys(probe), []
+    for batch in probe.batches():
+        for piece in batch.pieces(KEYS_AT_ONCE):
+            found.append(keys.of(piece).cpu())
+            keys.count(piece)
+    return torch.cat(found)
 
 
 @once_per_probe

@@ -1,0 +1,97 @@
+"""What one sees while measures run: a table that fills and whose bars shrink, a bar, plain lines in a log, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from landscope.core.estimate import Estimate, Status
+from landscope.core.json import Plain
+from landscope.core.progress import Progress, progress_display
+from landscope.measures.results import Report
+
+__all__ = ["Display", "display"]
+
+OFTEN = 0.25
+"""Seconds between two drawings of a table."""
+
+
+class Display(Protocol):
+    """Something that looks at the estimates as they change."""
+
+    def update(self, name: str, estimates: Mapping[str, Estimate]) -> None:
+        """The estimate of `name` has changed."""
+
+
+class _Finished:
+    """A bar that counts what has ended, and a line for each in a log."""
+
+    def __init__(self, names: Iterable[str], progress: Progress) -> None:
+        self._waiting, self._progress = set(names), progress
+        self._total = len(self._waiting)
+
+    def update(self, name: str, estimates: Mapping[str, Estimate]) -> None:
+        """Show what has ended."""
+        for ended in sorted(n for n in self._waiting if is_final(estimates[n])):
+            self._waiting.discard(ended)
+            done, estimate = self._total - len(self._waiting), estimates[ended]
+            self._progress.line(f"[{done}/{self._total}] {ended}: {estimate!r}, {estimate.cost.seconds:.1f} s")
+        self._progress.show(self._total - len(self._waiting), self._total, name)
+
+
+class _Table:
+    """The table of a report, drawn again and again; `show` puts it where it belongs."""
+
+    def __init__(self, show: Callable[[Report], None], about: Mapping[str, Plain], deadline: float | None) -> None:
+        self._show, self._about, self._deadline, self._drawn = show, about, deadline, 0.0
+
+    def update(self, name: str, estimates: Mapping[str, Estimate]) -> None:
+        """Draw it, unless it was drawn a moment ago."""
+        now = time.monotonic()
+        if now - self._drawn >= OFTEN:
+            self._drawn = now
+            self.draw(estimates)
+
+    def draw(self, estimates: Mapping[str, Estimate]) -> None:
+        """Draw it now."""
+        left = {} if self._deadline is None else {"left": f"{max(self._deadline - time.monotonic(), 0):.0f} s left"}
+        self._show(Report(estimates, {**self._about, **left}))
+
+
+def is_final(estimate: Estimate) -> bool:
+    """Whether an estimate will not change any more."""
+    return estimate.status not in (Status.RUNNING, Status.SKIPPED)
+
+
+@contextmanager
+def display(
+    watch: bool, progress: bool | None, names: Iterable[str], about: Mapping[str, Plain], deadline: float | None
+) -> Iterator[Display]:
+    """The display for the measures called `names`.
+
+    With `watch` the table itself, in a terminal or updated in place in a notebook; otherwise a bar on a terminal unless
+    `progress` is false, and lines elsewhere if it is true.
+    """
+    if watch and _in_notebook():
+        from IPython.display import display as show  # type: ignore[import-not-found]
+
+        handle = show(Report({}, about), display_id=True)
+        yield _Table(handle.update, about, deadline)
+    elif watch and sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
+            yield _Table(lambda report: live.update(report.table(), refresh=True), about, deadline)
+    else:
+        with progress_display(True if watch else progress, len(list(names))) as bar:
+            yield _Finished(names, bar)
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    instance = shell.get_ipython() if shell is not None else None
+    return instance is not None and "IPKernelApp" in getattr(instance, "config", {})

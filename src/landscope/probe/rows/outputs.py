@@ -1,0 +1,197 @@
+"""One forward pass over all rows, as far as it has come, and the order of rows that it gives.
+
+Everything that looks at outputs alone reads them here, so that they are computed once. Rows come in a seeded order: what the
+first of them say about all is then a fair sample. When all are in, they are put back into the order of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from landscope.core.distributed import processes
+from landscope.core.errors import LandscopeError
+from landscope.core.memory import is_out_of_memory
+from landscope.probe.batches import Batch
+from landscope.probe.probe import Probe
+from landscope.probe.rows.order import RowOrder, row_sizes, seeded_order
+from landscope.probe.rows.samples import row_keys
+from landscope.probe.shared import FORWARD_LOAD, once_per_probe
+from landscope.probe.totals import FORWARD
+
+__all__ = ["Outputs", "outputs_of", "row_order", "uniform_order"]
+
+KEPT = 2**30
+"""Bytes of outputs that are kept; where there would be more, losses and sizes alone are."""
+PATIENCE = 0.25
+"""Part of the time left that a pass for the rows' sizes may take; where it would take more, rows count as alike."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a piece of the data gave."""
+
+    outputs: Tensor | None
+    targets: Tensor | None
+    losses: Tensor | None
+    sizes: Tensor | None
+    rows: int
+
+
+class Outputs:
+    """The forward pass of a probe: `advance` reads further rows; outputs, targets and losses are those read so far.
+
+    >>> probe = Probe(torch.nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
+    >>> outputs = Outputs(probe)
+    >>> while outputs.advance(): pass
+    >>> tuple(outputs.outputs.shape), outputs.rows, outputs.complete
+    ((10, 3), 10, True)
+    """
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self.order = uniform_order(probe)
+        self.rows = 0
+        self.complete = False
+        self._parts: list[_Part] = []
+        self._left: Batch | None = None
+        self._batches = self._in_order() if self.order is not None else probe.batches()
+        self._kept = True
+        self.example: object = None
+        """What the model returned for the first rows."""
+        self._joined: dict[str, Tensor | None] = {}
+
+    def _in_order(self) -> Iterator[Batch]:
+        assert self.order is not None
+        for start, end in self.order.looks():
+            yield self._probe.rows(self.order.rows[start:end])
+
+    def advance(self) -> bool:
+        """Read further rows; `False` where there are none left."""
+        if self.complete:
+            return False
+        batch = self._left or next(self._batches, None)
+        self._joined.clear()
+        if batch is None:
+            self.complete = True
+            return False
+        self._left, done = batch, 0
+        parts = self._probe.each(self._piece, load=FORWARD_LOAD, passes=FORWARD, grad=False, batches=[batch])
+        for piece, _ in parts:  # where the budget ends in between, the rest of the batch is read next time
+            self.rows += piece.size
+            done += piece.size
+            self._left = batch.split(done)[1] if done < batch.size else None
+        return True
+
+    def _piece(self, batch: Batch) -> tuple[Tensor, ...]:
+        probe = self._probe
+        z = probe.outputs(probe.params, batch)
+        second, targets = probe.second(batch), probe.targets(batch)
+        losses = probe.loss.function(z, second).detach() if probe.loss.reduction == "per_sample" else None
+        sizes = row_sizes(probe.loss, z, targets, batch, self._slopes(z, batch))
+        self.example = z if self.example is None else self.example
+        if (
+            not (isinstance(z, Tensor) and z.dim() > 0 and z.shape[0] == batch.size)
+            or z.numel() // batch.size * probe.n_samples * z.element_size() > KEPT
+        ):
+            self._kept = False
+        self._parts.append(
+            _Part(
+                z.detach().cpu() if self._kept and isinstance(z, Tensor) else None,
+                targets.cpu() if self._kept and isinstance(targets, Tensor) else None,
+                None if losses is None else losses.double().cpu(),
+                None if sizes is None else sizes.double().cpu(),
+                batch.size,
+            )
+        )
+        return ()
+
+    def _slopes(self, z: object, batch: Batch) -> Tensor | None:
+        """∂ℓ_i/∂z_i, where the loss is not a cross-entropy (whose sizes need none)."""
+        if not isinstance(z, Tensor) or self._probe.loss.likelihood == "categorical":
+            return None
+        try:
+            with torch.enable_grad():
+                leaf = z.detach().requires_grad_()
+                (slopes,) = torch.autograd.grad(self._probe.loss_of(leaf, batch), leaf)
+        except (RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, LandscopeError) or is_out_of_memory(error):
+                raise
+            return None
+        return slopes
+
+    def _all(self, name: str) -> Tensor | None:
+        if name not in self._joined:
+            found = [getattr(part, name) for part in self._parts]
+            joined = None if not found or any(part is None for part in found) else torch.cat(found)
+            if joined is not None and self.complete and self.order is not None:
+                joined = joined[self.order.rows.argsort()]
+            self._joined[name] = joined
+        return self._joined[name]
+
+    @property
+    def one_tensor(self) -> bool:
+        """Whether the model returns one tensor."""
+        return self.example is None or isinstance(self.example, Tensor)
+
+    @property
+    def described(self) -> str:
+        """What the model returns, for messages."""
+        return str(tuple(self.example.shape)) if isinstance(self.example, Tensor) else type(self.example).__name__
+
+    @property
+    def outputs(self) -> Tensor | None:
+        """The rows of outputs (m, …); `None` where they are not one tensor with a row per sample, or too large to keep."""
+        return self._all("outputs")
+
+    @property
+    def targets(self) -> Tensor | None:
+        """What the outputs are compared with."""
+        return self._all("targets")
+
+    @property
+    def losses(self) -> Tensor | None:
+        """The loss of every row; `None` where the loss is one number per batch."""
+        return self._all("losses")
+
+    @property
+    def sizes(self) -> Tensor | None:
+        """How much of the curvature a row may carry (`landscope.probe.rows.order`)."""
+        return self._all("sizes")
+
+    def read_values(self, values: Tensor) -> np.ndarray:
+        """Numbers of the rows read so far (m,) as a column in the order in which they were read."""
+        read = values if not self.complete or self.order is None else values[self.order.rows]
+        return read.double().numpy()[:, None]
+
+
+@once_per_probe
+def outputs_of(probe: Probe) -> Outputs:
+    """The one forward pass that everything at a probe shares."""
+    return Outputs(probe)
+
+
+@once_per_probe
+def uniform_order(probe: Probe) -> RowOrder | None:
+    """Rows in a seeded order in which all are alike; `None` where single rows cannot be taken."""
+    return seeded_order(row_keys(probe), probe.seed) if probe.takes_rows else None
+
+
+@once_per_probe
+def row_order(probe: Probe) -> RowOrder | None:
+    """The telling rows first: one forward pass gives their sizes; `None` where single rows cannot be taken."""
+    uniform = uniform_order(probe)
+    if uniform is None or processes() > 1:
+        return None
+    outputs, ledger = outputs_of(probe), probe.ledger
+    while outputs.advance():
+        rate = ledger.passes_per_second
+        needed = (1 - outputs.rows / probe.n_samples) * FORWARD / rate if rate else 0.0
+        if needed > PATIENCE * ledger.seconds_left():
+            return uniform
+    sizes = outputs.sizes
+    return uniform if sizes is None else seeded_order(row_keys(probe), probe.seed, sizes)
