@@ -28,7 +28,7 @@ COMPILE_SECONDS = 60.0
 """What compiling a product is expected to cost: 30–110 s were seen for ResNet-18 and a two-layer transformer."""
 
 ROOM = 20
-"""Where there is a deadline, so many times the price must be left: compiling cannot be stopped half-way."""
+"""Where there is a deadline, this many times the price must be left: compiling cannot be stopped half-way."""
 
 log = logging.getLogger("landscope")
 

@@ -205,7 +205,7 @@ PASSES = 4 * FORWARD
 
 
 def second_derivative_moments(probe: Probe, directions: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Mean (k,) and covariance (k, k) over samples of v_jᵀ H_i v_j for the rows v_j; `None` where it cannot be had.
+    """Mean (k,) and covariance (k, k) over samples of v_jᵀ H_i v_j for the rows v_j; `None` where it is not available.
 
     It needs a loss per sample and operations with forward derivatives.
     """

@@ -23,13 +23,13 @@ from landscope.probe.probe import Probe
 __all__ = ["check_second_derivatives"]
 
 SAMPLES = 4
-"""A batch that cannot be cut to so many is not looked at."""
+"""A batch that cannot be cut to this many is not looked at."""
 ATTEMPTS = 3
 """Directions that are tried; one that agrees is enough, since a wrong Hessian agrees in none."""
 STEP = 1e-7
 """Relative size of the step: small enough that hardly any rectifier switches, large enough for float64."""
 FINER = 4
-"""A second step is so many times smaller: at a kink, two quotients differ, and neither tells anything."""
+"""A second step is this many times smaller: at a kink two quotients differ, and neither says anything."""
 NEARBY = 1e-2
 """How far a second point lies, relative to the parameters: off the kinks."""
 ALLOWED = 0.05
@@ -73,7 +73,7 @@ def check_second_derivatives(probe: Probe) -> None:
 
 
 def _wrong_by(probe: Probe) -> float:
-    """The smallest relative difference over a few directions; 0 where it is allowed or cannot be had."""
+    """The smallest relative difference over a few directions; 0 where it is allowed or not available."""
     try:
         few = probe.few
         if few.size > SAMPLES:

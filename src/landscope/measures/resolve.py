@@ -71,7 +71,7 @@ def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, s
 
 @cache
 def _hints(kind: type[Measure]) -> dict[str, object]:
-    """The types of a measure's settings, as far as they can be told."""
+    """The types of a measure's settings, as far as they are known."""
     try:
         return get_type_hints(kind)
     except Exception:  # a user's own, with names that are there for a type checker only
@@ -79,7 +79,7 @@ def _hints(kind: type[Measure]) -> dict[str, object]:
 
 
 def _fits(value: object, hint: object) -> bool:
-    """Whether a setting is of its type, as plain values go; what is no plain type is the measure's own to judge.
+    """Whether a setting is of its type, as plain values go; what is not a plain type is the measure's own to judge.
 
     >>> _fits(2, int), _fits(2, float), _fits(2.5, int), _fits(True, int), _fits(["fc"], str | tuple[str, ...])
     (True, True, False, False, True)

@@ -136,10 +136,10 @@ class Report(Mapping[str, Estimate]):
     def _caption(self) -> str:
         cost, notices = self.cost, self.about.get("notices") or ()
         assert isinstance(notices, (list, tuple))
-        told = "".join(f"\nNote: {notice}." for notice in notices)
+        remarks = "".join(f"\nNote: {notice}." for notice in notices)
         return (
             f"{cost.passes:.0f} passes over the data, {cost.seconds:.1f} s. The first error is the estimator's, "
-            f"the second what another sample of the data would change.{told}"
+            f"the second what another sample of the data would change.{remarks}"
         )
 
     def __str__(self) -> str:

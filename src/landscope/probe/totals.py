@@ -258,7 +258,7 @@ class Ledger:
                 raise BudgetSpentError(f"the budget of {what} is spent")
 
     def samples_in_time(self, passes_each: float) -> float:
-        """How many samples of so many passes each a piece may hold, so that a deadline is kept; infinite without one."""
+        """How many samples, of this many passes each, a piece may hold, so that a deadline is kept; infinite without one."""
         left = self.seconds_left()
         if left == float("inf"):
             return left
@@ -271,7 +271,7 @@ class Ledger:
 
     @contextmanager
     def limited(self, seconds: float | None = None, passes: float | None = None) -> Iterator[None]:
-        """Allow so many seconds and passes from now on; may be nested, the tightest limit holds."""
+        """Allow this many seconds and passes from now on; may be nested, the tightest limit holds."""
         seconds, passes = checked_limit("seconds", seconds), checked_limit("passes", passes)
         if seconds is None and passes is None:
             yield

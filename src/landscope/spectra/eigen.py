@@ -1,7 +1,7 @@
 """Extreme eigenpairs by thick-restart Lanczos with deflation, each with a bound on its error.
 
 The subspace grows one product at a time with full reorthogonalisation; when the basis is full, the leading half of the
-Ritz vectors is kept and the recurrence goes on (Wu & Simon 2000). A Krylov space holds one copy of each eigenvalue
+Ritz vectors is kept and the recurrence continues (Wu & Simon 2000). A Krylov space holds one copy of each eigenvalue
 only, so once k > 1 pairs have converged they are locked and their complement is searched from a fresh random vector,
 until either another copy shows up (which is then converged and locked in turn) or `certificate.rules_out_hidden` says
 that nothing is left. For k = 1 any vector of the top eigenspace will do, and no search is needed.
@@ -130,7 +130,7 @@ RANDOM_SHARE = 0.1
 SMALL = 2**16
 """Size up to which neither memory nor products matter much: a larger basis is kept for fewer restarts."""
 LEAST_PRODUCTS = 24
-"""Up to that size a single pair is not believed before so many products: a start vector that is short of the extreme
+"""Up to that size a single pair is not believed before this many products: a start vector that is short of the extreme
 eigenvector by chance meets the next eigenvalue first (9 of 400 at tol = 1e-2 where the two are 12 % apart)."""
 
 ends: Registry[Callable[[Tensor], Tensor]] = Registry("end of the spectrum")

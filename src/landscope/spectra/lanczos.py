@@ -40,7 +40,7 @@ class Lanczos:
 
     `basis` (b, m, P) holds the vectors of each Qᵢ as rows; `diagonal` (b, m) and `offdiagonal` (b, m − 1) are Tᵢ in
     float64 on the CPU; `residual` (b, P) is rᵢ. `matvecs` counts products. m is smaller than the steps asked for when
-    every start has spanned an invariant subspace; a start that did so earlier than the others goes on from a fresh
+    every start has spanned an invariant subspace; a start that did so earlier than the others continues from a fresh
     random vector behind a zero in its `offdiagonal`, which leaves the decomposition valid.
     """
 

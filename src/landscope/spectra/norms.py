@@ -140,7 +140,7 @@ def frobenius_steps(
             return
         needed = probes.variance / (2 * tol * total) ** 2
         wanted = student_factor(probes.freedom) ** 2 * needed - len(probes.lengths)
-        # Taking a block into the sketch costs its products and the probes anew; `left` must pay for both.
+        # Taking a block into the sketch costs its products and new probes; `left` must pay for both.
         pays = wanted > 2 * BLOCK and needed <= WORTHWHILE * before and left >= 2 * BLOCK
         if pays and len(basis) + BLOCK <= max_sketch:
             grown = orthonormal_rows(torch.cat((basis, products)), counted.rounding)

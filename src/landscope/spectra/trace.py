@@ -124,7 +124,7 @@ def explore(
 ) -> Generator[Estimate, None, tuple[Samples, Tensor] | None]:
     """Draw the first probes, and keep their products if worth a sketch (else no rows); None: take all columns instead.
 
-    Probing goes on while it costs nothing: its products count as Hutchinson's if no sketch is made of them.
+    Probing continues while it costs nothing: its products count as Hutchinson's if no sketch is made of them.
     """
     nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
     if op.size <= min(budget, 2 * BLOCK):

@@ -154,7 +154,7 @@ class RandomForms:
 
     @classmethod
     def of_sums(cls, total: float, squares: float, within: float, n: int, probes: int) -> RandomForms:
-        """From Σ κ_i, Σ κ_i² and Σ of the variances of κ_i over n samples, each by so many probes."""
+        """From Σ κ_i, Σ κ_i² and Σ of the variances of κ_i over n samples, each by this many probes."""
         mean = total / n
         between = (squares / n - mean**2) / (n - 1) - within / n**2 if n > 1 else 0.0
         return cls(mean, math.sqrt(within) / n, between, probes)

@@ -45,7 +45,7 @@ __all__ = [
 
 
 RESOLVED = 20
-"""How many times the tolerance an eigenvalue must be to be told from its neighbours."""
+"""How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ class HessianTopEigenvalue(_Eigenvalue):
 @register("hessian_bottom_eigenvalue")
 @dataclass(frozen=True, kw_only=True)
 class HessianBottomEigenvalue(_Eigenvalue):
-    """The smallest eigenvalue of the Hessian: below zero where the point is no minimum."""
+    """The smallest eigenvalue of the Hessian: below zero where the point is not a minimum."""
 
     title = "Hessian λ_min"
     turn = 2
@@ -272,8 +272,7 @@ class LogVolume(_Eigenvalue):
 # The whole spectrum of a curvature matrix by stochastic Lanczos quadrature (Ghorbani et al. 2019; Granziol 2020).
 #
 # The value is the largest Ritz value; nodes and weights are in the details, from which
-# `landscope.spectra.Spectrum.from_dict` makes the object that plots itself. The trace, the Frobenius norm and the
-# smallest eigenvalue read it instead of computing anew.
+# `landscope.spectra.Spectrum.from_dict` makes the object that plots itself.
 
 
 SETTLED = 0.01

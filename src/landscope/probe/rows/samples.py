@@ -6,7 +6,7 @@ batches of m; what is left over at the end (fewer than m samples) is not used. T
 data, the dtype of the probe and the number of processes change nothing. One pass over the data (hashing, no model),
 once per probe.
 
-Two kinds of data cannot be cut anew. Batches that are one piece (a graph, or `batch_statistics` mode, where they define
+Two kinds of data cannot be cut again. Batches that are one piece (a graph, or `batch_statistics` mode, where they define
 the function) are yielded whole, as they come; batches whose samples differ in shape from one batch to the next (texts
 padded to different lengths) are cut where they lie, each into pieces of m.
 """

@@ -171,6 +171,6 @@ def normalises_batches(top: Tensor, bottom: Tensor) -> bool:
 
 
 def _on_batch(node: Node, rows: int = 1) -> bool:
-    """Whether a BatchNorm uses the statistics of its batch, of at least so many rows: InstanceNorm is one of a single row."""
+    """Whether a BatchNorm uses the statistics of its batch, of at least this many rows: InstanceNorm is one of a single row."""
     saved: Tensor | None = getattr(node, "_saved_input", None)
     return bool(getattr(node, "_saved_training", True)) and (saved is None or len(saved) >= rows)
