@@ -268,7 +268,11 @@ def test_recipes_are_listed(call: Call) -> None:
     code, out, err = call("recipe", "list", "--json")
     assert code == 0, err
     listed = {entry["name"]: entry for entry in json.loads(out)}
-    assert listed["adaptive-sharpness"]["models"]["paper"]["fcnn"] > listed["adaptive-sharpness"]["models"]["tiny"]["fcnn"] > 0
+    assert (
+        listed["adaptive-sharpness"]["models"]["paper"]["fcnn"]
+        > listed["adaptive-sharpness"]["models"]["tiny"]["fcnn"]
+        > 0
+    )
     code, _, err = call("recipe", "run", "adaptive-sharpnes")
     assert code == 2
     assert "did you mean 'adaptive-sharpness'" in err

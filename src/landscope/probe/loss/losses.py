@@ -82,7 +82,8 @@ class Loss:
     def sum(self, outputs: object, second: object, size: int, weights: Tensor | None = None) -> Tensor:
         """The sum of the loss over the `size` samples of a batch; `second` is what `takes` names.
 
-        Where the samples have `weights` (n,), each is counted that many times; all weights are alike unless the loss is per sample.
+        Where the samples have `weights` (n,), each is counted that many times; the weights are alike unless the loss is per
+        sample.
         """
         value = self.function(outputs, second)
         if weights is not None:
