@@ -15,6 +15,8 @@ from landscope.analysis import (
     Rules,
     benjamini_hochberg,
     benjamini_yekutieli,
+    between,
+    condition_means,
     correlate,
     correlation,
     granulated_kendall,
@@ -43,11 +45,12 @@ def study(n: int = 48, seed: int = 0) -> pd.DataFrame:
 def test_every_piece_is_the_function_of_its_name() -> None:
     frame = study()
     frame.loc[3, "gap"] = np.nan
+    frame["cell"] = frame["condition"] + frame["lr"].astype(str)
     table = correlate(
         frame,
         ["sharpness", "norm"],
         ["gap", "ece"],
-        group="condition",
+        group="cell",
         given="train_loss",
         axes=["lr", "condition", "seed"],
         permutations=199,
@@ -55,27 +58,50 @@ def test_every_piece_is_the_function_of_its_name() -> None:
     )
     for f in table:
         x, y = frame[f.measure], frame[f.outcome]
-        assert f.correlation == correlation(x, y, permutations=199, seed=5)
-        assert f.within == correlation(x, y, within=frame["condition"], permutations=199, seed=5)
-        assert f.granulated == granulated_kendall(frame, f.measure, f.outcome, ["lr", "condition", "seed"], seed=5)
-        given = frame[["train_loss"]]
-        assert f.partial == partial_correlation(x, y, given, permutations=199, seed=5)
-    raw = [f.correlation.p_value for f in table]
-    assert [f.adjusted_p for f in table] == benjamini_yekutieli(raw)
-    assert [f.partial_adjusted_p for f in table] == benjamini_yekutieli([f.partial.p_value for f in table if f.partial])
+        assert f.correlation == between(x, y, frame["cell"], permutations=199, seed=5)
+        assert f.correlation.n == 12
+        assert f.within == correlation(x, y, within=frame["cell"], permutations=199, seed=5)
+        assert f.granulated == granulated_kendall(frame, f.measure, f.outcome, ["lr", "condition", "seed"])
+        means, models, _ = condition_means({"x": x, "y": y, "z": frame["train_loss"]}, frame["cell"])
+        truth = partial_correlation(means["x"], means["y"], {"train_loss": means["z"]})
+        assert f.partial is not None
+        assert (f.partial.value, f.partial.p_value, f.partial.models) == (truth.value, truth.p_value, models)
+    parts = [("adjusted_p", "correlation"), ("within_adjusted_p", "within"), ("partial_adjusted_p", "partial")]
+    for adjusted, name in parts:
+        raw = [getattr(f, name).p_value for f in table]
+        assert [getattr(f, adjusted) for f in table] == benjamini_yekutieli(raw)
     assert {f.tests for f in table} == {4}
     assert table["sharpness", "gap"].correlation.dropped == 1
     flat = table.to_frame()
     assert len(flat) == 4
     assert flat["value"].notna().all()
-    assert {"within", "paradox", "partial", "partial_adjusted_p", "granulated", "verdict"} <= set(flat.columns)
+    assert {"within", "paradox", "partial", "partial_adjusted_p", "granulated", "verdict", "unit"} <= set(flat.columns)
     json.dumps(table.to_dict(), allow_nan=False)
+
+
+def test_models_are_the_units_where_there_is_one_condition() -> None:
+    frame = study().assign(condition="all")
+    table = correlate(frame, ["sharpness"], ["gap"], group="condition")
+    found = table["sharpness", "gap"]
+    assert found.correlation == correlation(frame["sharpness"], frame["gap"])
+    assert found.within is None
+
+
+def test_errors_of_the_covariate_are_used() -> None:
+    frame = study(seed=3)
+    errors = pd.DataFrame({"train_loss": np.full(len(frame), 0.4)}, index=frame.index)
+    plain, used = (correlate(frame, ["sharpness"], ["gap"], given="train_loss", errors=e) for e in (None, errors))
+    for f in used:
+        assert f.partial == partial_correlation(
+            frame[f.measure], frame[f.outcome], frame[["train_loss"]], errors=errors
+        )
+        assert f.partial != plain[f.measure, f.outcome].partial
 
 
 def test_families() -> None:
     frame = study()
     families = {"curvature": ["sharpness"], "norms": ["norm"], "safety": ["ece"]}
-    kwargs = {"resamples": 0, "permutations": 99}
+    kwargs = {"permutations": 99}
     table = correlate(frame, ["sharpness", "norm"], ["gap", "ece"], families=families, **kwargs)
     assert [f.family for f in table] == [
         "curvature × outcomes",
@@ -111,16 +137,15 @@ def test_a_strong_link_goes_with_and_vanishes_given_the_loss() -> None:
     assert sentence.startswith("Higher sharpness goes with higher gap: τ = 0.")
     assert "n = 48 models" in sentence
     assert "Given train_loss it is τ = " in sentence
-    assert "without a link it would be" in sentence
 
 
 def test_a_sentence_has_the_adjusted_p_of_what_is_left_given_the_loss() -> None:
-    settings = {"given": "train_loss", "resamples": 0, "permutations": 199}
+    settings = {"given": "train_loss", "permutations": 199}
     alone = correlate(study(), ["sharpness"], ["gap"], **settings)
     assert " adjusted" not in alone.sentence("sharpness", "gap")
     table = correlate(study(), ["sharpness"], ["gap", "ece"], **settings)
     adjusted = benjamini_yekutieli([f.partial.p_value for f in table if f.partial])[0]
-    assert f", {adjusted:.2g} adjusted (without a link" in table.sentence("sharpness", "gap")
+    assert f", {adjusted:.2g} adjusted." in table.sentence("sharpness", "gap")
 
 
 def test_lower_is_said_where_it_is_lower() -> None:
@@ -128,26 +153,27 @@ def test_lower_is_said_where_it_is_lower() -> None:
     assert "goes with lower gap" in correlate(frame, ["sharpness"], ["gap"]).sentence("sharpness", "gap")
 
 
-def test_few_models_cannot_tell_and_say_how_many_would() -> None:
+def test_undecided_says_how_many_would_show_what_was_planned() -> None:
     frame = pd.DataFrame({"sharpness": range(8), "gap": [3, 0, 6, 2, 5, 1, 4, 7]})
     table = correlate(frame, ["sharpness"], ["gap"])
     found = table["sharpness", "gap"].correlation
     assert found.value == pytest.approx(8 / 28)
-    assert table["sharpness", "gap"].verdict(table.rules) == "cannot be told"
-    assert f"About {models_needed(8 / 28)} would be needed to show a τ of this size." in table.sentence(
-        "sharpness", "gap"
-    )
-    assert "Too few models (n = 8) to show whether" in table.sentence("sharpness", "gap")
-    balanced = correlate(pd.DataFrame({"m": range(5), "g": [3, 5, 1, 2, 4]}), ["m"], ["g"], rules=Rules(relevant=0.5))
-    assert f"About {models_needed(0.5)} would be needed to show a τ of 0.5." in balanced.sentence("m", "g")
+    assert table["sharpness", "gap"].verdict(table.rules) == "undecided"
+    sentence = table.sentence("sharpness", "gap")
+    assert sentence.startswith("Undecided whether sharpness goes with gap: τ = 0.29")
+    assert f"About {models_needed(0.3)} would show a τ of 0.3 with a chance of 80%." in sentence
+    other = correlate(pd.DataFrame({"m": range(5), "g": [3, 5, 1, 2, 4]}), ["m"], ["g"], rules=Rules(relevant=0.5))
+    assert f"About {models_needed(0.5)} would show a τ of 0.5" in other.sentence("m", "g")
 
 
-def test_enough_models_without_a_link_are_no_evidence() -> None:
+def test_enough_models_without_a_link_show_that() -> None:
     table = correlate(study(200), ["norm"], ["ece"])
-    assert table["norm", "ece"].verdict(table.rules) == "no evidence"
-    sentence = table.sentence("norm", "ece")
-    assert sentence.startswith("No evidence that norm goes with ece: τ = ")
-    assert "n = 200 models would show τ = ±0.3 with a chance of at least 80%" in sentence
+    assert table["norm", "ece"].verdict(table.rules) == "weak at most"
+    found = table["norm", "ece"].correlation.effect
+    assert found is not None
+    low, high = found.interval(0.9)
+    assert -0.3 < low < high < 0.3
+    assert table.sentence("norm", "ece").startswith("norm and ece go together weakly at most, less than ±0.3: τ = ")
 
 
 def test_more_tests_ask_for_more_models() -> None:
@@ -155,28 +181,33 @@ def test_more_tests_ask_for_more_models() -> None:
     frame = pd.DataFrame(rng.normal(size=(20, 12)), columns=[f"m{i}" for i in range(11)] + ["gap"])
     frame["m0"] = frame["gap"] + 0.8 * rng.normal(size=20)
     alone = correlate(frame, ["m0"], ["gap"])
-    many = correlate(frame, [f"m{i}" for i in range(11)], ["gap"], resamples=0)
+    many = correlate(frame, [f"m{i}" for i in range(11)], ["gap"])
     assert alone["m0", "gap"].verdict(alone.rules) == "goes with"
     assert many["m0", "gap"].correlation.p_value == alone["m0", "gap"].correlation.p_value
-    assert many["m0", "gap"].verdict(many.rules) == "cannot be told"
+    assert many["m0", "gap"].verdict(many.rules) == "undecided"
     assert "after adjusting for 11 tests" in many.sentence("m0", "gap")
 
 
 def test_the_paradox_is_in_the_sentence() -> None:
     rng = np.random.default_rng(0)
-    group = np.repeat(np.arange(4), 10)
-    x = rng.normal(size=40)
-    frame = pd.DataFrame({"c": group, "x": x + 6 * group, "y": -x + 0.2 * rng.normal(size=40) + 6 * group})
+    group = np.repeat(np.arange(8), 10)
+    x = rng.normal(size=80)
+    frame = pd.DataFrame({"c": group, "x": x + 6 * group, "y": -x + 0.2 * rng.normal(size=80) + 6 * group})
     table = correlate(frame, ["x"], ["y"], group="c")
-    assert table["x", "y"].paradox
-    assert "Inside c the sign is reversed" in table.sentence("x", "y")
+    assert table["x", "y"].paradox(table.rules)
+    assert "n = 8 conditions (80 models)" in table.sentence("x", "y")
+    assert "the opposite sign: Simpson's paradox" in table.sentence("x", "y")
     assert bool(table.to_frame()["paradox"][0])
+    four = correlate(frame[frame["c"] < 4], ["x"], ["y"], group="c")
+    assert not four["x", "y"].paradox(four.rules)  # four conditions show nothing between them
 
 
 def test_undefined_is_said_with_the_columns_name() -> None:
     frame = study().assign(flat=1.0)
     table = correlate(frame, ["flat", "gap", "train_loss"], ["gap"], given="train_loss", permutations=99)
-    assert table.sentence("flat", "gap") == "flat and gap have no correlation: flat is constant (1 for all 48 models)."
+    assert table.sentence("flat", "gap").startswith(
+        "flat and gap have no correlation: flat is constant (1 for all 48 models)."
+    )
     assert table["gap", "gap"].correlation.reason == "they are the same column"
     assert table["gap", "gap"].adjusted_p is None
     assert "determined by given train_loss" in table.sentence("train_loss", "gap")
@@ -194,7 +225,7 @@ def test_other_methods(method: str) -> None:
 
 def test_wrong_arguments() -> None:
     frame = study()
-    table = correlate(frame, ["sharpness"], ["gap"], resamples=0)
+    table = correlate(frame, ["sharpness"], ["gap"])
     with pytest.raises(UnknownNameError, match="did you mean 'sharpness'"):
         table["sharpnes", "gap"]
     with pytest.raises(UnknownNameError, match="unknown outcome"):
@@ -224,3 +255,14 @@ def test_public_names_are_there() -> None:
     for name in landscope.analysis.__all__:
         assert hasattr(landscope.analysis, name)
     assert landscope.analysis.__all__ == sorted(landscope.analysis.__all__)
+
+
+def test_weak_at_most_is_adjusted_for_its_tests() -> None:
+    frame = study(200)
+    one = correlate(frame, ["norm"], ["ece"])["norm", "ece"]
+    many = correlate(frame, ["norm", "sharpness"], ["ece", "gap"])
+    effects = [f.correlation.effect for f in many.findings]
+    small = [None if effect is None else effect.equivalence_p(0.3) for effect in effects]
+    assert [f.weak_adjusted_p for f in many.findings] == benjamini_yekutieli(small)
+    assert one.weak_adjusted_p == small[0]
+    assert (many["norm", "ece"].weak_adjusted_p or 0) > (one.weak_adjusted_p or 1)

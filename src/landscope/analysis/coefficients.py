@@ -1,18 +1,12 @@
-"""Kendall's τ-b, Spearman's ρ and Pearson's r of many samples at once.
+"""Kendall's τ-b, Spearman's ρ and Pearson's r: of one sample, of every rearrangement of it, and how far they scatter.
 
-Two questions are asked many times over, and both have one vectorised answer here.
+With S_ij = sign(x_i − x_j) and T likewise for y, over pairs of the same block:
 
-    weighted(counts, x, y)        of resamples: row b holds model i counts[b, i] times (bootstrap, jackknife, the sample)
-    permuted(x, y, permutations)  of x with every rearrangement of y
+    τ-b = Σ S_ij T_ij / √(Σ S_ij² · Σ T_ij²)
+    ρ, r = Σ a_i b_i / √(Σ a_i² · Σ b_i²)   with a, b the midranks (ρ) or values (r), centred in their block
 
-With W the counts, S_ij = sign(x_i − x_j) and T likewise for y, over pairs of the same block:
-
-    τ-b = Σ w_i w_j S_ij T_ij / √(Σ w_i w_j S_ij² · Σ w_i w_j T_ij²)
-    ρ, r = Σ w_i a_i b_i / √(Σ w_i a_i² · Σ w_i b_i²)   with a, b the midranks (ρ) or values (r), centred in their block
-
-Everything compares models of the same `block` only; one block for all is the usual coefficient. τ-b costs
-O(resamples·n²) (one float32 matrix product, exact because the entries are small integers), ρ and r O(resamples·n).
-A resample in which x or y is constant has no coefficient: its entry is NaN, for the caller to count and explain.
+Everything compares units of the same `block` only; one block for all is the usual coefficient. m rearrangements of n units cost
+O(m·n²) for τ-b and O(m·n) for ρ and r. Where x or y is constant there is no coefficient: NaN, for the caller to explain.
 """
 
 from __future__ import annotations
@@ -30,55 +24,33 @@ from scipy.special import ndtri
 
 from landscope.core.registry import Registry
 
-__all__ = [
-    "COEFFICIENTS",
-    "EXACT_LIMIT",
-    "Codes",
-    "Coefficient",
-    "Counts",
-    "Floats",
-    "Method",
-    "at_most",
-    "kendall_between",
-    "kendall_null",
-    "mean_and_deviation",
-    "null_deviation",
-    "scaled",
-    "signs",
-    "smallest_significant",
-]
-
-
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
-Counts = NDArray[np.float32]
 Method = Literal["kendall", "spearman", "pearson"]
 
 CHUNK = 2**22
-"""Entries of the largest temporary array; bounds the memory whatever n and the number of resamples."""
+"""Entries of the largest temporary array; bounds the memory whatever n and the number of permutations."""
 
 
 @dataclass(frozen=True)
 class Coefficient:
-    """One kind of correlation: its symbol, whether it looks at ranks only, and how it is computed for many samples.
+    """One kind of correlation: its symbol, whether it looks at ranks only, how it is computed and how far it scatters.
+
+    `spread(θ, n)` is the standard deviation of a coefficient of n units of normal columns with the true value θ, and
+    `centred(c, θ, n)` how far c is from θ as chance goes: the value that would be as far from 0 if there were no link.
 
     >>> x, y, block = np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 4]), np.zeros(4, dtype=int)
-    >>> counts = np.array([[1, 1, 1, 1], [2, 1, 1, 0]], dtype=np.float32)
-    >>> COEFFICIENTS["kendall"].weighted(counts, x, y, block).round(4)
-    array([0.6667, 0.6   ])
+    >>> round(COEFFICIENTS["kendall"].of(x, y, block), 4)
+    0.6667
     >>> COEFFICIENTS["pearson"].permuted(x, y, np.array([[0, 1, 2, 3], [3, 2, 1, 0]]), block).round(4)
     array([ 0.8, -0.8])
     """
 
     symbol: str
     ranks: bool
-    _weighted: Callable[[Counts, Floats, Floats, Codes], Floats]
+    spread: Callable[[float, float], float]
+    centred: Callable[[float, float, float], float]
     _permuted: Callable[[Floats, Floats, Codes, Codes], Floats]
-
-    def weighted(self, counts: Counts, x: Floats, y: Floats, block: Codes) -> Floats:
-        """The coefficient of every resample (rows of `counts`); NaN where x or y does not vary."""
-        step = max(1, CHUNK // len(x))
-        return np.concatenate([self._weighted(counts[k : k + step], x, y, block) for k in range(0, len(counts), step)])
 
     def permuted(self, x: Floats, y: Floats, permutations: Codes, block: Codes) -> Floats:
         """The coefficient of x with y[p] for every row p of `permutations`, each of which keeps the blocks."""
@@ -88,94 +60,32 @@ class Coefficient:
 
     def of(self, x: Floats, y: Floats, block: Codes) -> float:
         """The coefficient of one sample; NaN where it is not defined."""
-        return float(self.weighted(np.ones((1, len(x)), dtype=np.float32), x, y, block)[0])
+        return float(self._permuted(x, y, np.arange(len(x), dtype=np.intp)[None], block)[0])
 
 
-def signs(left: Floats, right: Floats) -> NDArray[np.int8]:
-    """sign(left_i − right_j), from comparisons, so that infinities tie with themselves.
+def midranks(x: Floats, block: Codes) -> Floats:
+    """Ranks inside each block, ties shared, centred.
 
-    >>> signs(np.array([1.0, np.inf]), np.array([1.0, 2.0, np.inf])).tolist()
-    [[0, -1, -1], [1, 1, 0]]
+    >>> midranks(np.array([5.0, 1.0, 5.0, 7.0]), np.array([0, 0, 0, 1]))
+    array([ 0.5, -1. ,  0.5,  0. ])
     """
-    return np.greater.outer(left, right).astype(np.int8) - np.less.outer(left, right).astype(np.int8)
+    from scipy.stats import rankdata
+
+    ranks = np.empty(len(x))
+    for label in np.unique(block):
+        own = block == label
+        ranks[own] = rankdata(x[own]) - (np.count_nonzero(own) + 1) / 2
+    return ranks
 
 
-@dataclass(frozen=True)
-class _Ties:
-    """Values sorted by block and size, cut into classes of equal ones."""
-
-    order: Codes
-    starts: Codes
-    of_value: Codes
-    block: Codes
-    block_starts: Codes
-
-    @classmethod
-    def of(cls, x: Floats, block: Codes) -> _Ties:
-        order = np.lexsort((x, block))
-        new_block = np.diff(block[order], prepend=-1) != 0
-        new = new_block | (x[order] != np.roll(x[order], 1))
-        of_value = np.empty(len(x), dtype=np.intp)
-        of_value[order] = np.cumsum(new) - 1
-        starts = np.flatnonzero(new)
-        blocks = np.empty(len(x), dtype=np.intp)
-        blocks[order] = np.cumsum(new_block) - 1
-        return cls(order, starts, of_value, blocks, np.flatnonzero(new_block[starts]))
-
-    def sums(self, counts: Counts) -> Floats:
-        """How many models each class holds in each resample."""
-        return np.add.reduceat(counts[:, self.order], self.starts, axis=1).astype(np.float64)
-
-    def untied(self, sums: Floats) -> Floats:
-        """Twice the number of pairs of one block that differ."""
-        per_block = np.add.reduceat(sums, self.block_starts, axis=1)
-        return np.asarray(np.square(per_block).sum(1) - np.square(sums).sum(1))
-
-
-def _kendall_weighted(counts: Counts, x: Floats, y: Floats, block: Codes) -> Floats:
-    concordance = np.zeros(len(counts))
-    step = max(1, CHUNK // len(x))
-    for start in range(0, len(x), step):
-        rows = slice(start, start + step)
-        agreement = signs(x[rows], x) * signs(y[rows], y) * np.equal.outer(block[rows], block)
-        concordance += (counts @ agreement.T.astype(np.float32) * counts[:, rows]).sum(axis=1, dtype=np.float64)
-    untied = [ties.untied(ties.sums(counts)) for ties in (_Ties.of(x, block), _Ties.of(y, block))]
-    return _ratio(concordance, untied[0] * untied[1])
-
-
-def _spearman_weighted(counts: Counts, x: Floats, y: Floats, block: Codes) -> Floats:
-    return _product_moment(counts, *_rank_scores(counts, x, block), *_rank_scores(counts, y, block))
-
-
-def _pearson_weighted(counts: Counts, x: Floats, y: Floats, block: Codes) -> Floats:
-    return _product_moment(counts, *_value_scores(counts, x, block), *_value_scores(counts, y, block))
-
-
-def _rank_scores(counts: Counts, x: Floats, block: Codes) -> tuple[Floats, Floats]:
-    """Midranks of the resample, centred in their block, and twice the untied pairs."""
-    ties = _Ties.of(x, block)
-    sums = ties.sums(counts)
-    per_block = np.add.reduceat(sums, ties.block_starts, axis=1)
-    middle = np.cumsum(sums, axis=1) - sums / 2
-    centre = np.cumsum(per_block, axis=1) - per_block / 2
-    return middle[:, ties.of_value] - centre[:, ties.block], ties.untied(sums)
-
-
-def _value_scores(counts: Counts, x: Floats, block: Codes) -> tuple[Floats, Floats]:
-    """Values centred in their block of the resample, and twice the untied pairs."""
-    ties = _Ties.of(x, block)
-    by_block = np.argsort(ties.block, kind="stable")
-    starts = np.flatnonzero(np.diff(ties.block[by_block], prepend=-1))
+def centred_values(x: Floats, block: Codes) -> Floats:
+    """Values of size 1 and less, centred in their block."""
     middle = x.min() / 2 + x.max() / 2
-    scaled = (x - middle) / max(float(np.abs(x - middle).max()), np.finfo(float).tiny)
-    sizes = np.add.reduceat(counts[:, by_block].astype(np.float64), starts, axis=1)
-    means = np.add.reduceat(counts[:, by_block] * scaled[by_block], starts, axis=1) / np.maximum(sizes, 1)
-    return scaled - means[:, ties.block], ties.untied(ties.sums(counts))
-
-
-def _product_moment(counts: Counts, a: Floats, untied_a: Floats, b: Floats, untied_b: Floats) -> Floats:
-    cross, left, right = ((counts * p * q).sum(axis=1) for p, q in ((a, b), (a, a), (b, b)))
-    return _ratio(cross, np.where((untied_a > 0) & (untied_b > 0), left * right, 0.0))
+    small = (x - middle) / max(float(np.abs(x - middle).max()), np.finfo(float).tiny)
+    codes = np.unique(block, return_inverse=True)[1]
+    means = np.bincount(codes, weights=small) / np.bincount(codes)
+    constant = np.array([np.ptp(x[codes == code]) == 0 for code in range(len(means))])
+    return np.where(constant[codes], 0.0, small - means[codes])
 
 
 def _ratio(cross: Floats, squared: Floats) -> Floats:
@@ -207,35 +117,94 @@ def kendall_between(lefts: Floats, rights: Floats, block: Codes) -> Floats:
 
 
 def _kendall_permuted(x: Floats, y: Floats, permutations: Codes, block: Codes) -> Floats:
+    if len(permutations) == 1 and len(x) ** 2 <= CHUNK:
+        y = y[permutations[0]]
+        same = np.equal.outer(block, block)
+        a, b = ((np.greater.outer(v, v).astype(np.int8) - np.less.outer(v, v)) * same for v in (x, y))
+        untied = float(np.count_nonzero(a)) * float(np.count_nonzero(b))
+        return _ratio(np.array([float((a * b).sum(dtype=np.int64))]), np.array([untied]))
     ranks = np.unique(y, return_inverse=True)[1].astype(np.float64)
     return np.asarray(kendall_between(x[None], ranks[permutations], block)[0])
 
 
-def _spearman_permuted(x: Floats, y: Floats, permutations: Codes, block: Codes) -> Floats:
-    return _moments_permuted(_rank_scores, x, y, permutations, block)
-
-
-def _pearson_permuted(x: Floats, y: Floats, permutations: Codes, block: Codes) -> Floats:
-    return _moments_permuted(_value_scores, x, y, permutations, block)
-
-
 def _moments_permuted(
-    scores: Callable[[Counts, Floats, Codes], tuple[Floats, Floats]],
-    x: Floats,
-    y: Floats,
-    permutations: Codes,
-    block: Codes,
+    scores: Callable[[Floats, Codes], Floats], x: Floats, y: Floats, permutations: Codes, block: Codes
 ) -> Floats:
-    once = np.ones((1, len(x)), dtype=np.float32)
-    a, b = scores(once, x, block)[0][0], scores(once, y, block)[0][0]
+    a, b = scores(x, block), scores(y, block)
     cross = np.asarray(b[permutations] @ a)
     return _ratio(cross, np.full_like(cross, (a @ a) * (b @ b)))
 
 
+def kendall_spread(tau: float, n: float) -> float:
+    """The standard deviation of τ over n units of normal columns whose true coefficient is τ (Esscher 1924).
+
+        σ² = 2/(n(n−1)) · (1 − τ² + 2(n−2)(1/9 − (2/π · asin(½ sin(πτ/2)))²))
+
+    Kendall's null variance at τ = 0; 0 at τ = ±1.
+
+    >>> round(kendall_spread(0.0, 50), 5), round(kendall_spread(1.0, 50), 5)
+    (0.09759, 0.0)
+    """
+    half = 2 / math.pi * math.asin(math.sin(math.pi * tau / 2) / 2)
+    return math.sqrt(max(0.0, 2 / (n * (n - 1)) * (1 - tau**2 + 2 * (n - 2) * (1 / 9 - half**2))))
+
+
+def _kendall_centred(tau: float, truth: float, n: float) -> float:
+    """(τ̂ − τ) · s(0)/s(τ)."""
+    wide, null = kendall_spread(truth, n), kendall_spread(0.0, n)
+    if wide < 1e-6 * null:  # a perfect order has no spread
+        return 0.0 if tau == truth else math.copysign(math.inf, tau - truth)
+    return (tau - truth) * null / wide
+
+
+def _moment_centred(r: float, truth: float, n: float) -> float:
+    """On Fisher's scale: tanh(artanh r̂ − artanh r)."""
+    return math.tanh(_artanh(r, n) - _artanh(truth, math.inf))
+
+
+def _rank_centred(rho: float, truth: float, n: float) -> float:
+    """The same, where the spread on Fisher's scale grows as √(1 + ρ²/2) (Bonett and Wright 2000)."""
+    return math.tanh((_artanh(rho, n) - _artanh(truth, math.inf)) / math.sqrt(1 + truth**2 / 2))
+
+
+def _artanh(r: float, n: float) -> float:
+    """Of a perfect order: halfway to the largest ρ below it that n units can have."""
+    if math.isinf(n):
+        return math.atanh(r) if abs(r) < 1 else math.copysign(math.inf, r)
+    edge = 1 - 6 / (n * (n * n - 1))
+    return math.atanh(max(-edge, min(edge, r)))
+
+
+def _moment_spread(r: float, n: float) -> float:
+    """(1 − r²)/√(n − 1) (Pearson and Filon 1898)."""
+    return (1 - r**2) / math.sqrt(n - 1)
+
+
+def _rank_spread(rho: float, n: float) -> float:
+    """(1 − ρ²) √((1 + ρ²/2)/(n − 1)) (after Bonett and Wright 2000)."""
+    return (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (n - 1))
+
+
+def as_kendall(value: float, method: Method) -> float:
+    """The τ of normal columns whose ρ or r is `value`: τ = 2/π · asin r, and r = 2 sin(πρ/6).
+
+    >>> round(as_kendall(0.5, "pearson"), 4), as_kendall(0.2, "kendall")
+    (0.3333, 0.2)
+    """
+    if method == "kendall":
+        return value
+    r = 2 * math.sin(math.pi * value / 6) if method == "spearman" else value
+    return 2 / math.pi * math.asin(max(-1.0, min(1.0, r)))
+
+
 COEFFICIENTS: Registry[Coefficient] = Registry("correlation")
-COEFFICIENTS.register("kendall")(Coefficient("τ", True, _kendall_weighted, _kendall_permuted))
-COEFFICIENTS.register("spearman")(Coefficient("ρ", True, _spearman_weighted, _spearman_permuted))
-COEFFICIENTS.register("pearson")(Coefficient("r", False, _pearson_weighted, _pearson_permuted))
+COEFFICIENTS.register("kendall")(Coefficient("τ", True, kendall_spread, _kendall_centred, _kendall_permuted))
+COEFFICIENTS.register("spearman")(
+    Coefficient("ρ", True, _rank_spread, _rank_centred, functools.partial(_moments_permuted, midranks))
+)
+COEFFICIENTS.register("pearson")(
+    Coefficient("r", False, _moment_spread, _moment_centred, functools.partial(_moments_permuted, centred_values))
+)
 
 
 # The exact distribution of Kendall's τ where nothing goes together.

@@ -1,113 +1,25 @@
 """One measure against one outcome: all that was found, and how sure one can be, in plain words.
 
-goes with        the adjusted p is at most α
-no evidence      it is not, the value is small, and the models were enough to show a coefficient worth having
-cannot be told   it is not, and the models were too few (the sentence says how many would do)
-undefined        a column does not vary, or too few models have both values
+goes with     the adjusted p is at most α
+weak at most  it is not, and the coefficient is shown to be smaller than one that would matter: two one-sided tests, adjusted too
+undecided     neither; the sentence says how many units would show a coefficient that matters
+undefined     a column does not vary, or too few units have both values
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import ndtr
 
-from landscope.analysis.coefficients import EXACT_LIMIT, Method, smallest_significant
+from landscope.analysis.coefficients import as_kendall
+from landscope.analysis.conditions import opposite
 from landscope.analysis.correlation import Correlation, show_p
-from landscope.analysis.groups import Granulated, disagree
+from landscope.analysis.granulated import Granulated
+from landscope.analysis.power import POWER, models_needed
 from landscope.core.errors import OperandError, UnknownNameError
-
-__all__ = [
-    "Adjustment",
-    "Finding",
-    "Rules",
-    "adjust",
-    "as_kendall",
-    "benjamini_hochberg",
-    "benjamini_yekutieli",
-    "chance_to_find",
-    "harmonic",
-    "models_needed",
-    "smallest_significant",
-]
-
-
-# How many models are needed, and what a few can show.
-#
-# With n models τ is significant (two-sided, level α) from c_n = `smallest_significant(n)` on: exact to 150 models, then
-# z_{1−α/2} √(2(2n+5)/(9n(n−1))), Kendall's null variance. Where the true coefficient is τ, the observed one scatters around
-# it; for normal columns with correlation r = sin(πτ/2) its variance is (Esscher 1924)
-#
-#     σ²(τ, n) = 2/(n(n−1)) · (1 − τ² + 2(n−2)(1/9 − (2/π · asin(r/2))²))
-#
-# which is Kendall's null variance at τ = 0. The chance to find it is Φ((|τ| − c)/σ) + Φ((−|τ| − c)/σ) with
-# c = c_n − 2/(n(n−1)), half a step of the values that τ can take. Simulated, it is right to 0.02 from
-# 10 models on and to 0.05 below.
-
-
-def chance_to_find(tau: float, n: int, alpha: float = 0.05) -> float:
-    """The power of n models: how likely a true τ shows with a two-sided p ≤ alpha.
-
-    >>> round(chance_to_find(0.3, 50), 2), chance_to_find(0.9, 4)
-    (0.89, 0.0)
-    """
-    critical = smallest_significant(n, alpha)
-    if critical is None:
-        return 0.0
-    size = abs(tau)
-    spread = math.sqrt(max(_variance(size, n), 0.0))
-    if spread == 0.0:
-        return float(size >= critical)
-    edge = critical - 2 / (n * (n - 1))
-    return float(ndtr((size - edge) / spread) + ndtr((-size - edge) / spread))
-
-
-def models_needed(tau: float, alpha: float = 0.05, power: float = 0.8) -> int | None:
-    """The smallest number of models that finds a true τ with this power, or None for τ = 0, which none would.
-
-    >>> models_needed(0.3), models_needed(-0.3), models_needed(1.0), models_needed(0.0)
-    (41, 41, 5, None)
-    """
-    if not -1 <= tau <= 1:
-        raise OperandError(f"τ must lie between −1 and 1, got {tau}")
-    if not 0 < alpha < 1 or not alpha < power < 1:
-        raise OperandError(f"0 < alpha < power < 1 is needed, got alpha = {alpha}, power = {power}")
-    if tau == 0:
-        return None
-    for n in range(3, EXACT_LIMIT + 1):
-        if chance_to_find(tau, n, alpha) >= power:
-            return n
-    few, many = EXACT_LIMIT, 2 * EXACT_LIMIT
-    while chance_to_find(tau, many, alpha) < power:
-        few, many = many, 2 * many
-        if many > 10**15:
-            return None
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (few, middle) if chance_to_find(tau, middle, alpha) >= power else (middle, many)
-    return many
-
-
-def as_kendall(value: float, method: Method) -> float:
-    """The τ of normal columns whose ρ or r is `value`: τ = 2/π · asin r, and r = 2 sin(πρ/6).
-
-    >>> round(as_kendall(0.5, "pearson"), 4), as_kendall(0.2, "kendall")
-    (0.3333, 0.2)
-    """
-    if method == "kendall":
-        return value
-    r = 2 * math.sin(math.pi * value / 6) if method == "spearman" else value
-    return 2 / math.pi * math.asin(max(-1.0, min(1.0, r)))
-
-
-def _variance(tau: float, n: int) -> float:
-    half = 2 / math.pi * math.asin(math.sin(math.pi * tau / 2) / 2)
-    return 2 / (n * (n - 1)) * (1 - tau**2 + 2 * (n - 2) * (1 / 9 - half**2))
-
 
 # Many tests at once: p-values adjusted so that few of the findings are false.
 #
@@ -183,11 +95,6 @@ def harmonic(m: int) -> float:
     return float((1 / np.arange(1, m + 1)).sum())
 
 
-POWER = 0.8
-SMALL = 0.1
-"""To show a τ below this would take hundreds of models: the sentence then speaks of a relevant one instead."""
-
-
 @dataclass(frozen=True)
 class Rules:
     """When a correlation counts: the level, the adjustment, and the smallest coefficient that would matter."""
@@ -210,7 +117,9 @@ class Rules:
 class Finding:
     """Everything about one measure and one outcome; what was not asked for is None.
 
-    `tests` is the size of the family within which p was adjusted.
+    `correlation` is between conditions where there are several, and of models otherwise. `tests` is the size of the family within
+    which p was adjusted; `within` and `partial` are adjusted among themselves, as is `weak_adjusted_p`, the p of a coefficient
+    that is smaller than what would matter.
     """
 
     measure: str
@@ -219,79 +128,73 @@ class Finding:
     family: str
     tests: int
     adjusted_p: float | None
+    weak_adjusted_p: float | None = None
     within: Correlation | None = None
+    within_adjusted_p: float | None = None
     partial: Correlation | None = None
     partial_adjusted_p: float | None = None
     granulated: Granulated | None = None
 
-    @property
-    def paradox(self) -> bool:
-        """Whether the sign inside groups is not the sign overall."""
-        return self.within is not None and disagree(self.correlation, self.within)
+    def paradox(self, rules: Rules) -> bool:
+        """Whether it is shown both between and inside conditions, with opposite signs."""
+        return self.within is not None and opposite(
+            self.correlation, self.adjusted_p, self.within, self.within_adjusted_p, rules.alpha
+        )
 
     def verdict(self, rules: Rules) -> str:
         """Which of the four it is."""
-        value = self.correlation.value
-        if value is None or self.adjusted_p is None:
+        if self.adjusted_p is None:
             return "undefined"
         if self.adjusted_p <= rules.alpha:
             return "goes with"
-        size = as_kendall(rules.relevant, self.correlation.method)
-        enough = chance_to_find(size, self.correlation.n, rules.level(self.tests)) >= POWER
-        return "no evidence" if enough and abs(value) < rules.relevant else "cannot be told"
+        weak = self.weak_adjusted_p is not None and self.weak_adjusted_p <= rules.alpha
+        return "weak at most" if weak else "undecided"
 
     def sentence(self, rules: Rules, group: str = "", given: str = "") -> str:
         """How sure one can be, in words.
 
         >>> from landscope.analysis.correlation import correlation
-        >>> found = correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 4, 6, 5], resamples=0)
+        >>> found = correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 4, 6, 5])
         >>> Finding("sharpness", "gap", found, "all", 1, found.p_value).sentence(Rules())
-        'Too few models (n = 6) to show whether sharpness goes with gap: τ = 0.73, p = 0.056. About 9 would be needed ...'
+        'Undecided whether sharpness goes with gap: τ = 0.73 (95% interval ...), p = 0.056, n = 6 models. About 41 would ...'
         """
         c, verdict = self.correlation, self.verdict(rules)
         if c.value is None:
-            return f"{self.measure} and {self.outcome} have no correlation: {c.reason}."
+            return f"{self.measure} and {self.outcome} have no correlation: {c.reason}." + self._asides(
+                rules, group, given
+            )
         numbers = _numbers(c) + (
             f", {self.adjusted_p:.2g} after adjusting for {self.tests} tests" if self.tests > 1 else ""
         )
+        numbers += f", n = {c.units}"
         if verdict == "goes with":
             direction = "higher" if c.value > 0 else "lower"
-            text = f"Higher {self.measure} goes with {direction} {self.outcome}: {numbers}, n = {c.n} models."
-        elif verdict == "no evidence":
-            text = (
-                f"No evidence that {self.measure} goes with {self.outcome}: {numbers}; n = {c.n} models would show "
-                f"{c.symbol} = ±{rules.relevant:g} with a chance of at least {POWER:.0%}."
-            )
+            text = f"Higher {self.measure} goes with {direction} {self.outcome}: {numbers}."
+        elif verdict == "weak at most":
+            text = f"{self.measure} and {self.outcome} go together weakly at most, less than ±{rules.relevant:g}: {numbers}."
         else:
-            text = (
-                f"Too few models (n = {c.n}) to show whether {self.measure} goes with {self.outcome}: {numbers}."
-                f"{self._needed(rules)}"
-            )
-        return text + self._asides(group, given)
+            text = f"Undecided whether {self.measure} goes with {self.outcome}: {numbers}.{self._needed(rules)}"
+        return text + self._asides(rules, group, given)
 
     def _needed(self, rules: Rules) -> str:
+        """How many units would show what was planned, whatever was seen."""
         c = self.correlation
-        own = abs(as_kendall(c.value or 0.0, c.method))
-        size = own if own >= SMALL else as_kendall(rules.relevant, c.method)
-        needed = models_needed(min(size, 1.0), rules.level(self.tests), POWER)
+        needed = models_needed(as_kendall(rules.relevant, c.method), rules.level(self.tests))
         if needed is None or needed <= c.n:
             return ""
-        shown = "of this size" if own >= SMALL else f"of {rules.relevant:g}"
-        return f" About {needed} would be needed to show a {c.symbol} {shown}."
+        return f" About {needed} would show a {c.symbol} of {rules.relevant:g} with a chance of {POWER:.0%}."
 
-    def _asides(self, group: str, given: str) -> str:
+    def _asides(self, rules: Rules, group: str, given: str) -> str:
         text = ""
-        if self.paradox and self.within is not None:
-            text += f" Inside {group} the sign is reversed ({_numbers(self.within)}): Simpson's paradox."
+        if self.within is not None and self.within.value is not None:
+            turned = ", the opposite sign: Simpson's paradox" if self.paradox(rules) else ""
+            text += f" Inside {group} it is {_numbers(self.within)}{turned}."
         if self.partial is not None:
             adjusted = f", {self.partial_adjusted_p:.2g} adjusted" if self.partial_adjusted_p is not None else ""
             numbers = f": {self.partial.reason}" if self.partial.value is None else f" it is {_numbers(self.partial)}"
-            shown = numbers + adjusted * (self.tests > 1)
-            null = self.partial.null_mean
-            aside = "" if null is None else f" (without a link it would be {null:.2f} on average)"
-            text += f" Given {given}{shown}{aside}."
+            text += f" Given {given}{numbers}{adjusted * (self.tests > 1)}."
         if self.granulated is not None and self.granulated.value is not None:
-            text += f" With one axis changed at a time, Ψ = {self.granulated.value:.2f}."
+            text += f" With one axis changed at a time, {self.granulated}."
         if self.correlation.dropped:
             text += f" {self.correlation.dropped} models without a value were left out."
         return text
@@ -306,8 +209,9 @@ class Finding:
             "family": self.family,
             "tests": self.tests,
             "adjusted_p": self.adjusted_p,
+            "weak_adjusted_p": self.weak_adjusted_p,
+            "within_adjusted_p": self.within_adjusted_p,
             "partial_adjusted_p": self.partial_adjusted_p,
-            "paradox": self.paradox,
         } | {name: None if part is None else part.to_dict() for name, part in parts.items()}
 
 

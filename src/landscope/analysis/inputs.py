@@ -19,43 +19,13 @@ from numpy.typing import NDArray
 from landscope.analysis.coefficients import Codes, Coefficient, Floats
 from landscope.core.errors import OperandError, UnknownNameError
 
-__all__ = [
-    "Draws",
-    "Labels",
-    "Numbers",
-    "Resampling",
-    "all_permutations",
-    "codes",
-    "column_of",
-    "complete",
-    "generator",
-    "names_of",
-    "number_column",
-    "random_permutations",
-    "resampled_counts",
-    "settled",
-    "why_undefined",
-]
-
 
 class Resampling(TypedDict, total=False):
-    """The keywords by which callers set `Draws`."""
+    """The confidence of intervals, how many permutations a Monte Carlo law has, and their seed."""
 
     confidence: float
-    resamples: int | None
     permutations: int
     seed: int
-
-
-@dataclass(frozen=True)
-class Draws:
-    """How much is drawn for intervals and Monte Carlo p-values."""
-
-    confidence: float = 0.95
-    resamples: int | None = None
-    """Of the bootstrap; 0 for no interval, None for 10,000 of few models down to 2,000 of many."""
-    permutations: int = 9999
-    seed: int = 0
 
 
 Numbers: TypeAlias = "Sequence[float | None] | NDArray[np.floating] | NDArray[np.integer] | pd.Series"
@@ -163,52 +133,20 @@ def _constant(column: Floats) -> bool:
     return bool((column == column[0]).all())
 
 
-# Random numbers of the analysis: NumPy generators from a seed, bootstrap counts, permutations within blocks.
+# Random numbers of the analysis: NumPy generators from a seed, permutations within blocks.
 #
 # `landscope.core.seeding` does the same with torch; here torch is not known.
-#
-# A bootstrap resample is a row of counts, "how often was model i drawn": a coefficient of the resample is then a
-# weighted coefficient of the sample, and thousands of resamples are one matrix product.
 
 
 def generator(seed: int, *stream: str | int) -> np.random.Generator:
     """A generator for `seed`, independent for each named stream.
 
-    >>> a, b = generator(0, "bootstrap"), generator(0, "permutation")
+    >>> a, b = generator(0, "noise"), generator(0, "permutation")
     >>> bool(a.random() == b.random()), bool(generator(3).random() == generator(3).random())
     (False, True)
     """
     digest = hashlib.sha256(repr((int(seed), *stream)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "little"))
-
-
-def resampled_counts(strata: NDArray[np.intp], resamples: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """How often each model was drawn in each resample; (resamples, n).
-
-    As many are drawn from every stratum as it holds. Strata of one model could never vary: they are drawn together.
-
-    >>> counts = resampled_counts(np.array([0, 0, 0, 1, 1]), 4, generator(0))
-    >>> counts[:, :3].sum(1), counts[:, 3:].sum(1)
-    (array([3., 3., 3., 3.], dtype=float32), array([2., 2., 2., 2.], dtype=float32))
-    """
-    counts = np.zeros((resamples, len(strata)), dtype=np.float32)
-    rows = np.arange(resamples)[:, None]
-    for members in strata_members(strata):
-        size = len(members)
-        drawn = rng.integers(0, size, (resamples, size)) + rows * size
-        counts[:, members] = np.bincount(drawn.ravel(), minlength=resamples * size).reshape(resamples, size)
-    return counts
-
-
-def strata_members(strata: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    """The positions of every stratum; strata of one model are merged.
-
-    >>> [members.tolist() for members in strata_members(np.array([0, 1, 2, 0]))]
-    [[0, 3], [1, 2]]
-    """
-    groups = [np.flatnonzero(strata == label) for label in np.unique(strata)]
-    alone = [members for members in groups if len(members) == 1]
-    return [members for members in groups if len(members) > 1] + ([np.concatenate(alone)] if alone else [])
 
 
 def random_permutations(block: NDArray[np.intp], count: int, rng: np.random.Generator) -> NDArray[np.intp]:
@@ -260,3 +198,77 @@ def column_of(frame: pd.DataFrame, name: str) -> pd.Series:
     if isinstance(column, pd.DataFrame):
         raise OperandError(f"column names must be unique, {name!r} is there {column.shape[1]} times; rename them")
     return column
+
+
+# Has a model learnt? One that has not says nothing about minima; it is left out, and counted.
+#
+#     learnt   its training loss is below half of what guessing would give: ln C for C classes
+#     fits     it misses at most 1 % of its training rows
+#
+# Guessing can be read off the beginning of a training: uniform guesses among C classes have a loss of ln C and an error of
+# 1 − 1/C = 1 − e^(−loss). Where the first entry of a history has this relation it is the loss of guessing; elsewhere (a
+# fine-tuned network, an epoch that was enough) it is not known, and nothing is left out.
+
+
+SHARE = 0.5
+ERROR = 0.01
+LIKE_GUESSING = 0.1
+"""How far the error may be from what guessing with that loss has."""
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """Which models count, and by what."""
+
+    kept: NDArray[np.bool_]
+    bar: str
+
+    @property
+    def left_out(self) -> int:
+        """How many do not."""
+        return int(np.count_nonzero(~self.kept))
+
+    @property
+    def sentence(self) -> str:
+        """What was left out and why; empty where nothing was.
+
+        >>> learnt([0.1, 1.5, 1.4], chance=1.946).sentence
+        '2 of 3 models have not learnt (training loss not below 0.973, half of what guessing gives) and are left out.'
+        """
+        if not self.left_out:
+            return ""
+        have, are = ("has", "is") if self.left_out == 1 else ("have", "are")
+        return f"{self.left_out} of {len(self.kept)} models {have} not learnt ({self.bar}) and {are} left out."
+
+
+def learnt(loss: Numbers, *, chance: float, share: float = SHARE) -> Learnt:
+    """Models whose training loss is below a share of that of guessing; one without a loss, or a loss that is not finite, is not.
+
+    >>> learnt([0.1, 1.5, None], chance=math.log(7)).kept.tolist()
+    [True, False, False]
+    """
+    column = number_column(loss, "loss")
+    bar = f"training loss not below {share * chance:.3g}, {'half' if share == SHARE else f'{share:g}'} of what guessing gives"
+    with np.errstate(invalid="ignore"):
+        return Learnt(np.isfinite(column) & (column < share * chance), bar)
+
+
+def fits(error: Numbers, at_most: float = ERROR) -> Learnt:
+    """Models that miss at most this share of their training rows.
+
+    >>> fits([0.0, 0.03]).sentence
+    '1 of 2 models has not learnt (training error above 1 %) and is left out.'
+    """
+    column = number_column(error, "error")
+    with np.errstate(invalid="ignore"):
+        return Learnt(column <= at_most, f"training error above {100 * at_most:g} %")
+
+
+def guessing(loss: float, error: float) -> float | None:
+    """The loss of guessing, from the first loss and error of a training, where these are what guessing has.
+
+    >>> guessing(1.93, 0.81), guessing(0.26, 0.07), guessing(2.9, 0.6)  # seven classes; an epoch that was enough; fine-tuning
+    (1.93, None, None)
+    """
+    known = math.isfinite(loss) and math.isfinite(error) and loss > 0
+    return loss if known and abs(error - (1 - math.exp(-loss))) <= LIKE_GUESSING else None

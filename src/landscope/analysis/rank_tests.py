@@ -25,10 +25,21 @@ from scipy.special import ndtr
 
 from landscope.analysis.coefficients import Floats
 from landscope.analysis.inputs import Numbers, number_column
-from landscope.analysis.significance import ALTERNATIVES, Alternative, combine_tails
 from landscope.core.errors import OperandError, UnknownNameError
 
-__all__ = ["RankTest", "normal_p", "p_of_law", "rank_sum_law", "signed_rank_law", "wilcoxon"]
+Alternative = Literal["two-sided", "greater", "less"]
+ALTERNATIVES = ("two-sided", "greater", "less")
+
+
+def combine_tails(above: float, below: float, alternative: Alternative) -> float:
+    """The p-value from the chances of at least and at most what was observed.
+
+    >>> combine_tails(0.01, 0.995, "two-sided"), combine_tails(0.01, 0.995, "less")
+    (0.02, 0.995)
+    """
+    if alternative not in ALTERNATIVES:
+        raise UnknownNameError.among("alternative", alternative, ALTERNATIVES)
+    return {"two-sided": min(1.0, 2 * min(above, below)), "greater": above, "less": below}[alternative]
 
 
 # Exact distributions of rank statistics under no effect, ties included.

@@ -21,21 +21,6 @@ from landscope.analysis.coefficients import Floats, mean_and_deviation
 from landscope.analysis.inputs import column_of, number_column
 from landscope.core.errors import OperandError, UnknownNameError
 
-__all__ = [
-    "Direction",
-    "Spread",
-    "SummaryCell",
-    "SummaryTable",
-    "Text",
-    "latex",
-    "markdown",
-    "summarise",
-    "summary_table",
-    "to_latex",
-    "to_markdown",
-]
-
-
 # One column of a summary: mean ± spread of every condition, to the digits that mean something, best and worst marked.
 
 

@@ -1,4 +1,4 @@
-"""Granulated coefficients and Simpson's paradox: hand-made grids, direct loops."""
+"""Granulated coefficients: hand-made grids, direct loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from landscope.analysis import correlation, granulated_kendall, simpson
+from landscope.analysis import correlation, granulated_kendall
 from landscope.core.errors import OperandError, UnknownNameError
 
 
@@ -80,7 +80,7 @@ def test_granulated_without_groups_says_why() -> None:
     alone = granulated_kendall(frame, "m", "g", ["a"])
     assert alone.value == 1
     assert alone.low is None
-    assert "one group" in alone.interval
+    assert "one axis" in alone.reason
 
 
 def test_granulated_drops_missing_numbers_but_not_unset_axes() -> None:
@@ -99,68 +99,17 @@ def test_granulated_drops_missing_numbers_but_not_unset_axes() -> None:
         granulated_kendall(frame, "measure", "gap", ["batches"])
 
 
-# Simpson
-
-
-def paradox(n: int = 12) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
-    group = np.repeat([0, 1, 2, 3], n)
-    x = rng.normal(size=4 * n)
-    y = -x + 0.3 * rng.normal(size=4 * n)
-    return pd.DataFrame({"condition": [f"c{g}" for g in group], "sharpness": x + 6 * group, "gap": y + 6 * group})
-
-
-@pytest.mark.parametrize("method", ["kendall", "spearman", "pearson"])
-def test_the_paradox_is_shown(method: str) -> None:
-    found = simpson(paradox(), "sharpness", "gap", "condition", method, permutations=999)
-    assert found.overall.value is not None
-    assert found.pooled.value is not None
-    assert found.between.value == pytest.approx(1, abs=0.01)
-    assert found.overall.value > 0.4 > -0.5 > found.pooled.value
-    assert found.within_mean is not None
-    assert found.within_mean < -0.5
-    assert found.paradox
-    assert found.reversed_groups == ("c0", "c1", "c2", "c3")
-    assert found.sentence.startswith(
-        "Simpson's paradox: over all models gap goes up with sharpness, inside condition it goes down"
-    )
-    assert "4 of 4 groups" in found.sentence
-    assert "chance" not in found.sentence
-    json.dumps(found.to_dict(), allow_nan=False)
-
-
-def test_no_paradox_where_signs_agree() -> None:
-    frame = paradox()
-    frame["gap"] = frame["sharpness"] + 0.1 * frame["gap"]
-    found = simpson(frame, "sharpness", "gap", "condition")
-    assert not found.paradox
-    assert found.reversed_groups == ()
-    assert found.sentence.startswith("The sign is the same overall and inside condition")
-
-
-def test_a_paradox_that_could_be_chance_is_called_so() -> None:
-    frame = pd.DataFrame({"g": list("aabb"), "x": [1, 2, 3, 4.0], "y": [2, 1, 4, 3.0]})
-    found = simpson(frame, "x", "y", "g")
-    assert found.paradox
-    assert "could be chance" in found.sentence
-
-
-def test_pieces_are_the_plain_correlations() -> None:
-    frame = paradox()
-    found = simpson(frame, "sharpness", "gap", "condition")
-    for name, group in frame.groupby("condition"):
-        assert found.within[str(name)] == correlation(group["sharpness"], group["gap"])
-    means = frame.groupby("condition")[["sharpness", "gap"]].mean()
-    assert found.between.value == correlation(means["sharpness"], means["gap"]).value
-    assert found.overall.value == correlation(frame["sharpness"], frame["gap"]).value
-
-
-def test_groups_that_say_nothing_have_reasons() -> None:
-    frame = pd.DataFrame({"g": ["a", "a", "a", "b", None], "x": [1, 2, 3, 4, 5.0], "y": [1, 2, np.nan, 4, 5.0]})
-    found = simpson(frame, "x", "y", "g")
-    assert found.within["b"].status == "undefined"
-    assert found.overall.dropped == 2
-    assert found.between.reason.startswith("n = 2")
-    lonely = pd.DataFrame({"g": list("abcd"), "x": [1, 2, 3, 4.0], "y": [1, 2, 3, 5.0]})
-    assert simpson(lonely, "x", "y", "g").sentence.startswith("Nothing is known inside g")
-    assert "no correlation" in simpson(lonely.assign(y=1.0), "x", "y", "g").sentence
+def test_the_axes_are_the_units() -> None:
+    frame = grid(0)
+    axes = ["lr", "batch", "decay"]
+    found = granulated_kendall(frame, "measure", "gap", axes)
+    psi = [axis.value for axis in found.axes]
+    truth = stats.ttest_1samp(psi, 0.0)
+    assert found.p_value == pytest.approx(truth.pvalue)
+    low, high = truth.confidence_interval()
+    assert (found.low, found.high) == (pytest.approx(max(low, -1)), pytest.approx(min(high, 1)))
+    for axis in found.axes:
+        rest = [other.value for other in found.axes if other is not axis]
+        assert axis.without == pytest.approx(np.mean(rest))
+    assert found.steady == all((axis.without or 0) * (found.value or 0) > 0 for axis in found.axes)
+    assert "without one axis" in str(found)

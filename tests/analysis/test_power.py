@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from landscope.analysis import chance_to_find, models_needed, smallest_significant
-from landscope.analysis.coefficients import kendall_between, null_deviation
-from landscope.analysis.findings import _variance, as_kendall
+from landscope.analysis import chance_to_find, models_needed, runs_needed, smallest_significant
+from landscope.analysis.coefficients import as_kendall, kendall_between, kendall_spread, null_deviation
 from landscope.core.errors import OperandError
 
 
@@ -46,7 +45,7 @@ def test_smallest_significant_is_smooth_where_it_becomes_normal() -> None:
 
 def test_variance_under_no_link_is_kendalls() -> None:
     for n in (5, 12, 200):
-        assert math.sqrt(_variance(0.0, n)) == pytest.approx(null_deviation(n), rel=1e-12)
+        assert kendall_spread(0.0, n) == pytest.approx(null_deviation(n), rel=1e-12)
 
 
 def simulated_power(tau: float, n: int, trials: int) -> float:
@@ -105,3 +104,24 @@ def test_other_coefficients_as_kendalls() -> None:
     assert as_kendall(stats.pearsonr(x, y).statistic, "pearson") == pytest.approx(tau, abs=0.02)
     assert as_kendall(stats.spearmanr(x, y).statistic, "spearman") == pytest.approx(tau, abs=0.02)
     assert as_kendall(-1.0, "spearman") == pytest.approx(-1)
+
+
+@pytest.mark.parametrize(("effect", "groups"), [(1.0, 2), (0.4, 2), (1.0, 1), (3.0, 1)])
+def test_runs_needed_have_the_power_that_simulated_studies_have(effect: float, groups: int) -> None:
+    n = runs_needed(effect, 1.0, groups=groups)
+    assert n is not None
+    rng = np.random.default_rng(7)
+    for size, enough in ((n, True), (n - 1, False)):
+        if size < 2:
+            continue
+        runs = rng.normal(size=(2, 20_000, size)) / math.sqrt(groups)
+        found = (
+            stats.ttest_ind(runs[0] + effect, runs[1], axis=1)
+            if groups == 2
+            else stats.ttest_1samp(runs[0] + effect, 0.0, axis=1)
+        )
+        power = float(np.mean(found.pvalue <= 0.05))
+        assert (power >= 0.8 - 0.009) if enough else (power < 0.8 + 0.009)  # 20,000 studies: three standard errors
+    assert runs_needed(0.0, 1.0) is None
+    with pytest.raises(OperandError, match="spread"):
+        runs_needed(1.0, 0.0)
