@@ -1,0 +1,1 @@
+"""Paper 5: adaptive sharpness and generalisation."""

@@ -1,0 +1,111 @@
+"""Our own study: which measures of sharpness predict?
+
+Every measure is asked three times, and predicts where all three are shown:
+
+    overall      τ with the test error over the means of conditions
+    granulated   Ψ: one axis changed at a time, averaging among them; axes are the units
+    partial      τ over the means of conditions given their training loss, whose errors are allowed for
+
+Models that miss more than 1 % of their training rows are left out where `fitted` asks for minima.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from landscope.analysis import between, granulated_kendall, mean, partial_between
+from landscope.papers.framework.claims import Claim
+from landscope.papers.framework.questions import TAU, Answer, Question, Unit, asked, correlates, effect_of, every
+from landscope.papers.framework.values import LOSS_ERROR, NoAnswerError, Tables, Values, rows_at
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["claims"]
+
+PARTS = ("digits", "fashion-mnist", "cifar10")
+GIVEN, ERROR, ECE = "train.loss", "test.error", "test.ece"
+MEASURES = (
+    "l2_norm", "gradient_norm", "gradient_noise", "fisher_rao", "fisher_rao_homogeneous", "relative_flatness",
+    "relative_flatness_layerwise", "random_sharpness", "average_sharpness", "sam_sharpness", "adaptive_sharpness",
+    "keskar_sharpness", "pac_bayes_sigma", "igs", "hessian_top_eigenvalue", "hessian_trace", "hessian_frobenius",
+    "ggn_top_eigenvalue", "ggn_trace", "ggn_frobenius", "log_volume",
+)  # fmt: skip
+FLATTER_WHEN_LARGER = ("pac_bayes_sigma",)
+FOLLOWING = ("igs", "sam_sharpness", "relative_flatness")
+"""What the first paper plots against the training loss (figure 2)."""
+CALIBRATED = ("relative_flatness", "igs")
+"""What the first paper finds to fall with the calibration error."""
+FITS = 0.01
+
+
+def claims() -> Iterator[Claim]:
+    """For each part: what the first paper suspects, and every measure by itself."""
+    for part in PARTS:
+        for name in FOLLOWING:
+            yield Claim(
+                part=part,
+                text=f"{part}: {name} rises with the training loss, as the first paper suspects",
+                question=correlates(Values(part=part, column=f"train.{name}"), GIVEN, 1, over="conditions"),
+            )
+        for name in CALIBRATED:
+            yield Claim(
+                part=part,
+                text=f"{part}: sharper minima are better calibrated: {name} falls with the ECE, in all three ways",
+                question=_three_ways(part, f"train.{name}", ECE, -1),
+            )
+        for name in MEASURES:
+            sign = -1 if name in FLATTER_WHEN_LARGER else 1
+            yield Claim(
+                part=part,
+                text=f"{part}: {'lower' if sign < 0 else 'higher'} {name} goes with a higher test error, in all three ways",
+                question=_three_ways(part, f"train.{name}", ERROR, sign),
+            )
+        yield Claim(
+            part=part,
+            text=f"{part}: among models that fit 99 % of their training rows, the trace of the Hessian orders the test error",
+            question=_trace(part, fitted=True),
+        )
+    yield Claim(
+        part="digits",
+        text="the trace of the Hessian orders the test error: digits, and FashionMNIST among the models that fit",
+        question=every((_trace("digits", fitted=False), _trace("fashion-mnist", fitted=True))),
+        headline=20,
+        ours=True,
+    )
+
+
+def _trace(part: str, *, fitted: bool) -> Question:
+    keep = (lambda rows: rows["train.error"] <= FITS) if fitted else None
+    return correlates(Values(part=part, column="train.hessian_trace"), ERROR, 1, over="conditions", keep=keep)
+
+
+def _three_ways(part: str, measure: str, outcome: str, sign: int) -> Question:
+    def answers(tables: Tables) -> list[Answer]:
+        rows = rows_at(tables, part)
+        if measure not in rows or rows[measure].dropna().empty:
+            raise NoAnswerError(f"{part} has no {measure}")
+        rows = rows[rows[[measure, outcome, GIVEN]].notna().all(axis=1)]
+        x, y, conditions = rows[measure], rows[outcome], rows["condition"]
+        overall = between(x, y, conditions)
+        errors = {GIVEN: rows[LOSS_ERROR]} if LOSS_ERROR in rows else None
+        given = partial_between(x, y, {GIVEN: rows[GIVEN]}, conditions, errors=errors)
+        unit = replace(TAU, scale=sign)
+        return [
+            Answer(f"overall (n = {overall.n} conditions)", effect_of(overall, sign, part), None, unit),
+            _one_axis_at_a_time(tables[part], measure, outcome, sign),
+            Answer("given the training loss", effect_of(given, sign, part), None, unit),
+        ]
+
+    return asked(part, answers)
+
+
+def _one_axis_at_a_time(table: pd.DataFrame, measure: str, outcome: str, sign: int) -> Answer:
+    """Averaging is an axis as well: the two models of a run differ in nothing else."""
+    axes = [name for name in map(str, table) if name.startswith("axis.") or name == "checkpoint"]
+    found = granulated_kendall(table, measure, outcome, axes)
+    values = [sign * axis.value for axis in found.axes if axis.value is not None]
+    unit = Unit(symbol="Ψ = ", scale=sign)
+    return Answer(f"one axis at a time (n = {len(values)} axes)", mean(values), None, unit)

@@ -1,0 +1,1 @@
+"""Paper 1: explicit regularisation, sharpness and calibration."""

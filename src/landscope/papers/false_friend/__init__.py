@@ -1,0 +1,1 @@
+"""Paper 3: flatness is a false friend."""

@@ -1,0 +1,1 @@
+"""What all papers have in common: parts and sizes, records, claims, the page of results."""

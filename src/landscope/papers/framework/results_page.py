@@ -1,0 +1,217 @@
+"""RESULTS.md: twenty claims on one scale, then one screen for each paper; nothing on it is written by hand but prose.
+
+Prose stands in `paper.yaml`: the question, three lines of answer, what surprised. `{5}` in it is what was found for headline
+claim 5.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from landscope.analysis.verdicts import ALPHA, VERDICTS
+from landscope.papers.framework.claims import Told
+from landscope.papers.framework.drawing import ForestRow, forest, scatter
+from landscope.papers.framework.paper import PAPERS, Figure, Paper
+from landscope.papers.framework.values import NoAnswerError, rows_at
+
+if TYPE_CHECKING:
+    from landscope.papers.framework.results import Findings
+
+__all__ = ["figures", "page_text"]
+
+MARGIN = 0.2
+"""|D| below which an effect is of no use: the band of the forest."""
+FOREST = "forest.svg"
+LABELS = {
+    1: "Augmentation lowers the test error (VGG-19)",
+    2: "Augmentation's minima are sharper (VGG-19)",
+    3: "Weight decay raises the test error (VGG-19)",
+    4: "Sharper conditions are better calibrated",
+    5: "A temperature leaves most of the ECE",
+    6: "IGS follows the training loss",
+    7: "Regularised minima are sharper (ResNet-18)",
+    8: "… and better in every respect (ResNet-18)",
+    9: "Harder function, sharper minimum (circles)",
+    10: "L2 raises λ₁ (softmax regression, MLP)",
+    11: "L2 raises the MLP's accuracy",
+    12: "Adam + averaging: sharper and better (VGG-16)",
+    13: "L2: sharper and better (residual networks)",
+    14: "SAM beats plain training (ResNet-18)",
+    15: "FAM beats plain training (ResNet-18)",
+    16: "FAM completes shapes better",
+    17: "FAM beats plain training (RTE)",
+    18: "Adaptive sharpness against test loss (FCNN, GAT)",
+    19: "Adaptive sharpness against test loss (LeNet-5)",
+    20: "Ours: the Hessian's trace orders the test error",
+}
+"""The claims that were fixed as headlines, as the figure names them."""
+SHOWN = 6
+"""Claims of a paper on its screen, besides the headline ones."""
+INTRODUCTION = """\
+Five papers ask what flat and sharp minima have to do with generalisation and calibration. We ran their experiments again, as
+their text describes them and as their code did them, and put their claims to one test. Made by `landscope paper results {folder}`
+from the records under `{folder}/`; every number comes from them.
+
+A claim **replicates** where its effect is shown in the claimed direction (two-sided p ≤ its level). It is **excluded** where
+the opposite is shown, where it is shown to be smaller than a margin named beforehand, or where it differs from the paper's
+number by more than both errors allow. It is **explained** where another claim that replicates shows what the paper's number comes
+from, **undecided** where none of these is so, and **not tested** where networks have not learnt, runs failed, or only a reduced
+size was run. Twenty claims were fixed as headlines; Holm's procedure gives each its level. All others are exploratory, at 0.05
+each. Brackets are intervals of the same tests: at the level of the claim in the figure and the table of headlines, of 95 %
+elsewhere. Where conditions differ, a condition is the unit, not a run."""
+
+
+def page_text(found: Findings, folder: Path, home: Path) -> str:
+    """The page for the records of a folder, with links from `home`."""
+    where = _from(folder, home)
+    lines = [
+        "# Results",
+        "",
+        INTRODUCTION.format(folder=where),
+        "",
+        f"![Twenty claims on one scale]({where}/{FOREST})",
+        "",
+        *_headlines(found),
+        "",
+        *_counts(found, where),
+    ]
+    for name in found.kept:
+        lines += ["", *_screen(PAPERS[name], found, where)]
+    missing = [name for name in PAPERS if name not in found.kept]
+    if missing:
+        lines += [
+            "",
+            "Not run yet: " + ", ".join(f"`landscope paper run {name} --size paper`" for name in missing) + ".",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def figures(found: Findings) -> dict[str, str]:
+    """File name → SVG: the forest, and one figure for each paper."""
+    made = {FOREST: forest([row for one in found.headlines for row in _rows(one)], MARGIN)}
+    for name in found.kept:
+        figure = PAPERS[name].figure
+        if figure is not None and (text := _scatter(figure, found, name)):
+            made[f"{name}.svg"] = text
+    return made
+
+
+def _rows(told: Told) -> list[ForestRow]:
+    """One row for a claim; of a family a row for each member, up to three, the rest in words."""
+    claim, verdict, alpha = told.claim, told.judgement.verdict, told.judgement.alpha
+    label = f"{claim.headline}  {LABELS[claim.headline]}"
+    if not told.answers or verdict == "not tested":
+        return [ForestRow(label, verdict, value="")]
+    shown = (
+        sorted(told.answers, key=lambda answer: answer.ours.p_value())[-2:] if len(told.answers) > 1 else told.answers
+    )
+    rows = []
+    for number, answer in enumerate(shown):
+        ours = answer.ours.concordance(1 - alpha)
+        theirs = None if answer.theirs is None or answer.theirs.n < 2 else answer.theirs.concordance().value
+        name = label if number == 0 else "and"
+        rows.append(
+            ForestRow(name, verdict, (ours.value, ours.low, ours.high), theirs, answer.unit.written(answer.ours, alpha))
+        )
+    return rows
+
+
+def _scatter(figure: Figure, found: Findings, paper: str) -> str:
+    try:
+        rows = rows_at(found.tables[paper], figure.part, figure.at)
+    except NoAnswerError:
+        return ""
+    if not {figure.x, figure.y} <= set(rows):
+        return ""
+    points = {
+        str(condition): list(zip(own[figure.x], own[figure.y], strict=True))
+        for condition, own in rows.groupby("condition", sort=False)
+    }
+    labels = {"x": figure.x_label or figure.x, "y": figure.y_label or figure.y}
+    return scatter(points, **labels, title=figure.title, log_x="x" in figure.log, log_y="y" in figure.log)
+
+
+def _headlines(found: Findings) -> list[str]:
+    lines = ["| # | claim | ours | paper | verdict |", "|--:|---|---|---|---|"]
+    for one in found.headlines:
+        cells = [
+            str(one.claim.headline),
+            one.claim.text,
+            _ours(one),
+            one.claim.paper or "–",
+            f"**{one.judgement.verdict}**",
+        ]
+        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+    return lines
+
+
+def _ours(told: Told, most: int = 2, alpha: float | None = None) -> str:
+    """What was found, or why nothing was; of a family the least certain members."""
+    level = told.judgement.alpha if alpha is None else alpha
+    if told.judgement.verdict == "not tested":
+        return told.judgement.why
+    shown = sorted(told.answers, key=lambda answer: -answer.ours.p_value())
+    texts = [answer.unit.written(answer.ours, level) for answer in shown[:most]]
+    return "; ".join(texts) + (f"; and {len(shown) - most} more" if len(shown) > most else "")
+
+
+def _counts(found: Findings, where: PurePosixPath) -> list[str]:
+    lines = [f"| paper | runs | {' | '.join(VERDICTS)} | everything |", f"|---|--:{'|--:' * len(VERDICTS)}|---|"]
+    for name, parts in found.kept.items():
+        counts = Counter(one.judgement.verdict for one in found.told[name])
+        runs = sum(len(kept.bundle.records) for kept in parts.values())
+        title = PAPERS[name].title
+        cells = [f"[{title}](#{_anchor(title)})", f"{runs:,}", *(str(counts[verdict]) for verdict in VERDICTS)]
+        lines.append(f"| {' | '.join(cells)} | [{name}.md]({where}/{name}.md) |")
+    return lines
+
+
+def _screen(paper: Paper, found: Findings, where: PurePosixPath) -> list[str]:
+    told = found.told[paper.name]
+    lines = [f"## {paper.title}", "", f"*{paper.question}* {paper.paper}", ""]
+    lines += [f"- {_filled(line, found)}" for line in paper.answer]
+    if paper.figure is not None:
+        lines += ["", f"![{paper.figure.title}]({where}/{paper.name}.svg)"]
+    decided = [
+        one for one in told
+        if not one.claim.headline and one.judgement.verdict in ("replicates", "excluded", "explained")
+    ]  # fmt: skip
+    decided.sort(
+        key=lambda one: (not (one.claim.paper or one.claim.ours), one.judgement.p_value or 0.0, one.claim.text)
+    )
+    if decided:
+        lines += ["", "| also | ours | paper | verdict |", "|---|---|---|---|"]
+        lines += [
+            f"| {_cell(one.claim.text)} | {_cell(_ours(one, 1))} | {_cell(one.claim.paper or '–')} | "
+            f"**{one.judgement.verdict}** |"
+            for one in decided[:SHOWN]
+        ]
+    if paper.surprise:
+        lines += ["", f"**What surprised us.** {_filled(paper.surprise, found)}"]
+    return lines
+
+
+def _filled(text: str, found: Findings) -> str:
+    known = {str(one.claim.headline): _ours(one, alpha=ALPHA) for one in found.headlines}
+    return re.sub(r"\{(\d+)\}", lambda match: known.get(match[1], "(not run)"), text)
+
+
+def _anchor(title: str) -> str:
+    """Where a heading is linked to.
+
+    >>> _anchor("FAM: relative flatness, again")
+    'fam-relative-flatness-again'
+    """
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def _from(path: Path, home: Path) -> PurePosixPath:
+    return PurePosixPath(Path(os.path.relpath(path, home)).as_posix())
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
