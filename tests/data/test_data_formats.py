@@ -150,8 +150,8 @@ def test_nifti(order: str, dtype: str, rng: np.random.Generator) -> None:
     [
         (lambda b: b[:-1], "truncated"),
         (lambda b: b[:300], "too few"),
-        (lambda b: b"\1" + b[1:], "no single-file NIfTI"),
-        (lambda b: b[:344] + b"ni1\0" + b[348:], "no single-file NIfTI"),
+        (lambda b: b"\1" + b[1:], "not a single-file NIfTI"),
+        (lambda b: b[:344] + b"ni1\0" + b[348:], "not a single-file NIfTI"),
         (lambda b: b[:70] + b"\x80\0" + b[72:], "voxel type 128"),
         (lambda b: b[:42] + b"\0\0" + b[44:], "dimensions"),
     ],
@@ -231,7 +231,7 @@ def test_npy_never_unpickles(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", other=np.zeros(2))
     with pytest.raises(DamagedFileError, match="no array named 'volume'"):
         parse_npz((tmp_path / "other.npz").read_bytes(), tmp_path / "other.npz", "volume")
-    with pytest.raises(DamagedFileError, match="no readable"):
+    with pytest.raises(DamagedFileError, match="not a readable"):
         parse_npz(b"PK\3\4 broken", FILE, "volume")
 
 

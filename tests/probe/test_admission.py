@@ -160,3 +160,44 @@ def test_complex_weights_are_refused_and_complex_buffers_follow_the_precision() 
         probe = Probe(Rotated(), (X, Y), dtype=dtype)
         assert probe.module("").turn.dtype == kind
         assert ls.measure(probe, measures="gradient_norm")["gradient_norm"].status.has_value
+
+
+class Graph(nn.Module):
+    """A sparse matrix as a buffer, as graph networks hold their edges."""
+
+    def __init__(self, dense: bool, learned: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.head = nn.Linear(4, 3)
+        edges = (torch.rand(4, 4) > 0.5).float()
+        edges = edges if dense else edges.to_sparse()
+        if learned:
+            self.edges = nn.Parameter(edges)
+        else:
+            self.register_buffer("edges", edges)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((self.edges @ x.T).T)
+
+
+def test_sparse_tensors() -> None:
+    sparse, dense = Probe(Graph(False), (X, Y)), Probe(Graph(True), (X, Y))
+    assert torch.allclose(sparse.gradient(), dense.gradient(), atol=1e-6)
+    assert torch.allclose(Hessian(sparse) @ dense.vector(), Hessian(dense) @ dense.vector(), atol=1e-6)
+    with pytest.raises(errors.ModelError, match="edges is a sparse_coo tensor.*to_dense"):
+        Probe(Graph(False, learned=True), (X, Y))
+
+
+def test_a_fixed_batch_size_keeps_its_batches() -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert len(x) == 20, "exported for 20 rows"
+            return self.inner(x)
+
+    with pytest.raises(errors.ModelError, match=r"(?s)exported for 20 rows.*mode='batch_statistics'"):
+        Probe(Fixed(), (X, Y))
+    assert Probe(Fixed(), (X, Y), mode="batch_statistics").value() == Probe(net(), (X, Y)).value()

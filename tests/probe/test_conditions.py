@@ -12,11 +12,12 @@ import torch
 from networks import BY_NAME
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kernel
+from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import DataLoader, TensorDataset
 
 import landscope as ls
-from landscope import GGN, Hessian, Probe
+from landscope import GGN, Hessian, Probe, errors
 from landscope.core.shared_state import held
 from landscope.probe.conditions import measuring
 
@@ -83,14 +84,14 @@ def numbers(report: ls.Report) -> dict[str, tuple[str, ...]]:
 
 @pytest.fixture(scope="module")
 def outside() -> dict[str, tuple[str, ...]]:
-    return numbers(ls.measure(Constants(), (X, Y)))
+    return numbers(ls.measure(Constants(), (X, Y), "all"))
 
 
 @pytest.mark.parametrize("around", AROUND)
 def test_every_measure_gives_the_same_bits_inside(around: str, outside: dict[str, tuple[str, ...]]) -> None:
     model = Constants()
     with AROUND[around]():
-        inside = numbers(ls.measure(model, (X, Y)))
+        inside = numbers(ls.measure(model, (X, Y), "all"))
     assert inside == outside
 
 
@@ -112,7 +113,7 @@ def test_weights_data_and_vectors_made_in_inference_mode(loader: bool, outside: 
         model, x, y = Constants(), X.clone(), Y.clone()
         v = torch.ones(43)
     data = DataLoader(TensorDataset(x, y), batch_size=24) if loader else (x, y)
-    assert numbers(ls.measure(model, data)) == outside
+    assert numbers(ls.measure(model, data, "all")) == outside
     assert torch.equal(Hessian(Probe(model, data)) @ v, Hessian(Probe(Constants(), (X, Y))) @ torch.ones(43))
 
 
@@ -252,3 +253,37 @@ def test_activation_checkpointing_is_called_straight(way: str) -> None:
     x = X.clone().requires_grad_()
     model(x).sum().backward()
     assert x.grad is not None
+
+
+def test_parametrisations_are_computed_anew_on_every_pass() -> None:
+    def net() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(parametrizations.orthogonal(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3))
+
+    plain, v = Probe(net(), (X, Y)), torch.randn(35, generator=torch.Generator().manual_seed(1))
+    model = net()
+    with parametrize.cached():
+        model(X)
+        probe = Probe(model, (X, Y))
+        assert not probe.notices
+        assert torch.equal(probe.gradient(), plain.gradient())
+        assert torch.equal(Hessian(probe) @ v, Hessian(plain) @ v)
+        assert model[0].weight is model[0].weight  # for the user the cache is on
+
+
+def test_half_precision_that_autocast_brings_past_its_context_is_refused() -> None:
+    class Switches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Constants()
+
+        def forward(self, x: Tensor) -> Tensor:
+            torch.set_autocast_enabled("cpu", True)
+            try:
+                return self.inner(x).float()
+            finally:
+                torch.set_autocast_enabled("cpu", False)
+                torch.clear_autocast_cache()
+
+    with pytest.raises(errors.ModelError, match="computes in bfloat16.*set_autocast_enabled"):
+        Probe(Switches(), (X, Y))

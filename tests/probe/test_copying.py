@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -382,3 +383,93 @@ def test_a_model_that_accelerate_prepared(precision: str, hooked: bool) -> None:
         add_hook_to_module(model[0], ModelHook())
     probe = Probe(Accelerator(mixed_precision=precision, cpu=True).prepare(model), (X, Y))
     assert torch.equal(probe.gradient(), plain.gradient())
+
+
+def remembers_in_a_dictionary(m: nn.Sequential) -> None:
+    doubled: dict[str, Tensor] = {}
+
+    def forward(x: Tensor) -> Tensor:
+        if "w" not in doubled:
+            doubled["w"] = m[0].weight.detach() * 1
+        return nn.functional.linear(x, m[0].weight, m[0].bias) + 0 * doubled["w"].sum()
+
+    m[0].forward = forward
+
+
+def dispatches(m: nn.Sequential) -> None:
+    old = m[0].forward
+    m[0].forward = functools.singledispatch(lambda x: old(x))
+
+
+@pytest.mark.parametrize("patch", [remembers_in_a_dictionary, dispatches])
+def test_what_a_function_remembers_is_not_shared(patch: Callable[[nn.Sequential], None]) -> None:
+    """The original would compute with the copy's tensors afterwards."""
+    model, plain = net(), Probe(net(), (X, Y))
+    patch(model)
+    probe = Probe(model, (X, Y))
+    assert torch.equal(probe.gradient(), plain.gradient())
+    loss = nn.functional.cross_entropy(model(X), Y)
+    (found,) = torch.autograd.grad(loss, model[0].weight)
+    assert torch.allclose(found.flatten(), plain.gradient()[:20], atol=1e-6)
+    with torch.no_grad():
+        model[0].weight.zero_()
+        assert torch.equal(model[0](X), model[0].bias.expand(20, 5))
+    assert probe.value() == plain.value()
+
+
+def test_a_memory_that_a_hook_and_the_loss_share_stays_shared() -> None:
+    model, seen = net(), {}
+    model[1].register_forward_hook(lambda module, args, out: seen.__setitem__("h", out))
+
+    def loss(z: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(z, y) + seen["h"].square().mean() + 0 * len(list(model.children()))
+
+    probe = Probe(model, (X, Y), loss)
+    assert probe.value() == pytest.approx(float(loss(model(X), Y)), rel=1e-6)
+
+
+class OwnCopy(nn.Linear):
+    """A layer that hands itself out as its copy."""
+
+    def __deepcopy__(self, memo: object) -> OwnCopy:
+        return self
+
+
+class SharedTensors(nn.Linear):
+    def __deepcopy__(self, memo: object) -> SharedTensors:
+        twin = SharedTensors(4, 5)
+        twin.weight, twin.bias = self.weight, self.bias
+        return twin
+
+
+@pytest.mark.parametrize("kind", [OwnCopy, SharedTensors])
+def test_a_copy_with_the_originals_tensors_is_refused(kind: type[nn.Linear]) -> None:
+    model = nn.Sequential(kind(4, 5), nn.Tanh(), nn.Linear(5, 3)).train()
+    with pytest.raises(errors.ModelError, match=r"the copy of 0 .* still has the original's tensors"):
+        Probe(model, (X, Y), dtype=torch.float64)
+    assert all(module.training for module in model)
+    assert all(p.dtype == torch.float32 and p.requires_grad for p in model.parameters())
+
+
+def with_a_lock(m: nn.Module) -> None:
+    m.lock = threading.Lock()
+
+
+def with_a_trainer(m: nn.Module) -> None:
+    m.trainer = types.SimpleNamespace(model=m, lock=threading.RLock(), log=open("/dev/null", "w"), torch=torch)  # noqa: SIM115
+
+
+def with_its_last_outputs(m: nn.Module) -> None:
+    m.history, m.last = [m(X).sum()], {"z": types.SimpleNamespace(z=m(X))}
+
+
+@pytest.mark.parametrize("add", [with_a_lock, with_a_trainer, with_its_last_outputs])
+def test_what_cannot_be_copied_is_shared(add: Callable[[nn.Module], None]) -> None:
+    model = net()
+    add(model)
+    probe = Probe(model, (X, Y))
+    assert torch.equal(probe.gradient(), Probe(net(), (X, Y)).gradient())
+    if add is with_a_trainer:
+        assert probe.module("").trainer.lock is model.trainer.lock
+        assert probe.module("").trainer.model is probe.module("")
+        model.trainer.log.close()

@@ -73,9 +73,11 @@ def patched() -> nn.Module:
 @pytest.mark.parametrize("make", [Scoring, Wrapped, patched])
 @pytest.mark.parametrize("key", ["labels", "label"])
 def test_a_loss_of_its_own_behind_any_signature(make: Callable[[], nn.Module], key: str) -> None:
-    ids = torch.randint(0, 5, (8, 6))
+    ids, model = torch.randint(0, 5, (8, 6)), make()
+    data = {"input_ids": ids, key: ids}
+    assert Probe(model, data).value() == pytest.approx(model(input_ids=ids, labels=ids)["loss"].item(), rel=1e-6)
     with pytest.raises(errors.LossError, match="computes a loss of its own"):
-        Probe(make(), {"input_ids": ids, key: ids})
+        Probe(model, data, "cross_entropy")
 
 
 def test_time_in_the_place_of_samples() -> None:
@@ -128,7 +130,7 @@ def test_parts_of_a_batch_that_go_nowhere_are_named() -> None:
             return super().forward(x)
 
     probe = Probe(Plain(4, 3).double(), {"x": X, "attention_mask": torch.ones(64), "y": Y})
-    assert any("attention_mask is not an argument" in notice for notice in probe.notices)
+    assert probe.notices == ("not arguments of the model, and left out of the batches: attention_mask",)
     assert not Probe(net(), (X, Y)).notices
 
 
@@ -194,3 +196,18 @@ def test_weights_of_positive_answers(integer: bool) -> None:
     assert Probe(net(), (X, y if integer else y.double()), criterion).value() == pytest.approx(truth, rel=1e-6)
     one = Probe(nn.Linear(4, 1).double(), (X, y[:, 0]), nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0)))
     assert ls.measure(one, measures=["hessian_trace"])["hessian_trace"].value > 0
+
+
+def test_which_of_several_outputs_the_loss_takes_is_said() -> None:
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            hidden = self.inner[0](x)
+            return self.inner[1:](hidden), hidden
+
+    model = Hidden()
+    assert Probe(model, (X, Y)).notices == ("the model returns 2 tensors; the loss takes the first, of shape (4, 3)",)
+    assert Probe(model, (X, Y), lambda z, y: F.cross_entropy(z[0], y)).notices == ()

@@ -201,6 +201,6 @@ def test_data_that_cannot_be_cut_anew_is_taken_as_it_lies() -> None:
 def test_activations_are_counted_per_sample_whatever_the_size_of_the_data() -> None:
     net = nn.Sequential(nn.Linear(50, 20), nn.ReLU(), nn.Linear(20, 2))
     small, large = (Probe(net, (torch.randn(n, 50), torch.arange(n) % 2)) for n in (4, 4000))
-    assert points.activation_bytes(small) == points.activation_bytes(large)
+    assert small.activation_bytes == large.activation_bytes
     assert points.together(small, 64)
     assert not points.together(large, 10**7)

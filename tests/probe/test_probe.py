@@ -410,7 +410,7 @@ def test_memory_that_runs_out_halves_the_pieces(monkeypatch: pytest.MonkeyPatch)
         return plain(self, params, batch)
 
     monkeypatch.setattr(Probe, "loss_sum", greedy)
-    monkeypatch.setattr(Probe, "_fitting", lambda self, load: 20)
+    monkeypatch.setattr(Probe, "fitting", lambda self, load: 20)
     fresh = probe.restrict(["*"])
     assert torch.allclose(fresh.gradient(), expected, atol=1e-14)
     assert sizes[:4] == [20, 10, 5, 2]
@@ -427,6 +427,6 @@ def test_pieces_are_bounded_by_free_memory(monkeypatch: pytest.MonkeyPatch) -> N
     probe = Probe(wide, (X, Y))
     monkeypatch.setattr(module, "available_bytes", lambda device: 4 * (10 * 4096 * 4))  # a quarter holds ten samples
     small = probe.restrict(["*"])
-    assert 5 <= small._fitting(1.0) <= 10
-    assert small._fitting(4.0) <= small._fitting(1.0) // 2
+    assert 5 <= small.fitting(1.0) <= 10
+    assert small.fitting(4.0) <= small.fitting(1.0) // 2
     assert torch.allclose(small.gradient(), probe.gradient(), atol=1e-6)

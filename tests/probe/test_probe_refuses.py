@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -302,8 +303,8 @@ MANY = torch.randn(400, 4, generator=torch.Generator().manual_seed(1))
 @pytest.mark.parametrize("held", [True, False], ids=["tensors", "stream"])
 def test_class_weights_show_on_data_sorted_by_class(rare: int, held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     labels = (torch.arange(400) >= 400 - rare).long()
-    weighted = nn.NLLLoss(weight=torch.tensor([1.0, 9.0]))
-    ignoring = nn.NLLLoss(ignore_index=1)
+    weighted = Loss(lambda z, y: F.nll_loss(z, y, weight=torch.tensor([1.0, 9.0])), "mean")
+    ignoring = Loss(lambda z, y: F.nll_loss(z, y, ignore_index=1), "mean")
     if not held:
         monkeypatch.setattr("landscope.probe.reading.available_bytes", lambda device: 0)
     data = (MANY, labels) if held else DataLoader(TensorDataset(MANY, labels), batch_size=50)
@@ -366,3 +367,41 @@ def test_a_distributed_sampler_that_repeats_samples() -> None:
     sampler = DistributedSampler(data, num_replicas=2, rank=0, shuffle=False)
     with pytest.raises(errors.DataError, match="repeats 1 samples"):
         Probe(net(), DataLoader(data, batch_size=4, sampler=sampler))
+
+
+IMAGES = torch.randn(6, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "told"),
+    [
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(63, 3)),
+            IMAGES,
+            "layer '1' (Linear) expects 63 features in the last dimension, got",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(3, 2, 3)),
+            IMAGES,
+            "layer '0' (Conv2d) expects 3 channels and 2 dimensions behind them",
+        ),
+        (
+            nn.Sequential(nn.Flatten(), nn.Conv1d(1, 2, 3)),
+            IMAGES,
+            "layer '1' (Conv1d) expects 1 channels and 1 dimensions",
+        ),
+        (
+            nn.Sequential(nn.Flatten(), nn.BatchNorm1d(3)),
+            IMAGES,
+            "layer '1' (BatchNorm1d) expects 3 channels, got 6×64",
+        ),
+        (nn.Sequential(nn.LayerNorm((4, 8))), IMAGES, "layer '0' (LayerNorm) expects the last dimensions 4×8, got"),
+        (nn.Sequential(nn.Embedding(5, 3)), torch.tensor([[1], [7]]), "expects whole numbers from 0 to 4, got 1 to 7"),
+        (nn.LSTM(5, 3), torch.zeros(6, 2, 4), "it expects 5 features in the last dimension, got 6×2×4"),
+        (nn.Sequential(nn.Conv2d(1, 2, 9)), IMAGES, "Kernel size can't be greater than actual input size"),
+    ],
+)
+def test_the_layer_that_does_not_take_its_input_is_named(net: nn.Module, x: Tensor, told: str) -> None:
+    with pytest.raises(errors.ModelError, match=re.escape(told)):
+        Probe(net, (x, torch.zeros(len(x)).long()))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())

@@ -52,3 +52,20 @@ def test_shares_real_duplicates_and_single_workers_are_accepted() -> None:
         (DataLoader(Stream(sharded=False, repeats=2), batch_size=4), 24),
     ):
         assert Probe(nn.Linear(4, 3), loader).n_samples == n
+
+
+class Around:
+    """A loader of somebody's own around torch's."""
+
+    def __init__(self, loader: DataLoader[tuple[Tensor, Tensor]]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self.loader)
+
+
+def test_behind_another_loader_they_are_counted_and_said() -> None:
+    probe = Probe(nn.Linear(4, 3), Around(DataLoader(Stream(sharded=False), batch_size=4, num_workers=2)))
+    assert probe.n_samples == 24
+    assert any("every sample occurs 2 times" in notice for notice in probe.notices)
+    assert not Probe(nn.Linear(4, 3), Around(DataLoader(Stream(sharded=True), batch_size=4, num_workers=2))).notices

@@ -131,3 +131,48 @@ def test_batch_norm_in_training_mode_stays_where_it_is(mode: str) -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).train()
     report = ls.measure(model, (X, Y), ["gradient_norm", "hessian_top_eigenvalue"], mode=mode)
     assert all(e.status.has_value for e in report.values())
+
+
+def grows_with_gradients(m: Moving, x: Tensor) -> None:
+    """Where nothing is differentiated it stays."""
+    if torch.is_grad_enabled():
+        m.first.weight.data.mul_(1.001)
+
+
+def test_weights_that_change_only_where_gradients_are_taken() -> None:
+    with pytest.raises(errors.ModelError, match=r"changes the parameter first\.weight"):
+        Probe(Moving(grows_with_gradients), (X, Y))
+
+
+class Cached(nn.Module):
+    """Keeps a weight that it computed, as long as the tensor says that it is still right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.kept = nn.Linear(4, 5), nn.Linear(5, 3), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kept is None or self.kept[0] != self.first.weight._version:
+            self.kept = self.first.weight._version, 2 * self.first.weight
+        return self.last(torch.tanh(nn.functional.linear(x, self.kept[1], self.first.bias)))
+
+
+def test_a_cache_that_asks_for_the_version_of_a_tensor() -> None:
+    with pytest.raises(errors.ModelError, match="does not compute with the values that are put in"):
+        Probe(Cached(), (X, Y))
+
+
+def test_a_hidden_state_is_called_one() -> None:
+    class Carries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.last, self.state = nn.GRUCell(4, 5), nn.Linear(5, 3), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = None if self.state is None or len(self.state) != len(x) else self.state
+            self.state = self.cell(x, state).detach()
+            return self.last(self.state)
+
+    with pytest.raises(errors.StochasticModelError, match="keeps something from pass to pass"):
+        Probe(Carries(), (X, Y))

@@ -16,8 +16,6 @@ from torch.nn.functional import pad
 from landscope.core.distributed import send
 from landscope.core.errors import OperandError
 
-__all__ = ["Augmentation", "cutout", "random_crop", "random_flip"]
-
 
 def _checked(images: Tensor) -> Tensor:
     if images.ndim != 4:

@@ -24,9 +24,6 @@ from landscope.core.errors import DamagedFileError, DataFileError, DownloadError
 from landscope.data.dataset import DATASETS
 from landscope.data.files import Version, locate, read, survey, target_folder
 
-__all__ = ["Progress", "SetStatus", "fetch", "get", "list_status", "status", "unpack"]
-
-
 # Fetch one file over HTTP: resumed where it stopped, its checksum verified, renamed into place when it is whole.
 #
 # The bytes go to `NAME.part` beside the target. A broken transfer leaves that file, and the next attempt asks for the

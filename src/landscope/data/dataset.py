@@ -12,9 +12,6 @@ from torch import Tensor
 from landscope.core.registry import Registry
 from landscope.data.files import Version
 
-__all__ = ["DATASETS", "DataCard", "DataSet", "DataSplits", "Raw", "Split", "TaskKind", "register"]
-
-
 # What a loader hands over: the splits as tensors, and a card that says what they are.
 #
 # Every row of a data set has one number, its place in the files read in order (training files first, evaluation files

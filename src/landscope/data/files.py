@@ -18,23 +18,6 @@ from typing import Literal
 from landscope.core.errors import DamagedFileError, DataFileError, MissingFileError, UnknownNameError
 from landscope.core.json import read_unzipped
 
-__all__ = [
-    "BUNDLED",
-    "LARGEST",
-    "Download",
-    "Files",
-    "Version",
-    "check",
-    "digest",
-    "find",
-    "locate",
-    "read",
-    "search_folders",
-    "survey",
-    "target_folder",
-]
-
-
 BUNDLED = Path(__file__).parent / "files"
 
 LARGEST = 4 * 2**30

@@ -19,21 +19,6 @@ from landscope.core.errors import DamagedFileError
 from landscope.data.files import LARGEST
 from landscope.data.safe_pickle import loads
 
-__all__ = [
-    "PARTS",
-    "CitationGraph",
-    "Labels",
-    "parse_binary",
-    "parse_idx",
-    "parse_npy",
-    "parse_npz",
-    "parse_planetoid",
-    "parse_python",
-    "parse_rows",
-    "parse_tsv",
-]
-
-
 # CIFAR's two published forms: fixed-length binary records, and pickled dictionaries from Python 2.
 #
 # A binary record is one label byte (CIFAR-100: coarse, then fine) and 3,072 bytes of red, green and blue planes. A
@@ -120,7 +105,7 @@ def parse_npy(content: bytes, path: Path) -> npt.NDArray[np.generic]:
     try:
         shape, fortran, dtype, start = _header(content)
     except Exception as error:  # the header is a Python literal, and numpy raises whatever a broken one leads it into
-        raise DamagedFileError(f"{path}: no readable .npy file ({type(error).__name__}: {error})") from error
+        raise DamagedFileError(f"{path}: is not a readable .npy file ({type(error).__name__}: {error})") from error
     if dtype.kind not in "biufc":
         raise DamagedFileError(f"{path}: holds an array of {dtype}; only plain numbers are read")
     needed, there = math.prod(shape) * dtype.itemsize, len(content) - start
@@ -158,7 +143,7 @@ def parse_npz(content: bytes, path: Path, key: str) -> npt.NDArray[np.generic]:
             size = archive.getinfo(name).file_size if name is not None else 0
             member = archive.read(name) if name is not None and size <= LARGEST else b""
     except Exception as error:  # zipfile raises whatever a broken archive leads it into
-        raise DamagedFileError(f"{path}: no readable .npz file ({type(error).__name__}: {error})") from error
+        raise DamagedFileError(f"{path}: is not a readable .npz file ({type(error).__name__}: {error})") from error
     if name is None:
         raise DamagedFileError(f"{path}: holds no array named {key!r}")
     if size > LARGEST:
@@ -277,7 +262,7 @@ def parse_rows(content: bytes, path: Path, separator: str, n_columns: int) -> li
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DamagedFileError(f"{path}: is no UTF-8 text ({error})") from error
+        raise DamagedFileError(f"{path}: is not text in UTF-8 ({error})") from error
     rows = [line.rstrip("\r").split(separator) for line in text.split("\n") if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) != n_columns:

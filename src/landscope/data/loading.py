@@ -15,9 +15,6 @@ from landscope.core.seeding import generator
 from landscope.data.dataset import DATASETS, DataCard, DataSet, DataSplits, Raw, Split
 from landscope.data.files import Files, locate
 
-__all__ = ["Pixels", "draw", "load", "noisy_labels", "scaled", "uniform_labels"]
-
-
 # From bytes to the numbers a network sees: [0, 1], [−1, 1], or mean 0 and deviation 1 per channel.
 
 

@@ -14,8 +14,6 @@ from landscope.models.catalogue import ParameterCount, initialise, register
 from landscope.models.efficientnet import SameConv2d
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["AllCNN"]
-
 _START_BIAS = 0.1
 
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from landscope.models.catalogue import Initialisation, OptionError, ParameterCount, initialise, register
 from landscope.specs.schema import Natural
 
-__all__ = ["Autoencoder3d"]
-
 _LEVELS = 5
 
 

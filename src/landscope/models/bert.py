@@ -16,9 +16,6 @@ from torch.nn.functional import normalize
 from landscope.models.catalogue import OptionError, ParameterCount, package_file, register, require
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["PRETRAINED_PACKAGE", "BertClassifier", "tokenize"]
-
-
 # Texts to token numbers, with the WordPiece vocabulary that comes with the MiniLM weights. Works without a network.
 
 

@@ -21,31 +21,7 @@ from torch import Tensor, nn
 from landscope.core.errors import MissingExtraError, SpecError, UnknownNameError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator, normal, preserved_rng
-from landscope.specs.schema import MismatchError, Natural, Probability, Range, check_value, describe
-
-__all__ = [
-    "MODELS",
-    "Initialisation",
-    "ModelEntry",
-    "Natural",
-    "Option",
-    "OptionError",
-    "OptionValue",
-    "ParameterCount",
-    "Probability",
-    "Range",
-    "Recipe",
-    "build",
-    "check_options",
-    "initialise",
-    "names",
-    "options_of",
-    "package_file",
-    "register",
-    "require",
-    "takes_vectors",
-]
-
+from landscope.specs.schema import MismatchError, check_value, describe
 
 # Options of a network: read from the signature of its factory, checked before anything is built.
 #
@@ -77,6 +53,7 @@ class Option:
 def options_of(factory: Callable[..., nn.Module], *, without: Sequence[str] = ()) -> dict[str, Option]:
     """Read the options of `factory`, in the order of its signature, less those named in `without`.
 
+    >>> from landscope.specs.schema import Natural
     >>> def net(*, classes: Natural = 10) -> nn.Module: ...
     >>> option = options_of(net)["classes"]
     >>> option.accepts, option.default
@@ -94,6 +71,7 @@ def check_options(
 ) -> dict[str, OptionValue]:
     """Bring the given values to their types; raise for an unknown option or a value that does not fit.
 
+    >>> from landscope.specs.schema import Natural
     >>> def net(*, classes: Natural = 10) -> nn.Module: ...
     >>> check_options("net", options_of(net), {"classes": 0})
     Traceback (most recent call last):
@@ -224,7 +202,7 @@ def build(name: str, *, seed: int = 0, **options: OptionValue) -> nn.Module:
     """
     entry = MODELS[name]
     settings = {**check_options(name, entry.options, options), **entry.fixed}
-    ambient = torch.get_default_device()
+    ambient = torch.empty(0).device
     if ambient.type == "meta":
         return entry.factory(**settings)
     with preserved_rng(), torch.device("cpu"):

@@ -16,9 +16,6 @@ from torch.nn.functional import pad
 from landscope.models.catalogue import OptionError, ParameterCount, initialise, package_file, register
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["EfficientNetLite0", "SameConv2d"]
-
-
 # Convolution with TensorFlow's "same" padding: output size ⌈input/stride⌉, the odd pixel of padding after the image.
 #
 # PyTorch pads both sides alike, which for stride 2 samples other positions; networks whose weights or definition come

@@ -16,8 +16,6 @@ from torch.nn.functional import elu
 from landscope.models.catalogue import ParameterCount, register, require
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["GAT"]
-
 
 def _ring(nodes: int, shape: Sequence[int], rng: torch.Generator) -> tuple[Tensor, ...]:
     """Node features and a ring that joins every node with both neighbours."""

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from landscope.models.catalogue import Initialisation, OptionError, ParameterCount, initialise, register
 from landscope.specs.schema import Natural, Probability, Range
 
-__all__ = ["LeNet5"]
-
 
 @register(
     "lenet5",

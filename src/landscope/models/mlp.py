@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from landscope.models.catalogue import Initialisation, ParameterCount, initialise, register
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["MLP", "Activation", "DeepLinear", "SoftmaxRegression"]
-
-
 # The fully connected network, of any depth, width and activation.
 #
 # The papers' forms: 784-100-10 with ReLU (third), 2-64-64-1 and 2-100-100-2 with ReLU (second), 10-64-64-1 on Abalone

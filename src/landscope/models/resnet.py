@@ -10,9 +10,6 @@ from torch.nn.functional import pad, relu
 from landscope.models.catalogue import Initialisation, OptionError, ParameterCount, initialise, register
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["PreResNet", "ResNet", "WideResNet", "resnet18", "resnet20"]
-
-
 # Residual networks for small images (He et al. 2016): ResNet-18 with a 3×3 stem, and ResNet-20.
 
 

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from landscope.models.catalogue import Initialisation, ParameterCount, initialise, register
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["VGG", "VGGImageNetHead"]
-
 Depth: TypeAlias = Literal[11, 16, 19]
 Head: TypeAlias = Literal["hidden", "linear", "two_hidden"]
 

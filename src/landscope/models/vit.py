@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from landscope.models.catalogue import OptionError, ParameterCount, register
 from landscope.specs.schema import Natural, Probability
 
-__all__ = ["VisionTransformer"]
-
 _START_STD = 0.02
 
 

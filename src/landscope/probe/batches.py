@@ -11,7 +11,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,9 +22,11 @@ from torch.utils import _pytree as pytree
 from landscope.core.errors import DataError, MissingTargetsError
 from landscope.core.seeding import generator
 
-__all__ = ["Batch", "Layout", "as_tensors", "diverse_sample", "map_tensors", "tensors_in"]
+__all__ = ["Batch", "Layout", "as_tensors", "diverse_sample", "map_tensors", "tensors_in", "with_non_finite_inputs"]
 
 
+TOKENS = 256
+"""How many tokens of texts are looked at at once where a few samples are enough."""
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
 
 
@@ -98,6 +100,15 @@ class Batch:
         for start in range(0, self.size, size):
             yield self._part(start, min(start + size, self.size))
 
+    def first(self, most: int) -> Batch:
+        """The first `most` samples, fewer of long texts: as many as have `TOKENS` tokens, and at least two.
+
+        >>> [Batch((torch.zeros(40, length).long(),), 40, True).first(32).size for length in (1, 64, 512)]
+        [32, 4, 2]
+        """
+        lengths = [t[0].numel() for t in tensors_in(self.raw) if t.dim() > 1 and not t.is_floating_point() and len(t)]
+        return next(self.pieces(max(2, min(most, TOKENS // max(lengths, default=1)))))
+
     def split(self, size: int) -> tuple[Batch, Batch]:
         """The first `size` samples of a divisible batch, and the others."""
         return self._part(0, size), self._part(size, self.size)
@@ -118,13 +129,16 @@ class Layout:
     inputs: int = 1
     """How many of a tuple's first parts go into the model; the rest are targets."""
     unused: tuple[str, ...] = ()
-    """Keys of tensors that are neither arguments of the model nor targets."""
+    """Keys that are neither arguments of the model nor targets: they are left out."""
+    fed: str | None = None
+    """The argument of the model that takes the targets, where it needs them: for a decoder's inputs, or a loss of its own."""
 
     @classmethod
-    def of(cls, model: nn.Module, raw: object) -> Layout:
-        """The layout of a first batch for a model."""
+    def of(cls, model: nn.Module, raw: object, keep_all: bool = False) -> Layout:
+        """The layout of a first batch for a model; with `keep_all`, nothing of a batch is left out."""
         if isinstance(raw, dict):
-            return cls._of_dict(model, raw)
+            layout = cls._of_dict(model, raw)
+            return replace(layout, unused=()) if keep_all else layout
         if isinstance(raw, tuple):
             if not raw:
                 raise DataError("a batch is an empty tuple; expected (inputs, targets)")
@@ -143,30 +157,38 @@ class Layout:
         rest = [key for key, value in raw.items() if key != target]
         accepted, any_keyword = _keywords(model)
         named = tuple(key for key in rest if key in accepted or (any_keyword and isinstance(raw[key], Tensor)))
-        if named:
-            unused = tuple(key for key in rest if key not in named and isinstance(raw[key], Tensor))
-            return cls(target, named, False, False, unused=unused)
         tensors = tuple(key for key in rest if isinstance(raw[key], Tensor))
-        if len(tensors) == 1:
-            return cls(target, tensors, True, False)
+        inputs = named or tensors
+        for key in (*inputs, *([target] if target else [])):
+            _refuse_lists(key, raw[key])
+        if named or len(tensors) == 1:
+            unused = tuple(key for key in rest if key not in inputs)
+            return cls(target, inputs, not named, False, unused=unused)
+        texts = [key for key in rest if _holds(raw[key], str)]
+        remedy = (
+            f"Turn the texts in {', '.join(texts)} into tokens first: dict(tokenizer(texts, padding=True, return_tensors='pt'))."
+            if texts
+            else "Rename the keys, or yield (inputs, targets) tuples."
+        )
         raise DataError(
             f"none of the batch's keys ({', '.join(raw)}) is an argument of {type(model).__name__}.forward "
-            f"({', '.join(sorted(accepted)) or 'none'}). Rename the keys, or yield (inputs, targets) tuples."
+            f"({', '.join(sorted(accepted)) or 'none'}). {remedy}"
         )
 
     def arguments(self, raw: object) -> tuple[tuple[object, ...], dict[str, object]]:
         """Positional and keyword arguments for the model."""
+        fed = {self.fed: self.targets(raw)} if self.fed else {}
         if self.input_keys is not None and isinstance(raw, dict):
             values = {key: raw[key] for key in self.input_keys}
-            return (tuple(values.values()), {}) if self.by_position else ((), values)
+            return (tuple(values.values()), fed) if self.by_position else ((), values | fed)
         if isinstance(raw, tuple):
-            return (raw[0] if self.unpack else raw[: self.inputs]), {}
-        return (raw,), {}
+            return (raw[0] if self.unpack else raw[: self.inputs]), fed
+        return (raw,), fed
 
     def notices(self) -> tuple[str, ...]:
         """What a reader of the numbers should know: parts of the batches that go nowhere."""
         what = ", ".join(self.unused)
-        return (f"the batches' {what} is not an argument of the model and is not used",) if what else ()
+        return (f"not arguments of the model, and left out of the batches: {what}",) if what else ()
 
     def described(self, raw: object) -> str:
         """The arguments of the model in words, for messages."""
@@ -184,8 +206,16 @@ class Layout:
             return targets[0] if len(targets) == 1 else targets or None
         return None if isinstance(raw, Tensor) else getattr(raw, "y", None)
 
+    def with_targets(self, raw: object, targets: Tensor) -> object:
+        """A batch with one tensor of targets in the place of its own."""
+        if isinstance(raw, dict):
+            return {**raw, self.target_key: targets}
+        return (*raw[: self.inputs], targets) if isinstance(raw, tuple) else raw
+
     def batch(self, raw: object) -> Batch:
         """The batch with its size: the length of its targets, or of its first tensor."""
+        if self.unused and isinstance(raw, dict):
+            raw = {key: value for key, value in raw.items() if key not in self.unused}
         targets = self.targets(raw)
         if isinstance(targets, (int, float)) or (isinstance(targets, Tensor) and targets.dim() == 0):
             raise DataError(
@@ -216,10 +246,40 @@ def _positional(model: nn.Module) -> float:
 
 
 def _keywords(model: nn.Module) -> tuple[set[str], bool]:
-    """The names that the model's forward accepts, and whether it accepts any."""
-    parameters = inspect.signature(model.forward).parameters.values()
-    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+    """The names that the model's forward accepts, and whether it accepts any.
+
+    Models of Hugging Face's take any name and hand it to their kernels: what they read is what they name. Adapters around one
+    name less than it does.
+    """
+    theirs = hasattr(type(model), "base_model_prefix")
+    forward = type(model).forward if theirs else model.forward
+    parameters = inspect.signature(forward).parameters.values()
+    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - {"self"}
+    anything = not theirs and any(p.kind is p.VAR_KEYWORD for p in parameters)
+    inner = getattr(model, "get_base_model", None)
+    if anything and callable(inner):
+        further, anything = _keywords(inner())
+        names |= further
+    return names, anything
+
+
+def _holds(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """Whether something is a tuple that begins with something of a kind."""
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], kinds)
+
+
+def _refuse_lists(key: str, value: object) -> None:
+    """Numbers, or one tensor per position, where a tensor is expected: what rows of a raw data set become."""
+    columns = _holds(value, Tensor) and all(
+        isinstance(t, Tensor) and t.dim() == 1 and not t.is_floating_point()
+        for t in value  # type: ignore[attr-defined]
+    )
+    if columns or _holds(value, (int, float, str, tuple)):
+        raise DataError(
+            f"{key!r} of a batch is a list, not a tensor: these look like the rows of a raw data set. Give it a format and one "
+            f"length (dataset.with_format('torch') of datasets), or pad rows in a loader: torch.utils.data.DataLoader(dataset, "
+            f"batch_size=…, collate_fn=transformers.DataCollatorWithPadding(tokenizer)); texts become tokens first."
+        )
 
 
 def join(batches: list[Batch]) -> Batch | None:
@@ -238,6 +298,15 @@ def join(batches: list[Batch]) -> Batch | None:
         return None
     raw = pytree.tree_unflatten([torch.cat(column) for column in zip(*(x for x, _ in leaves), strict=True)], spec)
     return Batch(raw, sum(b.size for b in batches), True)
+
+
+def with_non_finite_inputs(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The pieces whose inputs hold NaN or infinity: their loss is looked at before anything else."""
+    for batch in batches:
+        for piece in batch.pieces(1024):
+            strided = [t for t in tensors_in(piece.raw) if t.layout == torch.strided]
+            if any(not bool(torch.isfinite(t).all()) for t in strided if t.is_floating_point()):
+                yield piece
 
 
 # A few samples from all over the data, of as many labels as possible.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.ao.quantization import FakeQuantizeBase
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
@@ -26,34 +28,29 @@ from landscope.core.errors import (
 )
 from landscope.core.memory import is_out_of_memory
 from landscope.core.parameters import Selection, select_parameters
+from landscope.core.text import shape
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.frozen import dropouts_left_on
 from landscope.probe.loss.losses import Loss
 from landscope.probe.reading import FixedData
 
-__all__ = [
-    "check_batches_are_fixed",
-    "check_call",
-    "check_deterministic",
-    "check_finite_loss",
-    "check_loss_is_deterministic",
-    "check_options",
-    "check_samples_are_independent",
-    "check_targets",
-    "output_tensors",
-    "quantised_layers",
-    "refuse_simulated_quantisation",
-    "refuse_unmeasurable",
-    "tensor_output",
-]
-
-
 DRAWS = 32
 """How often a forward pass that draws random numbers is repeated to see whether they matter."""
 
 
-def check_options(model: object, mode: str, temperature: float, dtype: torch.dtype | None) -> None:
+def check_options(
+    model: object,
+    mode: str,
+    temperature: float,
+    dtype: torch.dtype | None,
+    per: str | None = None,
+    precision: str = "auto",
+) -> None:
     """Arguments that could not mean anything."""
+    if precision not in ("auto", "highest"):
+        raise ModelError(f"precision must be 'auto' or 'highest', got {precision!r}")
+    if per not in (None, "token", "sequence"):
+        raise LossError(f"per must be 'token' or 'sequence', got {per!r}")
     if not isinstance(model, nn.Module):
         raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if mode not in ("eval", "batch_statistics"):
@@ -77,26 +74,40 @@ def check_batches_are_fixed(data: FixedData, batch_size: int | None) -> None:
         raise DataError("the data comes in batches already; batch_size is for tensors and Datasets")
 
 
+def check_loss_of_sequences(loss: Loss) -> None:
+    """A mean over sequences of a loss that is known for all tokens of a batch together only."""
+    if loss.reduction == "label_mean":
+        raise LossError(
+            f"per='sequence' needs a loss for every sequence, and {loss.name!r} is one number per batch: a mean over all its "
+            f"tokens. Return one loss per sequence, or measure per='token'."
+        )
+
+
 def check_targets(loss: Loss, targets: object) -> None:
     """Batches without targets, where the loss needs them."""
     if targets is None and loss.takes == "targets":
         raise MissingTargetsError(
             f"the batches hold inputs but no targets, and the loss {loss.name!r} needs them. Yield (inputs, targets) tuples, "
-            f"or dicts with one of the keys 'labels', 'label', 'targets', 'target', 'y'; or pass a loss that takes the whole "
-            f"batch: landscope.Loss(function, takes='batch')."
+            f"or dicts with one of the keys 'labels', 'label', 'targets', 'target', 'y' (a language model's are its inputs: "
+            f"'labels': input_ids, with -100 where there is padding); or pass a loss that takes the whole batch: "
+            f"landscope.Loss(function, takes='batch')."
         )
 
 
-def check_call(model: nn.Module, forward: Callable[[], object], given: str, cut: bool) -> None:
-    """A model that cannot be called with the inputs of a batch, or with a part of them."""
+def check_call(model: nn.Module, forward: Callable[[], object], given: str, cut: bool) -> object:
+    """What the model returns for the inputs of a batch, or for a part of them; refused where it cannot be called with them."""
     try:
-        forward()
-    except LandscopeError:
-        raise
-    except (TypeError, ValueError, RuntimeError, LookupError, AttributeError, NotImplementedError) as error:
-        if is_out_of_memory(error):
+        torch.manual_seed(0)
+        return forward()
+    except Exception as error:
+        if isinstance(error, LandscopeError) or is_out_of_memory(error):
             raise
-        parts = " A part of a batch was given; use mode='batch_statistics' where batches cannot be cut (a graph)." * cut
+        parts = (
+            " A part of a batch was given; use mode='batch_statistics' where batches cannot be cut (a graph, a fixed batch size)."
+            * cut
+        )
+        if layer := refusing_layer(model, forward):
+            raise ModelError(f"{type(model).__name__} could not be called with {given}: {layer}.{parts}") from error
         raise ModelError(
             f"{type(model).__name__} could not be called with {given}: {error}.{parts} The targets do not go into the model: "
             f"where it needs them (a decoder's inputs), put what it takes into the batch under the names of its arguments, or "
@@ -104,15 +115,78 @@ def check_call(model: nn.Module, forward: Callable[[], object], given: str, cut:
         ) from error
 
 
+def refusing_layer(model: nn.Module, forward: Callable[[], object]) -> str:
+    """Which layer does not take what it is given, what it expects and what it got; nothing where none of a known type is.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    >>> refusing_layer(net, lambda: net(torch.ones(2, 1, 28, 28)))
+    "layer '1' (Linear) expects 64 features in the last dimension, got 2×784"
+    """
+    names = {module: name for name, module in model.named_modules()}
+    entered: list[tuple[nn.Module, tuple[Any, ...]]] = []
+    hooks = [
+        handle
+        for module in names
+        for handle in (
+            module.register_forward_pre_hook(lambda layer, args: entered.append((layer, args))),
+            module.register_forward_hook(lambda *_: entered.pop() and None),
+        )
+    ]
+    try:
+        forward()
+        return ""
+    except Exception:
+        layer, args = entered[-1] if entered else (model, ())
+    finally:
+        for handle in hooks:
+            handle.remove()
+    given = next((arg for arg in args if isinstance(arg, Tensor)), None)
+    expects = "" if given is None else _unmet(layer, given)
+    if not expects or given is None:
+        return ""
+    got = f"{given.min().item()} to {given.max().item()}" if isinstance(layer, nn.Embedding) else shape(given.shape)
+    where = f"layer {names[layer]!r} ({type(layer).__name__})" if names[layer] else "it"
+    return f"{where} expects {expects}, got {got}"
+
+
+def _unmet(layer: nn.Module, x: Tensor) -> str:
+    """What a layer expects of its input, in words; nothing where it has that."""
+    channels = x.shape[1] if x.dim() > 1 else None
+    if isinstance(layer, _ConvNd):
+        room = len(layer.kernel_size)
+        there = x.shape[-room - 1] if x.dim() in (room + 1, room + 2) else None
+        return f"{layer.in_channels} channels and {room} dimensions behind them" * (there != layer.in_channels)
+    if isinstance(layer, (_NormBase, nn.GroupNorm)):
+        number = layer.num_features if isinstance(layer, _NormBase) else layer.num_channels
+        return f"{number} channels" * (channels != number)
+    if isinstance(layer, (nn.LayerNorm, nn.RMSNorm)):
+        last = tuple(layer.normalized_shape)
+        return f"the last dimensions {shape(last)}" * (tuple(x.shape[-len(last) :]) != last)
+    if isinstance(layer, nn.Embedding):
+        known = not x.is_floating_point() and x.numel() and x.min() >= 0 and x.max() < layer.num_embeddings
+        return "" if known else f"whole numbers from 0 to {layer.num_embeddings - 1}"
+    width = next((getattr(layer, name) for kind, name in _WIDTHS.items() if isinstance(layer, kind)), None)
+    return "" if width in (None, *x.shape[-1:]) else f"{width} features in the last dimension"
+
+
+_WIDTHS: dict[type[nn.Module], str] = {
+    nn.Linear: "in_features",
+    nn.RNNBase: "input_size",
+    nn.MultiheadAttention: "embed_dim",
+}
+"""Layers that look at the last dimension, and what they call its size."""
+
+
 def tensor_output(outputs: object) -> Tensor:
-    """The tensor of predictions in what a model returned: itself, its `logits`, or the first of a tuple."""
+    """The tensor of predictions in what a model returned: itself, its `logits`, or the first of a tuple after its loss."""
     if isinstance(outputs, Tensor):
         return outputs
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if isinstance(logits, Tensor):
         return logits
     if isinstance(outputs, (tuple, list)) and outputs and isinstance(outputs[0], Tensor):
-        return outputs[0]
+        second = outputs[1] if len(outputs) > 1 and not outputs[0].dim() else None
+        return second if isinstance(second, Tensor) else outputs[0]
     raise ModelError(
         f"the model returned a {type(outputs).__name__}; expected a tensor, something with `logits`, or a tuple that begins "
         f"with a tensor. Wrap the model, or pass a loss function that takes what it returns."
@@ -130,22 +204,25 @@ def output_tensors(outputs: object) -> list[Tensor]:
     return found
 
 
-def check_deterministic(model: nn.Module, forward: Callable[[], object]) -> None:
-    """Noise in the forward pass: dropout left on, or random layers."""
-    change = _change_between_draws(forward)
+def check_deterministic(model: nn.Module, forward: Callable[[], object], first: object) -> None:
+    """Noise in the forward pass: dropout left on, or random layers; or a state that it keeps. `first` is what it returned."""
+    change, drew = _change_between_draws(forward, first)
     if change:
         left_on = dropouts_left_on(model)
         where = f"dropout is left on in {', '.join(left_on)}" if left_on else "its forward pass draws random numbers"
+        if not drew:
+            where = "it keeps something from pass to pass (a hidden state), or draws from a generator of its own"
         raise StochasticModelError(
             f"the model gave different outputs for the same batch (relative change {change:.2g}): {where}. A sharpness is "
             f"defined for a fixed function. Use nn.Dropout, or F.dropout(x, p, training=self.training), which eval mode "
-            f"switches off; remove other noise."
+            f"switches off; remove other noise, and what is kept."
         )
 
 
 def check_loss_is_deterministic(loss: Loss, evaluate: Callable[[], object]) -> None:
     """Noise in the loss: dropout in a criterion, or random numbers."""
-    change = _change_between_draws(evaluate)
+    torch.manual_seed(0)
+    change, _ = _change_between_draws(evaluate, evaluate())
     if change:
         criterion = loss.function
         left_on = dropouts_left_on(criterion) if isinstance(criterion, nn.Module) else []
@@ -157,33 +234,32 @@ def check_loss_is_deterministic(loss: Loss, evaluate: Callable[[], object]) -> N
         )
 
 
-def _change_between_draws(function: Callable[[], object]) -> float:
-    """The relative change of the tensors that a function returns between two random states; 0 where there is none to speak of."""
-    torch.manual_seed(0)
-    first = output_tensors(function())
+def _change_between_draws(function: Callable[[], object], returned: object) -> tuple[float, bool]:
+    """How much of what a function returned changes with torch's random state (0: nothing to speak of), and whether it drew."""
+    first = output_tensors(returned)
     for seed in range(1, 1 + DRAWS):  # a small dropout rate shows on few draws only
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         again = output_tensors(function())
         drew = not torch.equal(before, torch.get_rng_state())
-        change = max((_relative_change(a, b) for a, b in zip(first, again, strict=True)), default=0.0)
+        change = max((relative_change(a, b) for a, b in zip(first, again, strict=True)), default=0.0)
         tolerance = 0.0 if drew else 1e-3  # some GPU kernels add up in varying order
         if change > tolerance or not drew:
             break
-    return change if change > tolerance else 0.0
+    return (change if change > tolerance else 0.0), drew
 
 
-def check_samples_are_independent(forward: Callable[[Batch], object], batch: Batch) -> None:
-    """Outputs that depend on which samples share a batch: their mean would depend on the batch size.
+def check_samples_are_independent(forward: Callable[[Batch], object], batch: Batch, outputs: object) -> None:
+    """Outputs of a batch that depend on which samples share it: their mean would depend on the batch size.
 
     Both halves are looked at: what looks back only (a sequence along the first dimension) does not change the first one.
     """
-    together = output_tensors(forward(batch))
+    together = output_tensors(outputs)
     start = 0
     for half in batch.pieces((batch.size + 1) // 2):
         for a, b in zip(output_tensors(forward(half)), together, strict=True):
             if b.dim() and b.shape[0] == batch.size and a.shape[0] == half.size and a.shape[1:] == b.shape[1:]:
-                change = _relative_change(a, b[start : start + half.size])
+                change = relative_change(a, b[start : start + half.size])
                 if change > 1e-2:
                     raise ModelError(
                         f"the output for a sample depends on the other samples of its batch (relative change {change:.2g} "
@@ -194,7 +270,8 @@ def check_samples_are_independent(forward: Callable[[Batch], object], batch: Bat
         start += half.size
 
 
-def _relative_change(a: Tensor, b: Tensor) -> float:
+def relative_change(a: Tensor, b: Tensor) -> float:
+    """The largest change of an entry, relative to the largest entry."""
     if a.shape != b.shape or not a.numel():
         return float(a.shape != b.shape)
     a, b = a.detach().double(), b.detach().double()
@@ -230,9 +307,14 @@ def refuse_unmeasurable(model: nn.Module, params: Selection) -> None:
             raise ModelError(
                 f"{name} is on the meta device: it has a shape and no values. Load the weights first "
                 f"(model.to_empty(device='cpu'), then load_state_dict); for a model that is offloaded in parts, load all of "
-                f"it onto one device (device_map=None)."
+                f"it onto one device (from_pretrained(…, device_map=None))."
             )
     for name, parameter in model.named_parameters():
+        if parameter.layout != torch.strided:
+            raise ModelError(
+                f"{name} is a {str(parameter.layout).removeprefix('torch.')} tensor, which has no second derivatives in torch. "
+                f"Hold it as a dense one ({name}.to_dense()) in the model that you measure."
+            )
         if parameter.is_complex():
             raise ModelError(
                 f"{name} is complex: curvature is defined here for real parameters. Hold it as a real tensor with a last "

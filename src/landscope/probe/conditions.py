@@ -17,12 +17,11 @@ from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils import parametrize
 from torch.utils import checkpoint as checkpointing
 
 from landscope.core.seeding import preserved_rng
 from landscope.core.shared_state import entered, held
-
-__all__ = ["Precision", "measuring"]
 
 Precision = Literal["highest", "tf32"]
 
@@ -45,8 +44,9 @@ def measuring(
         stack.enter_context(preserved_rng())
         stack.enter_context(entered("attention", lambda: sdpa_kernel(SDPBackend.MATH)))
         stack.enter_context(entered("fast path", _no_encoder_fast_path))
+        stack.enter_context(entered("parametrisations", _no_cached_weights))
         stack.enter_context(_float32_products(device, precision))
-        if torch.get_default_device().type not in ("cpu", device.type):
+        if torch.empty(0).device.type not in ("cpu", device.type):
             stack.enter_context(torch.device("cpu"))
         if torch.get_default_dtype() not in (torch.float32, dtype):
             stack.enter_context(
@@ -95,6 +95,16 @@ def _no_encoder_fast_path() -> Iterator[None]:
 
 
 @contextmanager
+def _no_cached_weights() -> Iterator[None]:
+    """`parametrize.cached()` would give every pass the weights that the first one computed."""
+    before, parametrize._cache_enabled = parametrize._cache_enabled, 0
+    try:
+        yield
+    finally:
+        parametrize._cache_enabled = before
+
+
+@contextmanager
 def _float32_products(device: torch.device, precision: Precision) -> Iterator[None]:
     """Matrix products and convolutions in float32 (`highest`) or TF32.
 
@@ -107,6 +117,15 @@ def _float32_products(device: torch.device, precision: Precision) -> Iterator[No
         wanted: object = "tf32" if precision == "tf32" else "ieee"
     elif device.type == "cuda":
         homes, wanted = ((matmul, "allow_tf32"), (cudnn, "allow_tf32")), precision == "tf32"
+    elif not hasattr(torch.backends.mkldnn, "matmul"):  # before torch 2.9
+        with held(
+            "float32 products",
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+            lambda: torch.set_float32_matmul_precision("highest"),
+        ):
+            yield
+        return
     else:
         parts = (getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn"))
         settings = [(part, getattr(part, "fp32_precision", "none")) for part in parts]

@@ -5,6 +5,9 @@ a lambda keeps calling the layers of the model that it was made for, through its
 the copy would compute with weights that are not its own. Here such functions are made again, with every reference to a part
 of the original replaced by its copy. What refers to no part of the model is shared, not copied.
 
+What such a function remembers between calls (a dictionary in its closure) is the copy's own: what the copy puts there is made
+of its tensors, and the original would read it.
+
 A loss is treated the same way: it may read the model that it was written for (an auxiliary term that a forward pass keeps, a
 fixed reference), and modules of its own may have a state that changes from call to call.
 """
@@ -15,7 +18,7 @@ import copy
 import functools
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,10 +27,12 @@ from torch import Tensor, nn
 
 from landscope.core.memory import available_bytes
 
-__all__ = ["behind", "copied", "copied_with"]
-
 MOST_OBJECTS = 20_000
 """How far references are followed from one function: what lies further is not part of a forward pass."""
+MOST_TO_COPY = 1_000_000
+"""How many objects of a model are searched for one that cannot be copied."""
+MEMORIES = (dict, list, set, defaultdict, OrderedDict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+"""What functions remember things in between calls."""
 
 
 def copied(model: nn.Module, memo: dict[int, Any] | None = None) -> nn.Module:
@@ -63,7 +68,12 @@ def copied_with(
         for value in vars(module).values():  # what a pass left behind (its last outputs) may have a graph behind it
             if isinstance(value, Tensor) and not value.is_leaf:
                 memo.setdefault(id(value), value.detach().clone())
-    twin = copy.deepcopy(model, memo)
+    try:
+        twin = _deep_copy(model, memo)
+    except Exception:
+        _share_what_cannot_be_copied(model, memo)
+        twin = _deep_copy(model, memo)
+    _refuse_a_shared_copy(model, twin)
     known = set(map(id, own))
     for found in _reached(loss):
         if isinstance(found, nn.Module) and id(found) not in known:
@@ -72,8 +82,51 @@ def copied_with(
                 own += found.modules()
     parts = {id(part) for module in own for part in (module, *_own_tensors(module))}
     rebinding = _Rebinding(memo, parts)
+    rebinding.keep_memories_apart(twin, loss)
     rebinding.walk(twin)
     return twin, rebinding.bound(loss)
+
+
+def _deep_copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """`copy.deepcopy` that leaves the memo as it was where it fails."""
+    trial = {key: value for key, value in memo.items() if key != id(memo)}
+    twin = copy.deepcopy(module, trial)
+    memo.setdefault(id(memo), []).append(trial.pop(id(trial), None))  # alive as long as the memo is
+    memo.update(trial)
+    return twin
+
+
+def _share_what_cannot_be_copied(model: nn.Module, memo: dict[int, Any]) -> None:
+    """Add to the memo what stops a copy: locks, open files and the like are shared, and tensors with a graph are cut off it."""
+    for found in _reached(model, MOST_TO_COPY):
+        if id(found) in memo or isinstance(found, types.GeneratorType):  # whoever shared that would advance it
+            continue
+        if isinstance(found, Tensor):
+            if not found.is_leaf:
+                memo[id(found)] = found.detach().clone()
+            continue
+        try:
+            copy.copy(found)
+        except Exception:
+            memo[id(found)] = found
+
+
+def _refuse_a_shared_copy(model: nn.Module, twin: nn.Module) -> None:
+    """A `__deepcopy__` that hands out the module itself, or one with its tensors: to measure that would change the original."""
+    theirs = {id(module) for module in model.modules()} | {place(tensor) for tensor in _all_tensors(model)}
+    for name, module in twin.named_modules():
+        if id(module) in theirs or any(place(tensor) in theirs for tensor in _own_tensors(module) if place(tensor)):
+            raise TypeError(
+                f"the copy of {name or 'the model'} ({type(module).__name__}) still has the original's tensors"
+            )
+
+
+def place(tensor: Tensor) -> int | None:
+    """Where the values of a tensor lie; `None` where they lie in no one place."""
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def _copy_too(module: nn.Module, memo: dict[int, Any]) -> bool:
@@ -81,20 +134,21 @@ def _copy_too(module: nn.Module, memo: dict[int, Any]) -> bool:
     held = [tensor for part in module.modules() for tensor in _own_tensors(part) if id(tensor) not in memo]
     if held and sum(t.numel() * t.element_size() for t in held) > available_bytes(held[0].device) // 4:
         return False
-    trial = dict(memo)
-    trial.pop(id(memo), None)
     try:
         with torch.enable_grad():
             for part in module.modules():
                 for value in vars(part).values():  # with the graph behind it, which shows what it was computed from
                     if isinstance(value, Tensor) and not value.is_leaf:
-                        trial.setdefault(id(value), value.clone())
-        copy.deepcopy(module, trial)
+                        memo.setdefault(id(value), value.clone())
+        _deep_copy(module, memo)
     except Exception:  # it is shared, and later checks see whether it changes
         return False
-    memo.setdefault(id(memo), []).append(trial.pop(id(trial), None))
-    memo.update(trial)
     return True
+
+
+def _all_tensors(model: nn.Module) -> Iterator[Tensor]:
+    for module in model.modules():
+        yield from _own_tensors(module)
 
 
 def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
@@ -112,9 +166,22 @@ class _Rebinding:
 
     def __init__(self, memo: dict[int, Any], parts: set[int]) -> None:
         self.memo, self.parts = memo, parts
-        self.fresh = {id(value) for key, value in memo.items() if key != id(memo)}
+        self.fresh = {id(value) for key, value in memo.items() if key not in (id(memo), id(value))}
         self.made: dict[int, Any] = {}
         self.walked: set[int] = set()
+
+    def keep_memories_apart(self, twin: nn.Module, loss: Any) -> None:
+        """Copy the containers in which functions that will be rebuilt remember something; all that use them are rebuilt then."""
+        found = (each for root in (twin, loss) for each in _reached(root))
+        functions = {id(each): each for each in found if isinstance(each, types.FunctionType)}.values()
+        known = -1
+        while known < len(self.made):  # a container in a second function may be the first's
+            known = len(self.made)
+            for function in filter(self._reaches, functions):
+                for kept in _cells(function):
+                    if type(kept) in MEMORIES and id(kept) not in self.parts and not self._reaches(kept):
+                        self.made[id(kept)] = copy.copy(kept)
+                        self.parts.add(id(kept))
 
     def walk(self, value: Any) -> Any:
         """What is in the copy already: functions in it are replaced in place; what is returned stands for the value."""
@@ -156,9 +223,7 @@ class _Rebinding:
         if not self._reaches(value):
             return value
         if isinstance(value, types.FunctionType):
-            eager = vars(value).get(
-                "_torchdynamo_orig_callable"
-            )  # a compiled function has guards on what it closed over
+            eager = vars(value).get("_torchdynamo_orig_callable")  # compiled, with guards on what it closed over
             return self._function(value) if eager is None else self.bound(eager)
         if isinstance(value, types.MethodType):
             return types.MethodType(self.bound(value.__func__), self.bound(value.__self__))
@@ -222,14 +287,14 @@ def _attributes(value: Any) -> dict[Any, Any]:
     return getattr(value, "__dict__", None) or {}
 
 
-def _reached(value: Any) -> Iterator[Any]:
-    """A value and what it refers to, directly or not, the nearest first; the first `MOST_OBJECTS` of it."""
+def _reached(value: Any, most: int = MOST_OBJECTS) -> Iterator[Any]:
+    """A value and what it refers to, directly or not, the nearest first; the first `most` of it."""
     queue, seen = deque([value]), {id(value)}
     while queue:
         found = queue.popleft()
         yield found
         for item in behind(found):
-            if len(seen) >= MOST_OBJECTS:
+            if len(seen) >= most:
                 break
             if id(item) not in seen:
                 seen.add(id(item))
@@ -239,11 +304,7 @@ def _reached(value: Any) -> Iterator[Any]:
 def behind(value: Any) -> Iterator[Any]:
     """What a value refers to directly, as far as a forward pass may use it."""
     if isinstance(value, types.FunctionType):
-        for cell in value.__closure__ or ():
-            try:
-                yield cell.cell_contents
-            except ValueError:
-                continue
+        yield from _cells(value)
         yield from (value.__defaults__ or ())
         yield from (value.__kwdefaults__ or {}).values()
         yield from vars(value).values()
@@ -258,15 +319,22 @@ def behind(value: Any) -> Iterator[Any]:
         yield from value.values()
     elif isinstance(value, (list, tuple, set, frozenset)):
         yield from value
-    elif not isinstance(value, (type, types.ModuleType, Tensor)) and _can_be_made_anew(value):
+    elif not isinstance(value, (type, types.ModuleType, Tensor)) and _can_be_rebuilt(value):
         yield from _attributes(value).values()
 
 
-def _can_be_made_anew(value: Any) -> bool:
+def _cells(function: types.FunctionType) -> Iterator[Any]:
+    """What a function has in its closure."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty
+            continue
+
+
+def _can_be_rebuilt(value: Any) -> bool:
     """Whether an object is its class and its attributes, nothing else."""
     kind = type(value)
-    if kind is types.SimpleNamespace:
-        return True
     if kind is types.SimpleNamespace:
         return True
     return (

@@ -19,13 +19,11 @@ from torch import Tensor
 from landscope.core.errors import ModelError
 from landscope.core.memory import available_bytes
 from landscope.core.seeding import generator, normal
-from landscope.probe.batches import Batch
-from landscope.probe.checks import refuse_simulated_quantisation
+from landscope.probe.batches import Batch, map_tensors
+from landscope.probe.checks import output_tensors, refuse_simulated_quantisation, relative_change
 
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
-
-__all__ = ["checked_gradient", "graph_behind", "reaches_the_loss"]
 
 Params = Mapping[str, Tensor]
 
@@ -33,6 +31,10 @@ ATTEMPTS = 3
 """Points that are compared at, the first one the parameters themselves."""
 NEARBY = 1e-2
 """How far the further points lie, relative to each tensor: off the kinks, and off a minimum."""
+AWAY = 0.1
+"""How far other values lie that are put in for the parameters, to see whether the model uses them."""
+SAME = 1e-3
+"""Relative difference of outputs that rounding may cause."""
 FINER = 4
 """A second step is this many times smaller: at a kink two quotients differ, as they do in noise."""
 RIGHT = 1e-4
@@ -61,6 +63,7 @@ def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
             if isinstance(again, ModelError):
                 raise
             return ()  # it cannot be differentiated at all: what needs a gradient will say so
+    _check_values_are_used(point)
     idle = tuple(name for name, slope in point.gradient.items() if not bool(slope.any()))
     points = [point]
     for group in (probe.space.names, idle):
@@ -70,6 +73,35 @@ def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
     if not idle:
         return ()
     return (f"the gradient of {_listed(idle)} is exactly 0 on the first {batch.size} samples",)
+
+
+def _check_values_are_used(point: _Point) -> None:
+    """Refuse a model that computes something else with values put in for its parameters than with those values as its own.
+
+    It keeps what it computed from them before, and asks the tensors (`_version`, `id`) whether they have changed since.
+    """
+    probe, batch = point.probe, point.batch
+    model = probe.module("")
+    with probe.measuring(), torch.no_grad():
+        moved = {name: value + AWAY * point.direction[name] for name, value in probe.params.items()}
+        put_in = output_tensors(probe.call(moved, batch))
+        before = {name: value.clone() for name, value in probe.params.items()}
+        for name, value in probe.params.items():
+            value.copy_(
+                moved[name]
+            )  # the memory of the model's own parameters, of a copy that is for these checks alone
+        args, kwargs = probe.layout.arguments(batch.raw)
+        args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
+        own = output_tensors(model(*args, **kwargs))
+        for name, value in probe.params.items():
+            value.copy_(before[name])
+    differ = max((relative_change(a, b) for a, b in zip(put_in, own, strict=False)), default=0.0)
+    if differ > SAME:
+        raise ModelError(
+            f"the model does not compute with the values that are put in for its parameters: with the same values set in place, "
+            f"its outputs differ by {differ:.2g}. It keeps weights that it computed earlier and asks a tensor's _version or id "
+            f"whether they are still right. Switch that cache off in the model that you measure."
+        )
 
 
 def reaches_the_loss(probe: Probe) -> bool:
@@ -131,10 +163,7 @@ class _Point:
             self.batch = next(probe.batches())
             leaves = {name: value.detach().clone().requires_grad_() for name, value in self.params.items()}
             loss = probe.loss_sum(leaves, self.batch)
-            precision = {
-                metadata.dtype for node in graph_behind(loss) for metadata in getattr(node, "_input_metadata", ())
-            }
-            _refuse_half_precision(precision, probe)
+            refuse_half_precision(loss, probe)
             if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
                 refuse_simulated_quantisation()
             for name, rows in _padding(loss, leaves).items():
@@ -145,7 +174,7 @@ class _Point:
                 else [torch.zeros_like(value) for value in leaves.values()]
             )
         self.gradient = {name: g.to_dense() if g.is_sparse else g for name, g in zip(leaves, grads, strict=True)}
-        kinds = {kind for kind in precision | {probe.dtype} if kind.is_floating_point}
+        kinds = {kind for kind in _precisions(loss) | {probe.dtype} if kind.is_floating_point}
         eps = max(torch.finfo(kind).eps for kind in kinds)
         self.step = math.sqrt(eps)
         self.noise = ROUNDING_UNITS * eps * max(1.0, abs(float(loss.detach()))) * FINER / self.step
@@ -162,13 +191,16 @@ class _Point:
         products = {name: self.gradient[name] * self.direction[name] for name in names}
         slope = sum(float(product.sum()) for product in products.values())
         spread = math.sqrt(sum(float(product.square().sum()) for product in products.values()))
-        coarse, fine = self._quotient(names, self.step), self._quotient(names, self.step / FINER)
-        scale = max(abs(slope), abs(coarse), spread)
-        unclear = abs(coarse - fine)
-        if not math.isfinite(scale + unclear) or unclear > 5 * ALLOWED * scale or scale < 10 * self.noise:
+        coarse = self._quotient(names, self.step)
+        scale, difference = max(abs(slope), abs(coarse), spread), abs(coarse - slope)
+        if not math.isfinite(scale) or scale < 10 * self.noise:
             return None
-        difference = abs(coarse - slope)
-        if difference <= max(RIGHT * scale, 10 * unclear, self.noise):
+        if difference <= max(RIGHT * scale, self.noise):
+            return True
+        unclear = abs(coarse - self._quotient(names, self.step / FINER))
+        if not math.isfinite(unclear) or unclear > 5 * ALLOWED * scale:
+            return None
+        if difference <= 10 * unclear:
             return True
         return None if difference <= ALLOWED * scale else False
 
@@ -213,12 +245,19 @@ def _padding(loss: Tensor, leaves: Params) -> dict[str, list[int]]:
     return rows
 
 
-def _refuse_half_precision(found: set[torch.dtype], probe: Probe) -> None:
+def _precisions(loss: Tensor) -> set[torch.dtype]:
+    """The types of the tensors that a loss was computed from."""
+    return {metadata.dtype for node in graph_behind(loss) for metadata in getattr(node, "_input_metadata", ())}
+
+
+def refuse_half_precision(loss: Tensor, probe: Probe) -> None:
+    """Raise `ModelError` where half precision stands between the parameters and the loss."""
+    found = _precisions(loss)
     if half := [str(kind).removeprefix("torch.") for kind in HALF if kind in found]:
         raise ModelError(
             f"the model or the loss computes in {' and '.join(half)} although its weights are measured in "
             f"{str(probe.dtype).removeprefix('torch.')}: derivatives of second order drown in that rounding. Remove the casts "
-            f"(.half(), .bfloat16(), .to(dtype)) from the forward pass that you measure."
+            f"(.half(), .bfloat16(), .to(dtype), set_autocast_enabled) from the forward pass that you measure."
         )
 
 

@@ -18,8 +18,6 @@ from landscope.core.torch_fixes.strided_pointwise import avoid_overruns
 from landscope.core.torch_fixes.weight_norm import differentiate_weight_norm
 from landscope.probe.copying import copied_with
 
-__all__ = ["Mode", "frozen_copy", "is_recurrent", "unwrap", "working_dtype"]
-
 Mode = Literal["eval", "batch_statistics"]
 
 
@@ -49,27 +47,9 @@ def frozen_copy(
     included, is in eval mode.
     """
     target = dtype or working_dtype(model)
-    wide = torch.complex128 if target == torch.float64 else torch.complex64
-
-    def fixed(tensor: Tensor) -> Tensor:
-        value = tensor.detach()
-        kind = target if value.is_floating_point() else wide if value.is_complex() else value.dtype
-        return value.to(device=device or value.device, dtype=kind, copy=True)
-
     with torch.inference_mode(False), torch.no_grad():
-        memo: dict[int, Any] = {}
-        for module in model.modules():
-            for parameter in module._parameters.values():
-                if parameter is not None and id(parameter) not in memo:
-                    memo[id(parameter)] = nn.Parameter(fixed(parameter), requires_grad=False)
-            for buffer in module._buffers.values():
-                if buffer is not None and id(buffer) not in memo:
-                    memo[id(buffer)] = fixed(buffer)
-            for value in vars(module).values():  # what a hook recomputes (old weight_norm) has a graph behind it
-                if isinstance(value, Tensor) and (not value.is_leaf or value.is_inference()):
-                    memo[id(value)] = fixed(value)
         try:
-            twin, bound = copied_with(model, loss, memo)
+            twin, bound = copied_with(model, loss, _fixed_tensors(model, target, device))
         except Exception as error:
             raise ModelError(
                 f"the model could not be copied ({type(error).__name__}: {error}). Landscope measures a private copy so that "
@@ -82,6 +62,7 @@ def frozen_copy(
     differentiate_weight_norm(twin)
     keep_padding_constant(twin)
     _plain_embeddings(twin)
+    _plain_configuration(twin)
     if (device or next((p.device for p in twin.parameters()), torch.device("cpu"))).type == "cpu":
         avoid_overruns(twin)
     if mode == "batch_statistics":
@@ -92,6 +73,29 @@ def frozen_copy(
     if isinstance(bound, nn.Module) and bound is not loss:
         _move_strange(bound, target, device)
     return twin, bound
+
+
+def _fixed_tensors(model: nn.Module, target: torch.dtype, device: torch.device | None) -> dict[int, Any]:
+    """Constants that stand for the model's tensors in its copy, by their ids."""
+    wide = torch.complex128 if target == torch.float64 else torch.complex64
+
+    def fixed(tensor: Tensor) -> Tensor:
+        value = tensor.detach()
+        kind = target if value.is_floating_point() else wide if value.is_complex() else value.dtype
+        return value.to(device=device or value.device, dtype=kind, copy=True)
+
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        for parameter in module._parameters.values():
+            if parameter is not None and id(parameter) not in memo:
+                memo[id(parameter)] = nn.Parameter(fixed(parameter), requires_grad=False)
+        for buffer in module._buffers.values():
+            if buffer is not None and id(buffer) not in memo:
+                memo[id(buffer)] = fixed(buffer)
+        for value in vars(module).values():  # what a hook recomputes (old weight_norm) has a graph behind it
+            if isinstance(value, Tensor) and (not value.is_leaf or value.is_inference()):
+                memo[id(value)] = fixed(value)
+    return memo
 
 
 def _move_strange(criterion: nn.Module, dtype: torch.dtype, device: torch.device | None) -> None:
@@ -120,6 +124,19 @@ def _plain_embeddings(model: nn.Module) -> None:
                 with torch.no_grad():
                     torch.embedding_renorm_(module.weight, rows, module.max_norm, module.norm_type)
                 module.max_norm = None
+
+
+def _plain_configuration(model: nn.Module) -> None:
+    """Hugging Face models without a cache for generation, which takes memory, and with experts that can be differentiated twice.
+
+    Neither changes an output. Kernels that multiply groups of experts at once have no second derivative and know no float64.
+    """
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "use_cache", False) is True:
+            config.use_cache = False  # type: ignore[union-attr]
+        if getattr(config, "_experts_implementation", None) not in (None, "eager"):
+            config._experts_implementation = "eager"  # type: ignore[union-attr]
 
 
 def is_recurrent(model: nn.Module) -> bool:

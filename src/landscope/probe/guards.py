@@ -18,18 +18,22 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from landscope.core.errors import LossError, ModelError
+from landscope.core.torch_fixes.dispatch import LightDispatchMode
 from landscope.probe.batches import Batch, map_tensors, tensors_in
 from landscope.probe.checks import output_tensors, quantised_layers
-from landscope.probe.first_derivatives import checked_gradient, graph_behind, reaches_the_loss
+from landscope.probe.copying import place
+from landscope.probe.first_derivatives import (
+    checked_gradient,
+    graph_behind,
+    reaches_the_loss,
+    refuse_half_precision,
+)
 from landscope.probe.hooks import drop_idle_hooks
 
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
-
-__all__ = ["check_still", "guarded", "still", "take_record"]
 
 
 # Does the point stay where it is? A forward pass may change what it computes with: weights, statistics, counters.
@@ -96,12 +100,7 @@ def check_still(probe: Probe) -> None:
     model = probe.module("")
     record = _record(model)
     now = _sums(model)
-    moved = [name for name, sums in record.parameters.items() if not torch.equal(sums, now[name])]
-    if moved:
-        raise ModelError(
-            f"the forward pass, or a hook, changes the parameter {', '.join(moved)}: every pass would measure other weights. "
-            f"Remove the update from the model that you measure."
-        )
+    _refuse_moved([name for name, sums in record.parameters.items() if not torch.equal(sums, now[name])])
     batch = probe.few
     with probe.measuring(), torch.no_grad():
         held = dict(model.named_buffers())
@@ -122,6 +121,14 @@ def check_still(probe: Probe) -> None:
         )
     if not probe.loss.known:
         _check_loss_is_still(probe, record)
+
+
+def _refuse_moved(parameters: list[str]) -> None:
+    if parameters:
+        raise ModelError(
+            f"the forward pass, or a hook, changes the parameter {', '.join(parameters)}: every pass would measure other "
+            f"weights. Remove the update from the model that you measure."
+        )
 
 
 def _check_loss_is_still(probe: Probe, record: _Record) -> None:
@@ -189,7 +196,8 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
             f"weights cached or merged for eval mode), or they belong to a part of the model that is not called. Compute such "
             f"tensors in the forward pass, switch the cache off, or measure other parameters: params=…."
         )
-    if not probe.loss.known and _reads_past_the_outputs(probe, probe.few):
+    notices += _which_output(probe)
+    if not probe.loss.known and not probe.loss.unexplained and _reads_past_the_outputs(probe, probe.few):
         notices += (
             "the loss reads something that the model computes besides its outputs: the GGN and the Fisher matrix leave that "
             "part out",
@@ -197,15 +205,28 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
     return notices
 
 
+def _which_output(probe: Probe) -> tuple[str, ...]:
+    """A word on models that return several tensors of which the loss takes the first."""
+    if probe.loss.structured:
+        return ()
+    with probe.measuring(), torch.no_grad():
+        outputs = probe.call(probe.params, probe.few)
+    if not isinstance(outputs, (tuple, list)) or hasattr(outputs, "logits") or len(output_tensors(outputs)) < 2:
+        return ()
+    return (
+        f"the model returns {len(output_tensors(outputs))} tensors; the loss takes the first, of shape {tuple(outputs[0].shape)}",
+    )
+
+
 def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
     """Refuse a model or a loss that reads tensors which are not those it is given."""
     theirs = {**dict(original.named_parameters()), **dict(original.named_buffers())}
-    given = {_place(tensor) for tensor in tensors_in(batch.raw)}
+    given = {place(tensor) for tensor in tensors_in(batch.raw)}
     watched = {
-        place: name
+        at: name
         for tensors in (theirs, probe.params)
         for name, tensor in tensors.items()
-        if (place := _place(tensor)) is not None and place not in given
+        if (at := place(tensor)) is not None and at not in given
     }
     with probe.measuring(), torch.no_grad():
         values = {name: value.clone() for name, value in probe.params.items()}
@@ -215,7 +236,7 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
         # no graph shows parameters without a gradient, nor always what a forward pass kept
         unseen = {name: theirs[name] for name in probe.params if name in theirs and not theirs[name].requires_grad}
         unseen |= {name: tensor for name, tensor in _kept(original).items() if name in new}
-        places = {place: name for name, tensor in unseen.items() if (place := _place(tensor)) and place not in given}
+        places = {at: name for name, tensor in unseen.items() if (at := place(tensor)) and at not in given}
         _, by_loss = _reading(lambda: probe.loss_of(outputs, batch), places)
     by_loss += _differentiated(probe, original, batch)
     if by_model:
@@ -255,15 +276,13 @@ def _differentiated(probe: Probe, original: nn.Module, batch: Batch) -> list[str
             for parameter in held.values():
                 parameter.requires_grad_()
             loss = probe.loss_sum(leaves, batch)
-        except (
-            RuntimeError,
-            NotImplementedError,
-            TypeError,
-        ):  # it cannot be differentiated: what needs a gradient says so
+        except (RuntimeError, NotImplementedError, TypeError):  # what needs a gradient says that there is none
             return []
         finally:
             for parameter in held.values():
                 parameter.requires_grad_(False)
+        refuse_half_precision(loss, probe)
+        _refuse_moved([name for name, leaf in leaves.items() if not torch.equal(leaf, probe.params[name])])
     names = {id(parameter): name for tensors in (held, theirs) for name, parameter in tensors.items()}
     found = {names.get(id(getattr(node, "variable", None))) for node in graph_behind(loss)}
     return [name for name in probe.params if name in found]
@@ -297,7 +316,7 @@ def _reading(function: Callable[[], Any], watched: Mapping[int, str]) -> tuple[A
     return result, list(dict.fromkeys(mode.found))
 
 
-class _Reads(TorchDispatchMode):
+class _Reads(LightDispatchMode):
     """Notes which of the watched storages operations read."""
 
     def __init__(self, watched: Mapping[int, str]) -> None:
@@ -306,17 +325,9 @@ class _Reads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for leaf in pytree.tree_leaves((args, kwargs or {})):
-            if isinstance(leaf, Tensor) and (place := _place(leaf)) in self.watched:
-                self.found.append(self.watched[place])  # type: ignore[index]
+            if isinstance(leaf, Tensor) and (at := place(leaf)) in self.watched:
+                self.found.append(self.watched[at])  # type: ignore[index]
         return func(*args, **(kwargs or {}))
-
-
-def _place(tensor: Tensor) -> int | None:
-    """Where the values of a tensor lie; `None` where they lie in no one place."""
-    try:
-        return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):
-        return None
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -27,8 +27,6 @@ from landscope.probe.copying import behind
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
 
-__all__ = ["drop_idle_hooks"]
-
 NEARBY = 1e-2
 """How far the parameters are moved, relative to each: a hook that computes a weight from others shows there."""
 ROWS = 256

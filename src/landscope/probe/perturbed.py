@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy.special import ndtr, stdtrit
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.modules.batchnorm import _NormBase
@@ -25,7 +25,6 @@ from landscope.core.seeding import generator, normal
 from landscope.probe.batches import Batch
 from landscope.probe.points import (
     SampleFunction,
-    at_each,
     evaluated_together,
     fitting_samples,
     summed_at_points,
@@ -100,9 +99,13 @@ def direction(probe: Probe, seed: int, index: int) -> Tensor:
 
 def antithetic(normals: Callable[[int], Tensor], scale: Tensor | float) -> Callable[[int], Tensor]:
     """Perturbations in pairs: scale ⊙ z and −scale ⊙ z, with z = normals(pair). What is odd in them cancels in a pair."""
+    drawn: dict[int, Tensor] = {}
 
     def delta(j: int) -> Tensor:
-        return (-1.0 if j % 2 else 1.0) * scale * normals(j // 2)
+        if j // 2 not in drawn:
+            drawn.clear()
+            drawn[j // 2] = scale * normals(j // 2)
+        return -drawn[j // 2] if j % 2 else drawn[j // 2]
 
     return delta
 
@@ -145,7 +148,7 @@ class Shifts:
         The error is widened by Student's factor for their number (7 for two, 1.3 for five), so that two of it cover 95 %.
         """
         pairs = self.mean.reshape(-1, 2).mean(1)
-        student = float(stdtrit(len(pairs) - 1, ndtr(2))) / 2
+        student = float(scipy.special.stdtrit(len(pairs) - 1, scipy.special.ndtr(2))) / 2
         return float(pairs.mean()), student * float(pairs.std()) / math.sqrt(len(pairs))
 
     def data_stderr(self, weights: Tensor) -> float | None:
@@ -203,12 +206,14 @@ def _evaluate(probe: Probe, rows: Tensor, values: SampleFunction) -> tuple[Tenso
 
 def _values(probe: Probe, rows: Tensor, values: SampleFunction, batch: Batch, at_once: bool) -> Tensor:
     """v_i(θ) and v_i(θ + δ_j) of a piece (1 + k, n), in float64."""
-    theta, points = probe.vector(), torch.cat([torch.zeros_like(rows[:1]), rows])
+    theta = probe.vector()
 
     def one(row: Tensor) -> Tensor:
         return values(probe, probe.space.unflatten(theta + row), batch)
 
-    return at_each(one, points, len(points) if at_once else 1).double()
+    if at_once:
+        return vmap(one)(torch.cat([torch.zeros_like(rows[:1]), rows])).double()
+    return torch.stack([values(probe, probe.params, batch), *map(one, rows)]).double()
 
 
 class RowChanges:
@@ -239,6 +244,14 @@ class RowChanges:
         single = values is not sample_losses or probe.loss.reduction == "per_sample"
         small = 8 * probe.n_samples * (count + 1) <= cls.LARGEST
         return probe.takes_rows and single and small and width(probe, count, vectors=4) == count
+
+    def of(self, numbers: Tensor) -> Tensor:
+        """The numbers of some samples of held data, on the CPU, in pieces that fit."""
+        batches = [self._probe.rows(numbers)]
+        pieces = self._probe.each(
+            lambda batch: (self(batch).cpu(),), load=self.load, passes=self.passes, grad=False, batches=batches
+        )
+        return torch.cat([values for _, (values,) in pieces])
 
     def __call__(self, batch: Batch) -> Tensor:
         """The numbers of a piece; one perturbation after the other where `vmap` cannot follow the model."""

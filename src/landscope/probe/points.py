@@ -24,15 +24,14 @@ from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import LandscopeError, OutOfMemoryError
 from landscope.core.memory import available_bytes
 from landscope.core.text import first_line
-from landscope.probe.batches import Batch, map_tensors
+from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD, FORWARD_SHARE, once_per_probe
-from landscope.probe.totals import FORWARD, saved_bytes
+from landscope.probe.totals import FORWARD
 
 __all__ = [
     "REFUSALS",
     "SampleFunction",
-    "activation_bytes",
     "at_each",
     "at_points",
     "evaluated_together",
@@ -145,27 +144,13 @@ gain from fewer samples."""
 
 def is_small(probe: Probe) -> bool:
     """Whether a pass over all samples is so cheap that it is no use to begin with some of them."""
-    return activation_bytes(probe) * probe.n_samples <= SMALL_WORK
-
-
-@once_per_probe
-def activation_bytes(probe: Probe) -> float:
-    """Bytes per sample that a forward pass keeps for its backward pass."""
-    few = next(next(probe.batches()).pieces(2))
-    sample = few.prepared(lambda raw: map_tensors(torch.clone, probe.ready(raw)))  # no view of all the data
-    leaves = {name: p.clone().requires_grad_() for name, p in probe.params.items()}
-    model = probe.modules[""]
-    with probe.measuring():
-        kept = saved_bytes(
-            lambda: probe.loss_sum(leaves, sample), [*leaves.values(), *model.parameters(), *model.buffers()]
-        )
-    return max(kept, 64) / sample.size
+    return probe.activation_bytes * probe.n_samples <= SMALL_WORK
 
 
 def points_at_once(probe: Probe, samples: float) -> int:
     """How many points, on this many samples each, are fastest as one program; 1 where they are faster one by one."""
     work = WORK_AT_ONCE.get(probe.device.type, WORK_AT_ONCE["cuda"])
-    fitting = int(work // (activation_bytes(probe) * samples))
+    fitting = int(work // (probe.activation_bytes * samples))
     return min(fitting, MOST) if fitting >= FEW else 1
 
 
@@ -176,7 +161,7 @@ def together(probe: Probe, samples: float) -> bool:
 
 def fitting_samples(probe: Probe) -> int:
     """How many samples' activations of one gradient a quarter of the free memory holds."""
-    return max(1, int(available_bytes(probe.device) // (4 * activation_bytes(probe))))
+    return max(1, int(available_bytes(probe.device) // (4 * probe.activation_bytes)))
 
 
 def width(probe: Probe, count: int, vectors: int, samples: float = 0.0) -> int:
@@ -184,7 +169,7 @@ def width(probe: Probe, count: int, vectors: int, samples: float = 0.0) -> int:
 
     All processes take the number of the first one, so that they add up sums of the same shape.
     """
-    each = vectors * probe.n_params * torch.finfo(probe.dtype).bits // 8 + activation_bytes(probe) * samples
+    each = vectors * probe.n_params * torch.finfo(probe.dtype).bits // 8 + probe.activation_bytes * samples
     fitting = max(1, min(count, int(available_bytes(probe.device) // (4 * each))))
     if processes() == 1:
         return fitting

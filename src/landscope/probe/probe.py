@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
-from types import MappingProxyType
+from typing import Literal
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from landscope.core.distributed import processes, raise_together, sum_over_processes
-from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.probe import checks
-from landscope.probe.batches import Batch, Layout, map_tensors, tensors_in
+from landscope.probe.batches import Batch, Layout, map_tensors, with_non_finite_inputs
 from landscope.probe.checks import refuse_unmeasurable
 from landscope.probe.conditions import Precision, measuring
 from landscope.probe.copying import copied_with
 from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
 from landscope.probe.guards import guarded
-from landscope.probe.loss.criteria import resolve_loss
+from landscope.probe.loss.criteria import LossLike, resolve_loss
+from landscope.probe.loss.function import LossFunction
 from landscope.probe.loss.losses import Loss
+from landscope.probe.loss.own import recognised
+from landscope.probe.loss.readings import Reading
 from landscope.probe.loss.settling import counted_labels, leave_out_ignored, settled
-from landscope.probe.loss.targets import IGNORED, kept_labels
 from landscope.probe.reading import DataLike, FixedData, held, read
 from landscope.probe.totals import (
     FORWARD,
@@ -38,17 +37,18 @@ from landscope.probe.totals import (
     samples_that_fit,
 )
 
-__all__ = ["Probe"]
-
-Params = Mapping[str, Tensor]
+Per = Literal["token", "sequence"]
+Effort = Literal["auto", "highest"]
 
 CHECKED_SAMPLES = 32
 """How many samples the checks at construction evaluate at once: the first ones, and some from all over the data."""
 FEW_SAMPLES = 4
 """How many samples derivatives are checked on."""
+LARGE = 2**20
+"""Parameters from which on fewer samples are checked, so that their number times that of the parameters stays the same."""
 
 
-class Probe:
+class Probe(LossFunction):
     """A model at its present parameters, with the data and the loss at which it is measured.
 
     The model is copied once and never touched: parameters, buffers, mode, hooks, gradients and random state stay as they
@@ -57,14 +57,19 @@ class Probe:
     Args:
         model: any `nn.Module`; half-precision weights are measured in float32.
         data: a DataLoader, a Dataset, (x, y) tensors, or any re-iterable of batches (tuples or dicts).
-        loss: a name (`cross_entropy`, `mse`, `binary_cross_entropy`, `exponential`), a `landscope.Loss`, a `torch.nn`
-            criterion, or a function of (outputs, targets), or of (outputs, batch) if its second parameter has that name.
+        loss: `"model"`: the labels go into the model, and the loss is what it returns (`docs/transformers.md`); that is the
+            default where a model computes one, and cross-entropy elsewhere. A name (`cross_entropy`, `mse`,
+            `binary_cross_entropy`, `exponential`), a `landscope.Loss`, a `torch.nn` criterion, or a function of (outputs,
+            targets), or of (outputs, batch) if its second parameter has that name.
         params: which parameters: all that require a gradient, or names, layers, patterns, modules.
         mode: `"eval"`, or `"batch_statistics"`: BatchNorm on the statistics of each batch, dropout off. Then the batches
             are part of the definition and are taken as they come.
+        per: where samples are sequences with a label for each token, `"token"` is one mean over all tokens, the loss that is
+            trained with (default); `"sequence"` the mean over sequences of their means.
         temperature: outputs are divided by it.
         batch_size: samples per batch for tensors and Datasets; memory is bounded without it.
         device, dtype: where and in which precision to measure; default: as the model is.
+        precision: `"auto"` finds eigenvectors with TF32 products on GPUs and certifies them in float32; `"highest"` does not.
         seed: for what is random later on.
 
     >>> probe = Probe(nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
@@ -74,25 +79,28 @@ class Probe:
     torch.Size([9])
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (options of a public function, by keyword)
         self,
         model: nn.Module,
         data: DataLike,
-        loss: str | Loss | nn.Module | Callable[..., Tensor] = "cross_entropy",
+        loss: LossLike = None,
         *,
         params: Selection = None,
         mode: Mode = "eval",
+        per: Per | None = None,
         temperature: float = 1.0,
         batch_size: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        precision: Effort = "auto",
         seed: int = 0,
     ) -> None:
-        checks.check_options(model, mode, temperature, dtype)
+        checks.check_options(model, mode, temperature, dtype, per, precision)
         inner = unwrap(model)
         self.device = torch.device(device or next((p.device for p in inner.parameters()), "cpu"))
         self.mode: Mode = mode
         self.temperature = float(temperature)
+        self.precision: Effort = precision
         self.seed = int(seed)
         self.ledger = Ledger()
         self.results: dict[Hashable, object] = {}
@@ -110,17 +118,24 @@ class Probe:
                 self.loss = replace(self.loss, function=function)
                 self._recurrent = is_recurrent(inner)
                 self._measure(select_parameters(inner, params))
+                self._whole = mode == "batch_statistics"
                 self._read(read(data, batch_size), batch_size)
-                self.notices = (*guarded(self, inner, self._settle_loss), *self.layout.notices())
+                self._recognise_loss(loss, batch_size)
+                self.notices = (*guarded(self, inner, self._settle_loss), *self._known_notices())
                 counted = counted_labels(self)
                 self._local_samples = int(counted[0])
         except Exception as caught:
             error = caught
         raise_together(error, self.device)
-        samples, labels, squares = sum_over_processes(counted.to(self.device)).tolist()
-        self.n_samples = int(samples)
+        samples, labels, squares, tokens = sum_over_processes(counted.to(self.device)).tolist()
+        self.n_samples, self.n_tokens = int(samples), int(tokens) or None
+        self.per: Per | None = per or "token" if tokens else None
+        """What has the same weight in the loss where samples are sequences of tokens."""
         if samples * squares - labels**2 > 1e-12 * labels**2:  # samples hold different numbers of labels
-            self.loss = self.loss.pooled(self.n_samples, labels)
+            if self.per == "sequence":
+                checks.check_loss_of_sequences(self.loss)
+            else:
+                self.loss = self.loss.pooled(self.n_samples, labels)
 
     def _measure(self, names: tuple[str, ...]) -> None:
         held = dict(self._model.named_parameters())
@@ -128,30 +143,49 @@ class Probe:
         self.space = ParameterSpace(names, tuple(p.shape for p in self._params.values()))
         self.dtype = next(iter(self._params.values())).dtype
         self._piece_sizes: dict[float, PieceSize] = {}
+        self._bytes_each: list[float] = []  # one number, once it is known; shared with twins on other rows
 
     def _read(self, data: FixedData, batch_size: int | None) -> None:
-        if self.mode == "batch_statistics":
+        if self._whole:
             checks.check_batches_are_fixed(data, batch_size)
         self._data = data
-        self.layout = Layout.of(self._model, next(iter(data)))
+        self.layout = Layout.of(self._model, next(iter(data)), keep_all=self.loss.takes == "batch")
+        self.reading = Reading()
         self._held: tuple[Batch, ...] | None = None
         if data.kept is not None:
             batches = (self.layout.batch(raw) for raw in data.kept)
-            self._held = held(batches, self.mode == "eval", self.device, self.ready)
+            self._held = held(batches, not self._whole, self.device, self.ready)
         self._take_few()
+
+    def _recognise_loss(self, asked: LossLike, batch_size: int | None) -> None:
+        """Find out what the loss is where it is the model's own, and where the labels go."""
+        with self.measuring():
+            found = recognised(self, asked)
+        if found.whole and not self._whole:
+            self._whole = True
+            self._read(self._data, batch_size)
+        self.loss, self.layout, self.reading = found.loss, found.layout, found.reading
+
+    def _known_notices(self) -> Iterator[str]:
+        yield from self.layout.notices()
+        yield from self._data.notices()
+        yield from self.loss.notices()
+        if self._whole and self.mode == "eval":
+            yield "the model's loss depends on which samples share a batch: your batches are part of what is measured"
 
     def _settle_loss(self) -> None:
         """Refuse what cannot be measured, and find out how the loss is reduced."""
         with self.measuring(), torch.no_grad():
-            self.loss = settled(self, CHECKED_SAMPLES)
-            for batch in self._suspicious():
-                checks.check_finite_loss(self.loss_sum(self._params, batch), "of samples with non-finite inputs")
+            self.loss = settled(self, max(FEW_SAMPLES, CHECKED_SAMPLES * LARGE // max(LARGE, self.n_params)))
+            for piece in with_non_finite_inputs(self._held or ()):
+                found = self.loss_sum(self._params, Batch(self.ready(piece.raw), piece.size, piece.divisible))
+                checks.check_finite_loss(found, "of samples with non-finite inputs")
         if self._held is not None:
             self._held = tuple(self._without_ignored(self._held))
         self._take_few()
 
     def _take_few(self) -> None:
-        few = next(next(self.batches()).pieces(FEW_SAMPLES))
+        few = next(self.batches()).first(FEW_SAMPLES if self.n_params <= LARGE else 2)
         self.few = Batch(self.ready(few.raw), few.size, few.divisible)
         """The first rows, ready; all of a batch that cannot be cut."""
 
@@ -162,41 +196,7 @@ class Probe:
             if kept is not None:
                 yield kept
 
-    def _suspicious(self) -> Iterator[Batch]:
-        """Samples whose inputs hold NaN or infinity: their loss is looked at before anything else."""
-        for batch in self._held or ():
-            for piece in batch.pieces(1024):
-                strided = [t for t in tensors_in(piece.raw) if t.layout == torch.strided]
-                if any(not bool(torch.isfinite(t).all()) for t in strided if t.is_floating_point()):
-                    yield Batch(self.ready(piece.raw), piece.size, piece.divisible)
-
     # The point
-
-    def module(self, layer: str) -> nn.Module:
-        """The named layer of the probe's own copy of the model; reading it is free, changing it is not allowed."""
-        layers = dict(self._model.named_modules())
-        if layer not in layers:
-            raise UnknownNameError.among("layer", layer, [name for name in layers if name])
-        return layers[layer]
-
-    @property
-    def modules(self) -> Mapping[str, nn.Module]:
-        """Every layer of the probe's own copy of the model, by name."""
-        return MappingProxyType(dict(self._model.named_modules()))
-
-    @property
-    def params(self) -> Mapping[str, Tensor]:
-        """The measured parameters by name, in the order of a flat vector."""
-        return MappingProxyType(self._params)
-
-    @property
-    def n_params(self) -> int:
-        """P, the length of a parameter vector."""
-        return self.space.size
-
-    def vector(self) -> Tensor:
-        """θ as one vector (P,)."""
-        return self.space.flatten(self._params)
 
     def at_temperature(self, temperature: float) -> Probe:
         """The same point at another temperature; the data is not read again, and work that is the same (IGS's) done once."""
@@ -239,6 +239,12 @@ class Probe:
         twin.loss = loss
         return twin
 
+    def reading_as(self, loss: Loss, layout: Layout, reading: Reading) -> Probe:
+        """The same model and data with another loss, for which batches and outputs are read in another way."""
+        twin = self.with_loss(loss)
+        twin.layout, twin.reading = layout, reading
+        return twin
+
     def with_model(self, edit: Callable[[nn.Module], None]) -> Probe:
         """The same data at an edited copy of the model: `edit` changes the copy in place."""
         twin = self._copied_twin()
@@ -275,69 +281,19 @@ class Probe:
         twin.ledger = Ledger()
         return twin
 
-    def layers(self) -> dict[str, tuple[str, ...]]:
-        """The measured parameters by the layer that holds them."""
-        out: dict[str, tuple[str, ...]] = {}
-        for name in self.space.names:
-            layer = name.rpartition(".")[0]
-            out[layer] = (*out.get(layer, ()), name)
-        return out
+    @property
+    def amount(self) -> str:
+        """How much data there is, in words: samples, or sequences and the tokens of theirs that count."""
+        if self.n_tokens is None:
+            return f"{self.n_samples:,} samples"
+        return f"{self.n_samples:,} sequences, {self.n_tokens:,} tokens"
 
     def __repr__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
         return (
-            f"Probe({type(self._model).__name__}, {self.n_params:,} parameters, {self.n_samples:,} samples, "
+            f"Probe({type(self._model).__name__}, {self.n_params:,} parameters, {self.amount}, "
             f"{self.loss.name}, {self.mode}, {kind} on {self.device})"
         )
-
-    # The function
-
-    def call(self, params: Params, batch: Batch) -> object:
-        """What the model returns at the given parameters; it may write into its inputs, which are copies."""
-        args, kwargs = self.layout.arguments(batch.raw)
-        args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
-        return functional_call(self._model, dict(params), args, kwargs)
-
-    def outputs(self, params: Params, batch: Batch) -> object:
-        """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""
-        outputs = self.call(params, batch)
-        if self.loss.structured and not isinstance(outputs, Tensor):
-            if self.temperature != 1.0:
-                raise LossError("a temperature needs a model that returns one tensor; wrap the model so that it does")
-            return outputs
-        tensor = checks.tensor_output(outputs)
-        return tensor if self.temperature == 1.0 else tensor / self.temperature
-
-    def targets(self, batch: Batch) -> object:
-        """What the outputs for a batch are compared with; a label to ignore is −100, whatever the loss calls it."""
-        targets = self.layout.targets(batch.raw)
-        if not self.loss.of_classes or kept_labels(targets) is None:
-            return targets
-        assert isinstance(targets, Tensor), "labels are a tensor"
-        labels = targets.long()  # in bytes −100 would be 156
-        return labels if self.loss.ignored == IGNORED else labels.masked_fill(labels == self.loss.ignored, IGNORED)
-
-    def second(self, batch: Batch) -> object:
-        """What the loss takes besides the outputs; a loss of the user's may write into it, and gets a copy."""
-        given = batch.raw if self.loss.takes == "batch" else self.targets(batch)
-        return given if self.loss.known else map_tensors(torch.clone, given)
-
-    def loss_of(self, outputs: object, batch: Batch) -> Tensor:
-        """The sum of the loss over the samples of a batch, given their outputs; each counts for its weight."""
-        return self.loss.sum(outputs, self.second(batch), batch.size, batch.weights)
-
-    def losses(self, params: Params, batch: Batch) -> Tensor:
-        """The loss of every sample of a batch (n,), where the loss function gives one per sample."""
-        if self.loss.reduction != "per_sample":
-            raise NotApplicableError(
-                f"the loss {self.loss.name!r} returns one number per batch; this needs one per sample "
-                f"(landscope.Loss(function, reduction='per_sample'))"
-            )
-        return self.loss.function(self.outputs(params, batch), self.second(batch))
-
-    def loss_sum(self, params: Params, batch: Batch) -> Tensor:
-        """The sum of the loss over the samples of a batch, at the given parameters."""
-        return self.loss_of(self.outputs(params, batch), batch)
 
     def value(self) -> float:
         """L, the mean loss over all samples. One forward pass."""
@@ -360,12 +316,6 @@ class Probe:
         checks.check_finite_loss(loss / self.n_samples)
         return total / self.n_samples
 
-    # The data
-
-    def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:
-        """The context in which the model is evaluated: see `landscope.probe.conditions`."""
-        return measuring(self.device, precision, self._recurrent, self.dtype)
-
     @property
     def holds_data(self) -> bool:
         """Whether the data is kept in memory, so that a further pass over it costs no reading."""
@@ -378,22 +328,13 @@ class Probe:
             return
         whole = (self.layout.batch(raw) for raw in self._data)
         yield from self._without_ignored(
-            batch if self.mode == "eval" else Batch(batch.raw, batch.size, False) for batch in whole
+            Batch(batch.raw, batch.size, False) if self._whole else batch for batch in whole
         )
 
     def rows(self, numbers: Tensor) -> Batch:
         """These samples of held data, by their numbers (see `takes_rows`)."""
         assert self._held is not None
         return self._held[0].select(numbers)
-
-    def ready(self, raw: object) -> object:
-        """A batch as the data gave it, on the device and in the probe's precision."""
-
-        def move(tensor: Tensor) -> Tensor:
-            tensor = tensor.clone() if tensor.is_inference() else tensor.detach()  # autograd saves no inference tensors
-            return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype)
-
-        return map_tensors(move, raw)
 
     def total(
         self,
@@ -428,7 +369,7 @@ class Probe:
         size = self._piece_sizes.get(load)
         if size is None:
             with self.measuring(precision):
-                size = self._piece_sizes[load] = PieceSize(self._fitting(load))
+                size = self._piece_sizes[load] = PieceSize(self.fitting(load))
         share = passes / max(self._local_samples, 1)
 
         def metered(batch: Batch) -> tuple[Tensor, ...]:
@@ -441,13 +382,19 @@ class Probe:
         given = self.batches() if batches is None else batches
         yield from in_pieces(given, metered, size, self.device, self.ready, lambda: self.ledger.samples_in_time(share))
 
-    def _fitting(self, load: float) -> int:
-        """How many samples fit."""
+    def fitting(self, load: float) -> int:
+        """How many samples a piece holds."""
         sample = next(next(self.batches()).pieces(2))
-        if not sample.divisible:
-            return sample.size
-        own = map_tensors(torch.clone, self.ready(sample.raw))  # a view would count the storage of all the data
-        sample = Batch(own, sample.size, sample.divisible)
-        others = [*self._model.parameters(), *self._model.buffers()]
-        taken = bytes_of_gradient(lambda leaves: self.loss_sum(leaves, sample), self._params, others)
-        return samples_that_fit(taken / sample.size, load, self.device)
+        return samples_that_fit(self.activation_bytes, load, self.device) if sample.divisible else sample.size
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes per sample that a forward pass keeps for its backward pass."""
+        if not self._bytes_each:
+            few = next(next(self.batches()).pieces(2))
+            own = few.prepared(lambda raw: map_tensors(torch.clone, self.ready(raw)))  # no view of all the data
+            others = [*self._model.parameters(), *self._model.buffers()]
+            with self.measuring():
+                taken = bytes_of_gradient(lambda leaves: self.loss_sum(leaves, own), self._params, others)
+            self._bytes_each.append(max(taken, 64) / own.size)
+        return self._bytes_each[0]

@@ -20,8 +20,6 @@ from landscope.core.memory import available_bytes
 from landscope.core.seeding import generator, preserved_rng
 from landscope.probe.batches import Batch, as_tensors, join, map_tensors, tensors_in
 
-__all__ = ["DataLike", "FixedData", "freeze", "held", "read"]
-
 DataLike = (
     DataLoader[object]
     | Dataset[object]
@@ -46,6 +44,17 @@ class FixedData:
     """Whether the batches are the user's (a loader, a list) or free to be cut again (tensors, a Dataset)."""
     same_order: bool
     """Whether two passes gave the same batches in the same order."""
+    times: int = 1
+    """How often every sample occurs, where each occurs as often as the others."""
+
+    def notices(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know: samples that are there several times make errors look smaller."""
+        if self.times == 1:
+            return ()
+        return (
+            f"every sample occurs {self.times} times in the data, and counts as often: do several workers or processes read "
+            f"the same ones?",
+        )
 
     def __iter__(self) -> Iterator[object]:
         if self.kept is not None:
@@ -98,7 +107,7 @@ def read(data: DataLike, batch_size: int | None = None) -> FixedData:
     if (first.samples, first.fingerprint) != (second.samples, second.fingerprint):
         raise ChangingDataError(_what_changed(first, second, data))
     same_order = first.order == second.order
-    return FixedData(source, None if first.kept is None else tuple(first.kept), own_batches, same_order)
+    return FixedData(source, None if first.kept is None else tuple(first.kept), own_batches, same_order, first.times())
 
 
 def held(
@@ -209,6 +218,7 @@ class _Pass:
     def __init__(self, source: Iterable[object], keep: int, reference: Sequence[object] | None = None) -> None:
         self.batches = self.samples = self.fingerprint = 0
         self.order: list[int] = []
+        self.hashes: list[Tensor] = []
         self.kept: list[object] | None = [] if keep > 0 else None
         self.first_change: tuple[int, float] | None = None
         for index, item in enumerate(source):
@@ -219,6 +229,7 @@ class _Pass:
             self.samples += len(hashes)
             self.fingerprint = (self.fingerprint + batch_hash) % 2**64
             self.order.append(batch_hash)
+            self.hashes.append(hashes)
             if self.kept is not None:
                 keep -= sum(t.numel() * t.element_size() for t in tensors_in(raw))
                 if keep < 0:
@@ -228,6 +239,11 @@ class _Pass:
             if reference is not None and self.first_change is None and index < len(reference):
                 change = _largest_change(reference[index], raw)
                 self.first_change = (index, change) if change > 0 else None
+
+    def times(self) -> int:
+        """How often every sample occurs; 1 where some occur more often than others."""
+        counts = torch.cat(self.hashes).unique(return_counts=True)[1]
+        return int(counts[0]) if bool((counts == counts[0]).all()) else 1
 
 
 def sample_hashes(raw: object) -> Tensor:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from torch import Tensor
 
 from landscope.probe.probe import Probe
 
-__all__ = ["FORWARD_LOAD", "FORWARD_SHARE", "gradient", "loss_value", "mean_and_error", "once_per_probe", "sums"]
+__all__ = [
+    "FORWARD_LOAD",
+    "FORWARD_SHARE",
+    "gradient",
+    "loss_value",
+    "mean_and_error",
+    "once_per_probe",
+    "shared_stream",
+    "sums",
+]
 
 
 # Work that several measures need is done once per probe.
 #
 # A probe is a frozen point, so whatever was computed at it stays true: the gradient, the spectrum, the eigenpairs. Each kind of
-# shared work is a function decorated with `once_per_probe`; its results live as long as the probe.
+# shared work is a function decorated with `once_per_probe`, or with `shared_stream` where it comes step by step; its results live
+# as long as the probe.
 
 
 P = ParamSpec("P")
@@ -33,6 +43,53 @@ def once_per_probe(function: Callable[Concatenate[Probe, P], R]) -> Callable[Con
         if key not in probe.results:
             probe.results[key] = function(probe, *args, **kwargs)
         return cast(R, probe.results[key])
+
+    return shared  # type: ignore[return-value]  # wraps() names the first argument
+
+
+class _Stream(Generic[R]):
+    """A source that several readers follow: each sees the newest of its values, and whoever has seen it makes the next."""
+
+    def __init__(self, source: Iterator[R]) -> None:
+        self._source, self._newest, self._count = source, list[R](), 0
+        self.error: BaseException | None = None
+
+    def follow(self) -> Iterator[R]:
+        """The newest value, then each that follows."""
+        seen = 0
+        while seen < self._count or self._advance():
+            seen = self._count
+            yield self._newest[0]
+
+    def _advance(self) -> bool:
+        if self.error is not None:
+            raise self.error
+        try:
+            self._newest = [next(self._source)]
+        except StopIteration:
+            return False
+        except BaseException as error:
+            self.error = error
+            raise
+        self._count += 1
+        return True
+
+
+def shared_stream(
+    function: Callable[Concatenate[Probe, P], Iterator[R]],
+) -> Callable[Concatenate[Probe, P], Iterator[R]]:
+    """Let all who read the same stream at a probe (the same arguments) read one: each continues from what the others have made.
+
+    A stream that an error has ended starts over for later readers.
+    """
+
+    @wraps(function)
+    def shared(probe: Probe, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        key = (function, args, tuple(sorted(kwargs.items())))
+        known = cast("_Stream[R] | None", probe.results.get(key))
+        if known is None or known.error is not None:
+            known = probe.results[key] = _Stream(function(probe, *args, **kwargs))
+        return known.follow()
 
     return shared  # type: ignore[return-value]  # wraps() names the first argument
 

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from landscope.data.corruptions.filters import Draws, convolve, gaussian, motion, zoom
 
-__all__ = ["defocus_blur", "gaussian_blur", "glass_blur", "motion_blur", "zoom_blur"]
-
 
 def gaussian_blur(x: Tensor, sigma: float, draws: Draws) -> Tensor:
     """Gaussian of the given deviation, edges repeated."""

@@ -10,8 +10,6 @@ from torch.nn.functional import pad
 
 from landscope.data.corruptions.filters import Draws, box_resize, gaussian, sample
 
-__all__ = ["contrast", "elastic_transform", "jpeg_compression", "jpeg_levels", "pixelate", "saturate"]
-
 
 def contrast(x: Tensor, factor: float, draws: Draws) -> Tensor:
     """Distance from the mean colour, times a factor."""

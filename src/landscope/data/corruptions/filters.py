@@ -16,9 +16,6 @@ from torch import Tensor
 
 from landscope.core.seeding import GOLDEN, generator, shifted, splitmix
 
-__all__ = ["Draws", "Edge", "apply", "box_resize", "convolve", "fold", "gaussian", "motion", "sample", "zoom"]
-
-
 Edge = Literal["nearest", "reflect", "mirror"]
 """What lies before a b c d: a a a (nearest), c b a (reflect), d c b (mirror)."""
 

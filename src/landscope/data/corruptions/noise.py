@@ -11,8 +11,6 @@ from torch import Tensor
 
 from landscope.data.corruptions.filters import Draws
 
-__all__ = ["gaussian_noise", "impulse_noise", "shot_noise", "speckle_noise"]
-
 
 def gaussian_noise(x: Tensor, deviation: float, draws: Draws) -> Tensor:
     """Add N(0, deviation²)."""

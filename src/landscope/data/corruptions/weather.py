@@ -12,19 +12,6 @@ from torch.nn.functional import max_pool2d, pad
 from landscope.core.seeding import generator
 from landscope.data.corruptions.filters import Draws, convolve, gaussian, motion, zoom
 
-__all__ = [
-    "brightness",
-    "canny",
-    "distance_to",
-    "equalized",
-    "fog",
-    "frost",
-    "frost_textures",
-    "luma",
-    "snow",
-    "spatter",
-]
-
 
 def luma(x: Tensor) -> Tensor:
     """Grey image (n, 1, H, W) of a colour or grey one."""

@@ -12,9 +12,6 @@ from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import Download, Files, Version, locate
 from landscope.data.formats import Labels, parse_binary, parse_npy, parse_python
 
-__all__ = ["CIFAR10_VERSIONS", "read_cifar10"]
-
-
 # CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 colour images of 32×32, binary or python version.
 
 

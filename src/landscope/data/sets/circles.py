@@ -14,8 +14,6 @@ import torch
 from landscope.core.seeding import generator
 from landscope.data.dataset import DataSet, Raw, Split, register
 
-__all__ = ["circles"]
-
 
 def circles(n: int, noise: float, factor: float, seed: int, stream: str) -> Split:
     """Points (n, 2) and their classes, the outer circle first.

@@ -15,8 +15,6 @@ from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.data.dataset import DataSet, Raw, Split, register
 
-__all__ = ["TEST_FUNCTIONS"]
-
 TEST_FUNCTIONS: Registry[Callable[[Tensor], Tensor]] = Registry("test function")
 """Functions of points (n, 2) giving values (n,), by name."""
 

@@ -18,8 +18,6 @@ from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import parse_tsv
 
-__all__ = ["PairTokenizer", "byte_tokens"]
-
 PairTokenizer = Callable[[list[str], list[str]], Tensor]
 
 _CLASSES = ("entailment", "not_entailment")

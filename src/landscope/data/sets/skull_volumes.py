@@ -25,19 +25,6 @@ from landscope.core.seeding import generator
 from landscope.data.files import Files, Version
 from landscope.data.formats import parse_npz
 
-__all__ = [
-    "HEADS",
-    "Volume",
-    "ct_skull",
-    "deformed",
-    "head_volume",
-    "mri_skull",
-    "parse_nifti",
-    "phantom_skull",
-    "spline_basis",
-]
-
-
 # NIfTI-1 volumes, the single-file form (`.nii`, zipped or not), without a library.
 #
 # The header has 348 bytes: sizes at 40, type code at 70, voxel spacing at 76, offset of the data at 108, slope and
@@ -62,7 +49,9 @@ def parse_nifti(content: bytes, path: Path) -> Volume:
         raise DamagedFileError(f"{path}: {len(content)} bytes are too few for a NIfTI header")
     order = next((o for o in "<>" if struct.unpack_from(f"{o}i", content)[0] == 348), None)
     if order is None or content[344:347] != b"n+1":
-        raise DamagedFileError(f"{path}: no single-file NIfTI-1 volume (header {content[:4].hex()}, no magic 'n+1')")
+        raise DamagedFileError(
+            f"{path}: is not a single-file NIfTI-1 volume (header {content[:4].hex()}, no magic 'n+1')"
+        )
     dims = struct.unpack_from(f"{order}8h", content, 40)
     code = struct.unpack_from(f"{order}h", content, 70)[0]
     spacing = struct.unpack_from(f"{order}8f", content, 76)[1:4]

@@ -18,8 +18,6 @@ from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import Files
 from landscope.data.sets.skull_volumes import HEADS, ct_skull, deformed, head_volume, mri_skull, phantom_skull
 
-__all__ = ["box_defect", "round_defect"]
-
 
 def _positions(size: int) -> Tensor:
     """Voxel centres (size³, 3) as (z, y, x) in [−1, 1]."""

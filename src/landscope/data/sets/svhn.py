@@ -16,8 +16,6 @@ from landscope.core.errors import DamagedFileError
 from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import LARGEST, Download, Files, Version
 
-__all__ = ["parse_svhn"]
-
 _HOME = "http://ufldl.stanford.edu/housenumbers/"
 _FILES = {
     "train_32x32.mat": "md5:e26dedcc434d2e4c54c9b2d4a06d8373",

@@ -35,7 +35,7 @@ def _decoded(paths: Sequence[Path]) -> Tensor:
             with Image.open(path, formats=("JPEG",)) as image:
                 pixels = np.asarray(image.convert("RGB"))
         except (UnidentifiedImageError, OSError) as error:
-            raise DamagedFileError(f"{path}: no readable JPEG ({error})") from error
+            raise DamagedFileError(f"{path}: is not a readable JPEG ({error})") from error
         if pixels.shape != (64, 64, 3):
             raise DamagedFileError(f"{path}: expected 64×64 pixels, got {pixels.shape[0]}×{pixels.shape[1]}")
         return pixels

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,22 +22,31 @@ from landscope.probe.loss.losses import (
     mean_per_sample,
     predictions,
 )
+from landscope.probe.loss.own import MODEL
 from landscope.probe.loss.targets import IGNORED, class_dimension, kept_labels, require_labels
 
-__all__ = ["resolve_loss"]
+__all__ = ["LossLike", "of_log_probabilities", "resolve_loss"]
+
+LossLike = str | Loss | nn.Module | Callable[..., Tensor] | None
+"""A name, a `Loss`, a criterion of torch or a function; `None` for the model's own where it has one."""
 
 
-def resolve_loss(loss: str | Loss | nn.Module | Callable[..., Tensor]) -> Loss:
+def resolve_loss(loss: LossLike) -> Loss:
     """The `Loss` behind a name, a `Loss`, a `torch.nn` criterion or a function of (outputs, targets or batch).
+
+    `None` is cross_entropy as far as this can tell: a probe looks for a loss of the model's own first.
 
     >>> resolve_loss(torch.nn.MSELoss()).name, resolve_loss("cross_entropy").likelihood, resolve_loss(F.mse_loss).name
     ('mse', 'categorical', 'mse')
     """
+    if loss is None:
+        return LOSSES["cross_entropy"]
     if isinstance(loss, str):
-        return LOSSES[loss]
+        return MODEL if loss == "model" else LOSSES[loss]
     if isinstance(loss, Loss):
         return loss
-    known = _of_criterion(_criterion_of(loss))
+    loss = _criterion_of(loss)
+    known = _of_criterion(loss)
     if known is not None:
         return known
     if isinstance(loss, type):
@@ -56,11 +65,39 @@ def resolve_loss(loss: str | Loss | nn.Module | Callable[..., Tensor]) -> Loss:
 _CRITERIA: dict[object, type[nn.Module]] = {
     F.cross_entropy: nn.CrossEntropyLoss,
     F.mse_loss: nn.MSELoss,
+    F.nll_loss: nn.NLLLoss,
     F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
 }
 
 
-def _criterion_of(loss: object) -> object:
+def of_log_probabilities(loss: Loss, outputs: object) -> Loss:
+    """`NLLLoss` as the cross-entropy that it is where the outputs are log-probabilities, which log-softmax leaves as they are.
+
+    By itself it is linear in them, so that the GGN would be 0 and the Fisher matrix unknown.
+
+    >>> of_log_probabilities(resolve_loss(nn.NLLLoss()), torch.zeros(2, 3).log_softmax(1)).name
+    'cross_entropy'
+    """
+    criterion = loss.function
+    if (
+        type(criterion) is not nn.NLLLoss
+        or _is_changed(criterion)
+        or not isinstance(outputs, Tensor)
+        or outputs.dim() < 2
+    ):
+        return loss
+    if not bool((outputs.logsumexp(1).abs() < 1e-4).all()):
+        return loss
+    weight, ignored = criterion.weight, criterion.ignore_index
+    return resolve_loss(nn.CrossEntropyLoss(weight, ignore_index=ignored, reduction=criterion.reduction))
+
+
+def _is_changed(criterion: nn.Module) -> bool:
+    """Whether a criterion of torch is not what its class says: another forward, or hooks."""
+    return "forward" in vars(criterion) or bool(criterion._forward_hooks or criterion._forward_pre_hooks)
+
+
+def _criterion_of(loss: Any) -> Any:
     """The criterion that a function of torch is, `functools.partial` with keywords included; anything else as it is.
 
     >>> _criterion_of(partial(F.cross_entropy, label_smoothing=0.1))
@@ -80,7 +117,9 @@ def _criterion_of(loss: object) -> object:
 
 
 def _of_criterion(loss: object) -> Loss | None:
-    """The loss per sample of a `torch.nn` criterion that is known; `None` for others."""
+    """The loss per sample of a `torch.nn` criterion that is known; `None` for others, and for one that was changed."""
+    if isinstance(loss, nn.Module) and _is_changed(loss):
+        return None
     if type(loss) is nn.MSELoss:
         known = LOSSES["mse"]
     elif type(loss) is nn.BCEWithLogitsLoss and loss.weight is None and loss.pos_weight is None:

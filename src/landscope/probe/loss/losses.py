@@ -11,7 +11,7 @@ labels, not a mean of the samples' means. The probe weighs the samples so that t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -53,16 +53,21 @@ class Loss:
     name: str = ""
     structured: bool = False
     """Whether the function wants what the model returned (a tuple, a dict), not only its tensor of outputs."""
-    known: Literal["", "name", "criterion"] = ""
-    """Whether the loss is one of ours: asked for by name, or a criterion of torch, which means what torch computes."""
+    known: Literal["", "name", "criterion", "model"] = ""
+    """Whether the loss is one of ours: asked for by name, a criterion of torch, which means what torch computes, or found to be
+    what the model computes."""
     mass: Callable[[object], Tensor | None] | None = None
     """What the targets of each sample count for in one mean over all labels (n,): see `pooled`."""
     weigh: Callable[[Tensor, object], Tensor] | None = None
     """By what the mean over a sample's predictions is multiplied (n,), given outputs and targets."""
+    share: Callable[[object], Tensor] | None = None
+    """What the targets of each sample count for where all labels are pooled (n,), 1 on average."""
     classes_last: bool = False
     """Whether the last dimension of the outputs holds the classes."""
     ignored: int = IGNORED
     """The label that counts for nothing; the probe turns it into −100."""
+    unexplained: str = ""
+    """Of a model's own loss that is no likelihood of its outputs: what it is and what they would give, for messages."""
     scale: float = 1.0
     """Of a `label_mean`: samples over labels, so that the sum over all samples divided by their number is a mean over labels."""
 
@@ -78,6 +83,13 @@ class Loss:
 
     def __repr__(self) -> str:
         return f"Loss({self.name!r}, reduction={self.reduction!r})"
+
+    def notices(self) -> Iterator[str]:
+        """What a reader of the numbers should know."""
+        if self.unexplained:
+            yield self.unexplained
+            if self.reduction == "sum":
+                yield "the model adds its loss up over samples; their mean is measured"
 
     def sum(self, outputs: object, second: object, size: int, weights: Tensor | None = None) -> Tensor:
         """The sum of the loss over the `size` samples of a batch; `second` is what `takes` names.
@@ -135,16 +147,16 @@ class Loss:
         assert self.mass is not None, "losses that count labels have a mass"
         inner, count, each = self.function, self.mass, samples / mass
 
-        def weigh(_: object, targets: object) -> Tensor:
+        def share(targets: object) -> Tensor:
             held = count(targets)
             assert held is not None, "all targets are of one kind"
             return held * each
 
         def function(outputs: Tensor, targets: object) -> Tensor:
             values = inner(outputs, targets)
-            return values * weigh(outputs, targets).to(values)
+            return values * share(targets).to(values)
 
-        return replace(self, function=function, weigh=weigh)
+        return replace(self, function=function, weigh=lambda _, targets: share(targets), share=share)
 
 
 def aligned(outputs: Tensor, targets: object, loss: str) -> Tensor:
@@ -222,7 +234,8 @@ def binary_cross_entropy(outputs: Tensor, targets: object) -> Tensor:
     tensor([0.6931])
     """
     y = aligned(outputs, targets, "binary_cross_entropy")
-    return mean_per_sample(F.softplus(outputs) - outputs * y)
+    # softplus(z) − zy, which cancels where a network is right and sure: torch has softplus(z) = z from z = 20 on
+    return mean_per_sample(y * F.softplus(-outputs) + (1 - y) * F.softplus(outputs))
 
 
 def exponential(outputs: Tensor, targets: object) -> Tensor:

@@ -28,6 +28,7 @@ class _Evaluation:
     loss: Loss
     of: Callable[[Loss, Batch], Tensor]
     targets: Callable[[Batch], object]
+    tolerance: float
 
     def __call__(self, batch: Batch) -> float:
         return float(self.of(self.loss, batch))
@@ -44,8 +45,9 @@ def with_reduction(
     targets: Callable[[Batch], object],
     batch: Batch,
     others: Iterable[Batch],
+    tolerance: float = TOLERANCE,
 ) -> Loss:
-    """The loss with its reduction found or confirmed.
+    """The loss with its reduction found or confirmed, to a relative `tolerance`.
 
     A loss of one number per batch is looked at on the first of the `others` too, and on more while it is 0, where a mean and
     a sum are the same.
@@ -69,7 +71,7 @@ def with_reduction(
                 f"is a mean or a sum over samples. Say which: landscope.Loss(function, reduction='mean')."
             )
         return loss
-    value = _Evaluation(loss, evaluate, targets)
+    value = _Evaluation(loss, evaluate, targets, tolerance)
     candidates: tuple[Reduction, ...] = ("mean", "sum", "label_mean") if loss.takes == "targets" else ("mean", "sum")
     fits = _fitting(value, batch, candidates)
     for other in others:
@@ -141,5 +143,5 @@ def _in_parts(
         "label_mean": float((labels * values)[labels > 0].sum() / labels.sum()),
     }
     largest = max(abs(whole), float(values[values.isfinite()].abs().amax()) if bool(values.isfinite().any()) else 0.0)
-    tolerance = TOLERANCE * max(largest, 1e-12)
+    tolerance = value.tolerance * max(largest, 1e-12)
     return expected, {name for name, found in expected.items() if abs(found - whole) <= tolerance}

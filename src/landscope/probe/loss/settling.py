@@ -6,23 +6,23 @@ loss is reduced, whether it is the likelihood that it was declared, and whether 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from landscope.core.errors import LabelRangeError, LandscopeError, LossError
 from landscope.core.memory import is_out_of_memory
 from landscope.probe import checks
-from landscope.probe.batches import TARGET_KEYS, Batch, diverse_sample, map_tensors
-from landscope.probe.checks import check_loss_is_deterministic, tensor_output
+from landscope.probe.batches import Batch, diverse_sample, map_tensors
+from landscope.probe.checks import check_loss_is_deterministic
+from landscope.probe.loss.criteria import of_log_probabilities
 from landscope.probe.loss.likelihoods import check_likelihood
-from landscope.probe.loss.losses import LOSSES, Loss, cross_entropy, predictions
+from landscope.probe.loss.losses import LOSSES, Loss, predictions
+from landscope.probe.loss.own import mean_over_labels, own_loss, uneven_rows
 from landscope.probe.loss.reductions import with_reduction
 from landscope.probe.loss.targets import (
     IGNORED,
@@ -39,65 +39,71 @@ if TYPE_CHECKING:
 
 __all__ = ["counted_labels", "leave_out_ignored", "settled"]
 
-LABEL_KEYS = ("labels", "label")
-"""Names that collators exchange for each other."""
 AGREE = 1e-3
 """Relative difference between our loss and the model's own that is not yet a different loss."""
 
 
 def settled(probe: Probe, samples: int) -> Loss:
     """The loss as the probe will use it, after a look at this many samples at once; what cannot be measured is refused."""
-    sample = _checked_sample(probe, samples)
-    loss = _settled_on(probe, probe.loss, sample, samples)
+    sample, outputs = _checked_sample(probe, samples)
+    loss = _settled_on(probe, probe.loss, sample, outputs)
     at = probe.with_loss(loss)
     checks.check_finite_loss(at.loss_sum(at.params, sample), "of the first batch")
     return loss
 
 
-def _checked_sample(probe: Probe, samples: int) -> Batch:
-    """The first samples, ready, after the model was found fit to be called with them."""
+def _checked_sample(probe: Probe, samples: int) -> tuple[Batch, object]:
+    """The first samples, ready, and what the model returns for them, after it was found fit to be called with them."""
     first = next(probe.batches())
     checks.check_targets(probe.loss, probe.targets(first))
-    few = next(first.pieces(samples))
+    few = first.first(samples)
     sample = Batch(map_tensors(torch.clone, probe.ready(few.raw)), few.size, few.divisible)
-    model, given, cut = probe.module(""), probe.layout.described(sample.raw), sample.size < first.size
-    checks.check_call(model, lambda: probe.call(probe.params, sample), given, cut)
-    checks.check_deterministic(model, lambda: probe.call(probe.params, sample))
+    model = probe.module("")
+
+    def called(batch: Batch) -> object:
+        given, cut = probe.layout.described(batch.raw), batch.size < first.size
+        return checks.check_call(model, lambda: probe.call(probe.params, batch), given, cut)
+
+    outputs = called(sample)
+    checks.check_deterministic(model, lambda: probe.call(probe.params, sample), outputs)
     if sample.divisible and sample.size > 1:
-        checks.check_samples_are_independent(lambda batch: probe.call(probe.params, batch), sample)
-    return sample
+        checks.check_samples_are_independent(called, sample, outputs)
+    return sample, outputs
 
 
 def counted_labels(probe: Probe) -> Tensor:
-    """Samples of this process, and what their labels count for in the loss: the sum and the sum of squares (3,)."""
-    counted = torch.zeros(3, dtype=torch.float64)
+    """Samples of this process, what their labels count for in the loss (the sum and the sum of squares), and tokens (4,)."""
+    counted = torch.zeros(4, dtype=torch.float64)
     for batch in probe.batches():
-        held = (probe.loss.mass or kept_labels)(probe.targets(batch)) if probe.loss.pools else None
+        targets = probe.targets(batch)
+        held = (probe.loss.mass or kept_labels)(targets) if probe.loss.pools else None
         counted[0] += batch.size
         if held is not None:
-            counted[1:] += torch.stack([held.sum(), held.square().sum()]).cpu()
+            counted[1:3] += torch.stack([held.sum(), held.square().sum()]).cpu()
+        if probe.loss.ignores and isinstance(targets, Tensor) and targets.dim() == 2 and not probe.reading.spans:
+            kept = kept_labels(targets)
+            counted[3] += 0.0 if kept is None else float(kept.sum())
     return counted
 
 
-def _settled_on(probe: Probe, loss: Loss, sample: Batch, samples: int) -> Loss:
-    raw = probe.call(probe.params, sample)
-    loss = _taking(probe, loss, raw, sample)
+def _settled_on(probe: Probe, loss: Loss, sample: Batch, raw: object) -> Loss:
+    loss = of_log_probabilities(_taking(probe, loss, raw, sample), raw)
     if not loss.known:
         at = probe.with_loss(loss)
         outputs = at.outputs(at.params, sample)
         check_loss_is_deterministic(loss, lambda: _value(at, outputs, sample))
     if loss.of_classes:
         loss = _with_classes(probe, loss, raw, sample)
-    elif loss.known and loss.weigh and predictions(loss, tensor_output(raw), probe.targets(sample)) == 1:
+    elif loss.known and loss.weigh and predictions(loss, probe.reading.predictions(raw), probe.targets(sample)) == 1:
         loss = replace(LOSSES[loss.name.removesuffix("(sum)")], known="criterion")  # a sum of one is a mean
     loss = with_reduction(
-        loss, _evaluation(probe), probe.with_loss(loss).targets, sample, _further(probe, loss, samples)
+        loss, _evaluation(probe), probe.with_loss(loss).targets, sample, _further(probe, loss, sample.size)
     )
     at = probe.with_loss(loss)
-    if loss.known:
+    if loss.known in ("name", "criterion"):
         _check_own_loss(at, sample)
-    elif loss.likelihood is not None:
-        z = tensor_output(at.outputs(at.params, sample))
+    elif not loss.known and loss.likelihood is not None:
+        z = at.reading.predictions(at.outputs(at.params, sample))
         raw = map_tensors(lambda t: t.double() if t.is_floating_point() else t, sample.raw)
         exact = Batch(raw, sample.size, sample.divisible)
         check_likelihood(loss, lambda outputs: at.loss_of(outputs, exact), z, at.targets(exact))
@@ -138,10 +144,8 @@ def _value(probe: Probe, outputs: object, batch: Batch) -> Tensor:
     _check_broadcast(probe.loss, outputs, second)
     try:
         return probe.loss.function(outputs, second)
-    except LandscopeError:
-        raise
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
-        if is_out_of_memory(error):
+    except Exception as error:
+        if isinstance(error, LandscopeError) or is_out_of_memory(error):
             raise
         raise LossError(
             f"the loss {probe.loss.name!r} could not be evaluated on outputs {_kind(outputs)} and targets {_kind(second)}: "
@@ -170,8 +174,8 @@ def _taking(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
 def _with_classes(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
     """Labels in range, probabilities that are some, and the dimension of the classes the same for all batches."""
     at = probe.with_loss(loss)
-    z, targets = tensor_output(raw), at.targets(sample)
-    classes = label_classes(z, targets)
+    z, targets = probe.reading.predictions(raw), at.targets(sample)
+    classes = label_classes(z, targets, loss.classes_last)
     if classes is None:
         if loss.known == "name":
             for batch in probe.batches():
@@ -179,13 +183,17 @@ def _with_classes(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
         return loss
     assert isinstance(targets, Tensor), "checked by label_classes"
     found = class_dimensions(z, targets)
-    if len(found) > 1 and (loss.known == "name" or (loss.known and not isinstance(raw, Tensor))):
+    if (
+        len(found) > 1
+        and not loss.classes_last
+        and (loss.known == "name" or (loss.known and not isinstance(raw, Tensor)))
+    ):
         raise LossError(
             f"outputs {tuple(z.shape)} fit labels {tuple(targets.shape)} in two ways: with the classes along dimension 1, as "
             f"torch has it, or along the last, as language models do. Pass torch.nn.CrossEntropyLoss() for dimension 1; "
             f"otherwise let the model return logits.transpose(1, 2) and pass that criterion."
         )
-    if found[0] > 1:
+    if found[0] > 1 and not loss.classes_last:
         loss = loss.with_classes_last()
         classes = z.shape[-1]
     kept = 0
@@ -201,79 +209,27 @@ def _with_classes(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
 def _further(probe: Probe, loss: Loss, count: int) -> Iterator[Batch]:
     """Samples beyond the first ones: with ignored labels and without, from all over the data, then everything."""
     at = probe.with_loss(loss)
-    uneven = _uneven(at, count) if loss.takes == "targets" else None
+    uneven = uneven_rows(at, count) if loss.takes == "targets" else None
     mixed = diverse_sample(probe.batches(), at.targets, count)
     pieces = (piece for batch in probe.batches() for piece in batch.pieces(count))
     for batch in chain([found for found in (uneven, mixed) if found is not None], pieces):
         yield batch.prepared(probe.ready)
 
 
-def _uneven(probe: Probe, count: int) -> Batch | None:
-    """Samples of one batch of which some have ignored labels, those with the most first; `None` where none has."""
-    for batch in probe.batches():
-        targets = probe.targets(batch)
-        kept = kept_labels(targets)
-        if not batch.divisible or kept is None or not bool((kept != kept[0]).any()):
-            continue
-        order = kept.argsort(descending=True)
-        rows = torch.cat([order[: count // 2], order[-(count // 2) :]]).unique()
-        return Batch(map_tensors(lambda t, rows=rows: t[rows.to(t.device)], batch.raw), len(rows), True)  # type: ignore[misc]
-    return None
-
-
 def _check_own_loss(probe: Probe, sample: Batch) -> None:
-    """Refuse where a model that computes a loss from the labels computes another one than ours."""
-    own = _own_loss(probe, sample)
-    if own is None:
+    """Refuse where a model that computes a loss from the labels computes another one than the one that was named."""
+    found = own_loss(probe, sample)
+    if found is None or not bool(found.isfinite()):
         return
-    targets = probe.targets(sample)
-    losses = probe.losses(probe.params, sample).double()
-    mass = None if probe.loss.mass is None or probe.loss.weigh is not None else probe.loss.mass(targets)
-    ours = float(losses.mean() if mass is None else (losses * mass).sum() / mass.sum())
+    ours, own = float(mean_over_labels(probe, sample)), float(found)
     if abs(ours - own) <= AGREE * max(abs(ours), abs(own), 1e-6):
         return
-    shifted = (
-        " It shifts the labels itself, as language models do; shift them in the data, under a name that it does not take: "
-        "{'input_ids': ids, 'targets': torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)}."
-    ) * _is_shifted(probe, sample, own)
     raise LossError(
         f"the model computes a loss of its own from these labels: {own:.6g} on {sample.size} samples, where {probe.loss.name} "
-        f"of its outputs gives {ours:.6g}. The numbers would be about another loss than the model's.{shifted} "
-        f"Otherwise pass the loss that it was trained with: loss=lambda outputs, targets: …, one number per sample."
+        f"of its outputs gives {ours:.6g}. The numbers would be about another loss than the model's. Leave the loss out, or "
+        f"pass loss='model', to measure that one (language models shift the labels themselves); for another one pass a "
+        f"function: loss=lambda outputs, targets: …, one number per sample."
     )
-
-
-def _is_shifted(probe: Probe, sample: Batch, own: float) -> bool:
-    """Whether a loss is that of each position against the label of the next."""
-    z, labels = tensor_output(probe.outputs(probe.params, sample)), probe.targets(sample)
-    if not isinstance(labels, Tensor) or labels.dim() != 2 or labels.is_floating_point() or z.shape[:2] != labels.shape:
-        return False
-    found = cross_entropy(z[:, :-1].flatten(0, 1), labels[:, 1:].flatten()).sum() / kept_labels(labels[:, 1:]).sum()  # type: ignore[union-attr]
-    return abs(float(found) - own) <= AGREE * abs(own)
-
-
-def _own_loss(probe: Probe, sample: Batch) -> float | None:
-    """What the model returns as its loss when it is given the labels; `None` where it takes none or returns none."""
-    model = probe.modules[""]
-    accepted = inspect.signature(model.forward).parameters
-    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-    own = probe.layout.target_key
-    names = TARGET_KEYS if own is None else LABEL_KEYS if own in LABEL_KEYS else (own,)
-    key = next((name for name in names if name in accepted), names[0] if anything else None)
-    args, kwargs = probe.layout.arguments(sample.raw)
-    if key is None or key in kwargs or key in list(accepted)[: len(args)]:
-        return None
-    try:
-        outputs = functional_call(model, dict(probe.params), args, {**kwargs, key: probe.targets(sample)})
-    except Exception:
-        return None  # the labels are for something else
-    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if found is None and isinstance(outputs, tuple):
-        scalars = [part for part in outputs if isinstance(part, Tensor) and part.dim() == 0]
-        found = scalars[0] if len(scalars) == 1 else None
-    if not isinstance(found, Tensor) or found.numel() != 1 or not bool(found.isfinite()):
-        return None
-    return float(found)
 
 
 def leave_out_ignored(batch: Batch, targets: object) -> Batch | None:

@@ -63,10 +63,10 @@ def class_dimension(outputs: Tensor, targets: Tensor, last: bool = False) -> int
     )
 
 
-def label_classes(outputs: Tensor, targets: object) -> int | None:
+def label_classes(outputs: Tensor, targets: object, last: bool = False) -> int | None:
     """C, the number of classes that labels may name; `None` where the targets are probabilities."""
     targets = require_labels(targets)
-    classes = outputs.shape[class_dimension(outputs, targets)]
+    classes = outputs.shape[class_dimension(outputs, targets, last)]
     if not targets.is_floating_point():
         return int(classes)
     if targets.shape == outputs.shape:

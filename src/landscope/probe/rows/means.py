@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # as a whole: its parts are imported when they are used, and commands that measure nothing start faster
 import torch
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from landscope.core.estimate import Estimate, Status
 from landscope.probe.rows.order import RowOrder
 
-__all__ = ["FEWEST_BATCHES", "QUANTILE", "RowMean", "batch_mean", "row_mean"]
+__all__ = ["FEWEST", "FEWEST_BATCHES", "QUANTILE", "RowMean", "batch_mean", "row_mean"]
 
 Array = NDArray[np.float64]
 
@@ -66,10 +66,11 @@ class RowMean:
         return Estimate(self.value, self.stderr, self.data_stderr, status, bracket=bracket)
 
 
-def row_mean(values: Array, order: RowOrder, units: Array | None = None) -> RowMean:
+def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts: Array | None = None) -> RowMean:
     """The mean over all rows from `values` (m, r): r independent numbers for each of the first m rows of an order.
 
-    `units` (m,) numbers the chunks of rows that share probes, of which there are r; without them r is 1.
+    `units` (m,) numbers the chunks of rows that share probes, of which there are r; without them r is 1. `counts` (m,) is what
+    each row counts for in the mean where that is not 1 (`Probe.shares`): values hold it, and other data would have others.
 
     >>> import torch
     >>> rows = RowOrder(torch.arange(200), None)
@@ -96,7 +97,7 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None) -> RowM
     if variance > 0:
         doubt = (between**2 / freedom if between else 0.0) + float((noise**2).sum()) / (replicates + 1)
         freedom = variance**2 / doubt if doubt > 0 else math.inf
-    t = float(stdtrit(max(freedom, 1.0), QUANTILE)) if math.isfinite(freedom) else 1.96
+    t = float(scipy.special.stdtrit(max(freedom, 1.0), QUANTILE)) if math.isfinite(freedom) else 1.96
     error = math.sqrt(variance)
     extra = (
         abs(skew) * (1 + 2 * t**2) / (6 * math.sqrt(max(count, 1))) * float((1 - pi[sampled]).mean() if count else 0)
@@ -110,7 +111,7 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None) -> RowM
         stderr=t / 2 * error,
         low=low,
         high=high,
-        data_stderr=_data_error(values, pi, value, n),
+        data_stderr=_data_error(values, pi, value, n, counts),
         rows=m,
         complete=m == n,
         reliable=settled and half <= 0.5 * abs(value),
@@ -145,12 +146,15 @@ def _missing_rows(single: Array, pi: Array, sampled: NDArray[np.bool_]) -> tuple
     return float(((1 - pi[sampled]) * away**2).sum()) * count / (count - 1), count - 1.0, skew, carried, count
 
 
-def _data_error(values: Array, pi: Array, value: float, n: int) -> float | None:
+def _data_error(values: Array, pi: Array, value: float, n: int, counts: Array | None) -> float | None:
     """What another n rows would change: the rows' own variance over n, without the noise of probes where that is known."""
     m, replicates = values.shape
     if m < 2 or n < 2:
         return None
     weights = 1 / (n * pi)
+    if counts is not None:
+        values = values - value * counts[:, None]
+        value = float((weights * values.mean(1)).sum())
     squares = (values.sum(1) ** 2 - (values**2).sum(1)) / (replicates * (replicates - 1)) if replicates > 1 else None
     own = float((weights * squares).sum()) - value**2 if squares is not None else -1.0
     if own <= 0:

@@ -17,6 +17,7 @@ from landscope.core.distributed import processes
 from landscope.core.errors import LandscopeError
 from landscope.core.memory import is_out_of_memory
 from landscope.probe.batches import Batch
+from landscope.probe.loss.answers import LabelScores, label_scores
 from landscope.probe.probe import Probe
 from landscope.probe.rows.order import RowOrder, row_sizes, seeded_order
 from landscope.probe.rows.samples import row_keys
@@ -39,6 +40,8 @@ class _Part:
     targets: Tensor | None
     losses: Tensor | None
     sizes: Tensor | None
+    scores: LabelScores | None
+    counts: Tensor
     rows: int
 
 
@@ -105,6 +108,8 @@ class Outputs:
                 targets.cpu() if self._kept and isinstance(targets, Tensor) else None,
                 None if losses is None else losses.double().cpu(),
                 None if sizes is None else sizes.double().cpu(),
+                label_scores(probe.loss, z, targets),
+                probe.shares(batch).cpu(),
                 batch.size,
             )
         )
@@ -127,7 +132,8 @@ class Outputs:
     def _all(self, name: str) -> Tensor | None:
         if name not in self._joined:
             found = [getattr(part, name) for part in self._parts]
-            joined = None if not found or any(part is None for part in found) else torch.cat(found)
+            alike = bool(found) and all(part is not None and part.shape[1:] == found[0].shape[1:] for part in found)
+            joined = torch.cat(found) if alike else None
             if joined is not None and self.complete and self.order is not None:
                 joined = joined[self.order.rows.argsort()]
             self._joined[name] = joined
@@ -157,6 +163,20 @@ class Outputs:
     def losses(self) -> Tensor | None:
         """The loss of every row; `None` where the loss is one number per batch."""
         return self._all("losses")
+
+    @property
+    def counts(self) -> Tensor | None:
+        """What every row counts for in the loss (`Probe.shares`)."""
+        return self._all("counts")
+
+    @property
+    def scores(self) -> LabelScores | None:
+        """Of samples with several labels each, in the order in which they were read; `None` for others."""
+        parts = [part.scores for part in self._parts]
+        if not parts or parts[0] is None:
+            return None
+        each = ((part.counts, part.labels, part.values) for part in parts if part is not None)
+        return LabelScores(*map(torch.cat, zip(*each, strict=True)))
 
     @property
     def sizes(self) -> Tensor | None:

@@ -211,19 +211,32 @@ class SelfScoring(nn.Module):
 
 @pytest.mark.parametrize("as_tuple", [False, True])
 @pytest.mark.parametrize("in_dict", [False, True])
-@pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss()])
-def test_a_model_that_shifts_its_labels(loss: object, in_dict: bool, as_tuple: bool) -> None:
-    net, (ids, labels) = SelfScoring(True, as_tuple).double(), tokens()
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("asked", [None, "model"])
+def test_a_model_that_computes_its_own_loss(asked: str | None, shift: bool, in_dict: bool, as_tuple: bool) -> None:
+    net, (ids, labels) = SelfScoring(shift, as_tuple).double(), tokens()
     data = {"input_ids": ids, "labels": labels} if in_dict else (ids, labels)
-    with pytest.raises(errors.LossError, match=r"computes a loss of its own.*It shifts the labels"):
-        Probe(net, data, loss)
-    remedy = {"input_ids": ids, "targets": F.pad(labels[:, 1:], (0, 1), value=-100)}
     found = net(ids, labels)
     own = found[1] if as_tuple else found.loss
-    assert Probe(net, remedy, loss).value() == pytest.approx(float(own), rel=1e-12)
-    tagging = SelfScoring(False, as_tuple).double()
-    found = tagging(ids, labels)
-    assert Probe(tagging, data, loss).value() == pytest.approx(float(found[1] if as_tuple else found.loss), rel=1e-12)
+    probe = Probe(net, data, asked)
+    assert probe.value() == pytest.approx(float(own), rel=1e-12)
+    shifted = F.pad(labels[:, 1:], (0, 1), value=-100) if shift else labels
+    named = Probe(net.inner, (ids, shifted))
+    for matrix in (Hessian, GGN, Fisher):
+        assert torch.allclose(matrix(probe).dense(), matrix(named).dense(), atol=1e-12)
+
+
+@pytest.mark.parametrize("in_dict", [False, True])
+@pytest.mark.parametrize("loss", ["cross_entropy", nn.CrossEntropyLoss()])
+def test_another_loss_than_the_models_own_is_refused(loss: object, in_dict: bool) -> None:
+    net, (ids, labels) = SelfScoring(True).double(), tokens()
+    data = {"input_ids": ids, "labels": labels} if in_dict else (ids, labels)
+    with pytest.raises(errors.LossError, match=r"computes a loss of its own.*Leave the loss out"):
+        Probe(net, data, loss)
+    shifted = {"input_ids": ids, "targets": F.pad(labels[:, 1:], (0, 1), value=-100)}
+    assert Probe(net, shifted, loss).value() == pytest.approx(float(net(ids, labels).loss), rel=1e-12)
+    tagging = SelfScoring(False).double()
+    assert Probe(tagging, data, loss).value() == pytest.approx(float(tagging(ids, labels).loss), rel=1e-12)
 
 
 class TwoHeads(nn.Module):
@@ -373,3 +386,64 @@ def test_a_model_that_needs_its_targets_to_run() -> None:
 
     with pytest.raises(errors.ModelError, match=r"Decoder could not be called with x \(6, 4\): You must specify"):
         Probe(Decoder(4, 3), {"x": torch.randn(6, 4), "labels": torch.arange(6) % 3})
+
+
+def scaled(criterion: nn.Module) -> nn.Module:
+    old = criterion.forward
+    criterion.forward = lambda z, y: old(3 * z, y)
+    return criterion
+
+
+def hooked(criterion: nn.Module) -> nn.Module:
+    criterion.register_forward_hook(lambda module, args, out: 2 * out)
+    criterion.register_forward_pre_hook(lambda module, args: (3 * args[0], args[1]))
+    return criterion
+
+
+@pytest.mark.parametrize("change", [scaled, hooked])
+@pytest.mark.parametrize("kind", [nn.CrossEntropyLoss, nn.MSELoss, nn.BCEWithLogitsLoss])
+def test_a_criterion_of_torch_that_was_changed_is_what_it_is_now(
+    kind: type[nn.Module], change: Callable[[nn.Module], nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    net, x, y = nn.Linear(3, 4).double(), torch.randn(N, 3).double(), torch.arange(N) % 4
+    y = y if kind is nn.CrossEntropyLoss else F.one_hot(y, 4).double()
+    criterion = change(kind())
+    probe, loss = Probe(net, (x, y), criterion), criterion(net(x), y)
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
+    assert probe.value() == pytest.approx(loss.item(), rel=1e-12)
+    assert torch.allclose(probe.gradient(), expected, atol=1e-12)
+
+
+NLL: dict[str, object] = {
+    "criterion": nn.NLLLoss(),
+    "functional": F.nll_loss,
+    "weighted": nn.NLLLoss(weight=torch.tensor([1.0, 2.0, 0.5, 3.0])),
+    "ignoring": partial(F.nll_loss, ignore_index=2),
+    "sum": nn.NLLLoss(reduction="sum"),
+}
+
+
+@pytest.mark.parametrize("name", NLL)
+def test_log_probabilities_with_their_own_loss(name: str) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(N, 3).double(), torch.arange(N) % 4
+    net = nn.Sequential(nn.Linear(3, 4), nn.LogSoftmax(1)).double()
+    loss = NLL[name]
+    probe = Probe(net, (x, y), loss)
+    torchs = loss.to(torch.float64) if isinstance(loss, nn.Module) else loss
+    value = torchs(net(x), y) / (N if name == "sum" else 1)
+    assert probe.value() == pytest.approx(value.item(), rel=1e-9)
+    assert float((GGN(probe) @ probe.vector()).norm()) > 0.01  # linear in the outputs, it would be 0
+    plain = nn.Sequential(net[0]).double()
+    same = {"functional": F.cross_entropy, "ignoring": partial(F.cross_entropy, ignore_index=2)}.get(
+        name, nn.CrossEntropyLoss(getattr(loss, "weight", None), reduction=getattr(loss, "reduction", "mean"))
+    )
+    logits = Probe(plain, (x, y), same)
+    assert torch.allclose(GGN(probe) @ probe.vector(), GGN(logits) @ logits.vector(), atol=1e-10)
+
+
+def test_the_same_loss_of_something_else_stays_torchs() -> None:
+    torch.manual_seed(0)
+    net, x, y = nn.Linear(3, 4).double(), torch.randn(N, 3).double(), torch.arange(N) % 4
+    assert Probe(net, (x, y), nn.NLLLoss()).value() == pytest.approx(F.nll_loss(net(x), y).item(), rel=1e-12)
