@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landscope.core.errors import OperandError, UnknownNameError
-from landscope.spectra import eigsh
+from landscope.spectra import eigsh, eigsh_steps
 
 NAMES = [
     "flat",
@@ -192,6 +192,7 @@ def test_errors():
         eigsh(torch.eye(50), 5, basis_size=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tol", [1e-2, 1e-3])
 def test_a_start_vector_short_of_the_top_one_is_found_out(tol: float) -> None:
     """400 start vectors: some meet the second eigenvalue first. Without a second look 9 and 1 of them were believed."""
@@ -208,3 +209,39 @@ def test_a_start_vector_short_of_the_top_one_is_found_out(tol: float) -> None:
         pairs = eigsh(Diagonal(), k=1, tol=tol, seed=seed)
         assert pairs.converged
         assert abs(float(pairs.values[0]) - 1.118) <= float(pairs.residuals[0]) + 2 * tol * 1.118
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-2])
+def test_a_pair_found_with_cheap_products_is_certified_by_exact_ones(noise: float) -> None:
+    rng = torch.Generator().manual_seed(3)
+    q, _ = torch.linalg.qr(torch.randn(300, 300, dtype=torch.float64, generator=rng))
+    values = torch.cat([torch.tensor([10.0, 6.0, -4.0], dtype=torch.float64), torch.rand(297, dtype=torch.float64)])
+    exact = (q * values) @ q.T
+    blur = torch.randn(300, 300, dtype=torch.float64, generator=rng)
+    cheap = exact + noise * 10 * (blur + blur.T) / (2 * 300**0.5)
+    *_, pairs = eigsh_steps(exact, tol=1e-5, cheap=cheap)
+    vector = pairs.vectors[:, 0]
+    residual = float((exact @ vector - pairs.values[0] * vector).norm())
+    assert pairs.converged
+    assert abs(float(pairs.values[0]) - 10.0) <= float(pairs.residuals[0])
+    assert residual <= float(pairs.residuals[0]) <= 1e-5 * 10.1
+    assert abs(float(eigsh(cheap, tol=1e-8).values[0]) - 10.0) > 1e-5  # the cheap matrix alone is wrong
+
+
+def test_a_budget_of_products_holds_with_cheap_ones_too() -> None:
+    exact = torch.diag(torch.linspace(0, 1, 200, dtype=torch.float64))
+    *_, pairs = eigsh_steps(exact, tol=1e-12, max_matvecs=12, cheap=exact)
+    assert pairs.matvecs <= 12
+    assert not pairs.converged
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_the_basis_grows_where_there_is_memory_and_restarts_where_not(
+    short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if short:
+        monkeypatch.setattr("landscope.spectra.subspace.available_bytes", lambda _: 0)
+    values = torch.linspace(0, 1, 400, dtype=torch.float64)
+    pairs = eigsh(torch.diag(values), 2, tol=1e-6, max_matvecs=4000)
+    assert pairs.converged
+    assert torch.allclose(pairs.values, values[-2:].flip(0), atol=1e-4)

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from landscope.core.errors import LandscopeError
 
-__all__ = ["processes", "raise_together", "send", "sum_over_processes"]
-
 
 def processes() -> int:
     """How many processes share the work.

@@ -50,49 +50,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "BudgetSpentError",
-    "ChangingDataError",
-    "CheckpointError",
-    "ClaimError",
-    "DamagedFileError",
-    "DataError",
-    "DataFileError",
-    "DifferentiationError",
-    "DownloadError",
-    "EmptyDataError",
-    "LabelRangeError",
-    "LandscopeError",
-    "LossError",
-    "LossReductionError",
-    "MissingExtraError",
-    "MissingFileError",
-    "MissingTargetsError",
-    "ModelError",
-    "NoParametersError",
-    "NonFiniteLossError",
-    "NonFiniteProductError",
-    "NonFiniteTrainingError",
-    "NonFiniteWeightsError",
-    "NotApplicableError",
-    "OneShotDataError",
-    "OperandError",
-    "OutOfMemoryError",
-    "ProbeError",
-    "RunFailedError",
-    "RunStoppedError",
-    "SpecError",
-    "StepOrderError",
-    "StochasticModelError",
-    "StoreError",
-    "StoreFullError",
-    "StoreGoneError",
-    "StudyError",
-    "TrainingError",
-    "UnknownNameError",
-    "UnsafeFileError",
-]
-
 
 class LandscopeError(Exception):
     """Base of all errors that Landscope raises on purpose."""

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
+from landscope.core import display
 from landscope.core.errors import SpecError
 from landscope.core.json import NUMBER, OBJECT, TEXT, WHOLE, Kind, Plain, checked, parse_json
-
-__all__ = ["Cost", "Estimate", "Status"]
+from landscope.core.text import significant
 
 
 class Status(StrEnum):
@@ -142,6 +142,11 @@ class Estimate:
 
     def __repr__(self) -> str:
         return f"Estimate({self}, {self.status})" if self.status.has_value else f"Estimate({self})"
+
+    def _repr_html_(self) -> str:
+        data = "" if self.data_stderr is None else significant(self.data_stderr, 2)
+        cells = [(str(self), data, self.status.value, self.reason)]
+        return display.table(["value", "± data", "status", ""], cells, left=(0, 2, 3))
 
     def to_dict(self) -> dict[str, Plain]:
         """Plain values only; a missing value becomes `None`."""

@@ -21,25 +21,6 @@ from pathlib import Path
 
 from landscope.core.errors import LandscopeError, StoreError, StoreFullError
 
-__all__ = [
-    "LARGEST_DOCUMENT",
-    "LARGEST_RECORD",
-    "SUFFIX",
-    "aside_of",
-    "check_regular",
-    "create",
-    "destination",
-    "is_full",
-    "probe_folder",
-    "read_regular",
-    "store_errors",
-    "sweep",
-    "write_in_store",
-    "write_whole",
-    "writing",
-    "writing_in_store",
-]
-
 SUFFIX = ".aside"
 LARGEST_RECORD = 256 * 2**20
 """Bytes of what was measured: a record, a history, a report."""

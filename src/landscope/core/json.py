@@ -12,8 +12,6 @@ from typing import Any, NoReturn, TypeAlias
 
 from landscope.core.errors import DamagedFileError, SpecError
 
-__all__ = ["LIST", "NUMBER", "OBJECT", "TEXT", "WHOLE", "Kind", "Plain", "checked", "parse_json", "read_unzipped"]
-
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
 """What a JSON file can hold."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["GPU_SHARE", "available_bytes", "beyond_gpu_share", "is_out_of_memory", "keep_to_gpu_share"]
-
 GPU_SHARE = "LANDSCOPE_GPU_SHARE"
 """The part of a graphics card's memory that this process may use, where several processes work on one card."""
 

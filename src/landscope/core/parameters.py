@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from landscope.core.errors import NoParametersError, OperandError, UnknownNameError
 
-__all__ = ["ParameterSpace", "Selection", "select_parameters"]
-
 Selection = None | str | nn.Module | nn.Parameter | Iterable[str | nn.Module | nn.Parameter]
 """All that require a gradient (`None`), or names, patterns, layers, modules, parameters."""
 

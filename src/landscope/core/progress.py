@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-__all__ = ["Progress", "progress_display"]
-
 
 class Progress:
     """A display that shows nothing, and what the others have in common."""

@@ -18,20 +18,6 @@ from torch import Tensor
 
 from landscope.core.shared_state import held
 
-__all__ = [
-    "GOLDEN",
-    "content_signs",
-    "content_uniform",
-    "generator",
-    "hashed_signs",
-    "normal",
-    "preserved_rng",
-    "rademacher",
-    "shifted",
-    "splitmix",
-    "stream_seed",
-]
-
 
 def generator(seed: int, *stream: str | int) -> torch.Generator:
     """A CPU generator for `seed`, independent for each named stream.

@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["entered", "held"]
-
 
 @dataclass
 class _Holding:

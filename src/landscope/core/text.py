@@ -5,18 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = [
-    "counted",
-    "duration",
-    "examples",
-    "first_line",
-    "p_value",
-    "shape",
-    "significant",
-    "size",
-]
-
-
 # Numbers of things in sentences.
 
 
@@ -112,8 +100,8 @@ def shape(dimensions: Sequence[int]) -> str:
 def duration(seconds: float) -> str:
     """A length of time in suitable units.
 
-    >>> duration(0.25), duration(75), duration(3700), duration(200_000)
-    ('0.25 s', '1 min 15 s', '1 h 2 min', '2 d 8 h')
+    >>> duration(0.25), duration(60), duration(75), duration(3700), duration(200_000)
+    ('0.25 s', '1 min', '1 min 15 s', '1 h 2 min', '2 d 8 h')
     """
     if seconds < 59.5:
         return f"{seconds:.2g} s" if seconds < 9.5 else f"{seconds:.0f} s"
@@ -122,5 +110,6 @@ def duration(seconds: float) -> str:
             per = {"s": 1, "min": 60, "h": 3600}[smaller]
             most = {"min": 60, "h": 60, "d": 24}[unit]
             count = round(seconds / per)
-            return f"{count // most} {unit} {count % most} {smaller}"
+            rest = f" {count % most} {smaller}" if count % most else ""
+            return f"{count // most} {unit}{rest}"
     raise AssertionError("days take anything")

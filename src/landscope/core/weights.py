@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from landscope.core.errors import CheckpointError
 
-__all__ = ["load_weights", "read_weights"]
-
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")
 _LISTED = 5
@@ -27,7 +25,7 @@ _ALWAYS_UNPACKED = 64 * 2**20
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The state dict in a file, on the CPU, without the prefixes that DataParallel and torch.compile add."""
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; a checkpoint was expected (safetensors or torch.save)")
+        raise CheckpointError(f"{path}: no such file; expected a checkpoint (safetensors or torch.save)")
     with path.open("rb") as file:
         head = file.read(9)
     if len(head) < 9:
@@ -41,14 +39,12 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = content[key]
             break
     if isinstance(content, nn.Module) or not isinstance(content, Mapping) or not content:
-        raise CheckpointError(
-            f"{path}: holds {_words(content)} where a state dict was expected: save model.state_dict()"
-        )
+        raise CheckpointError(f"{path}: expected a state dict, found {_words(content)}: save model.state_dict()")
     weights = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if len(weights) < len(content):
         others = [str(name) for name in content if str(name) not in weights]
         raise CheckpointError(
-            f"{path}: {_listed(others)} are no tensors. Save model.state_dict(), alone or under 'state_dict'"
+            f"{path}: {_listed(others)} are not tensors. Save model.state_dict(), alone or under 'state_dict'"
         )
     if odd := [f"{name} ({kind})" for name, value in weights.items() if (kind := _odd_kind(value))]:
         raise CheckpointError(

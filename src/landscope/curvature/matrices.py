@@ -6,7 +6,6 @@ from abc import abstractmethod
 
 from torch import Tensor
 from torch.func import grad, vjp
-from torch.nn.modules.conv import _ConvNd
 
 from landscope.core.errors import NotApplicableError
 from landscope.core.parameters import ParameterSpace, Selection
@@ -43,8 +42,7 @@ class Hessian(CurvatureOperator):
         return super().__matmul__(other)
 
     def _ways(self, block: bool) -> tuple[Method, ...]:
-        convolutional = any(isinstance(m, _ConvNd) for m in self.probe.modules.values())
-        return hessian_methods(block, self.device, convolutional)
+        return hessian_methods(block, self.device)
 
     def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
         return method.product(lambda at: self.probe.loss_sum(at, batch), params, space, rows)
@@ -69,6 +67,8 @@ class GaussNewtonOperator(CurvatureOperator):
     def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
         def outputs(at: Params) -> Tensor:
             z = self.probe.outputs(at, batch)
+            if not isinstance(z, Tensor) and self.probe.loss.unexplained:
+                raise NotApplicableError(f"{type(self).__name__} needs a likelihood; {self.probe.loss.unexplained}")
             if not isinstance(z, Tensor):
                 raise NotApplicableError(
                     f"{type(self).__name__} needs a model that returns one tensor, got {type(z).__name__}. Wrap the model so "
@@ -126,6 +126,8 @@ class Fisher(GaussNewtonOperator):
     def __init__(
         self, probe: Probe, *, params: Selection = None, compile: Compile = "auto", precision: Precision = "highest"
     ) -> None:
+        if probe.loss.unexplained:
+            raise NotApplicableError(f"the Fisher matrix needs a likelihood; {probe.loss.unexplained}")
         if probe.loss.likelihood is None:
             raise NotApplicableError(
                 f"the Fisher matrix needs a loss that is a negative log-likelihood (cross_entropy, binary_cross_entropy, mse); "

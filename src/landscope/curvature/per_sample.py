@@ -8,11 +8,12 @@ from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp, vmap
-from torch.utils import _pytree as pytree
+from torch.func import jvp
 
 from landscope.core.errors import DifferentiationError, LandscopeError, NotApplicableError
-from landscope.core.memory import available_bytes, is_out_of_memory
+from landscope.core.memory import is_out_of_memory
+from landscope.curvature.gram.row_norms import explicit_norms
+from landscope.curvature.layer.geometry import Linear
 from landscope.curvature.layer.sites import layer_sites, replaced_output, used_once, visits_all, weight_name
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
@@ -51,7 +52,7 @@ def linear_layers(probe: Probe) -> tuple[str, ...]:
     return tuple(
         site.name
         for site in layer_sites(probe).values()
-        if isinstance(probe.modules[site.name], nn.Linear)
+        if isinstance(probe.modules[site.name], Linear)
         and site.faithful
         and site.by_sample
         and weight_name(probe, site.name) in probe.params
@@ -84,7 +85,8 @@ def squared_gradient_norms(probe: Probe, batch: Batch) -> Tensor:
     for name, (x, slope) in tapped.items():
         total += _linear_norms(x, slope, probe.modules[name]._parameters.get("bias") is not None)
     if rest:
-        total += _from_gradients(probe, rest, batch)
+        one = torch.ones(1, batch.size, 1, dtype=probe.dtype, device=probe.device)
+        total += explicit_norms(probe, rest, batch, probe.loss_sum, one)
     return total
 
 
@@ -128,28 +130,6 @@ def _linear_norms(x: Tensor, slope: Tensor, bias: bool) -> Tensor:
     return weight + delta.sum(1).square().sum(1, dtype=torch.float64) if bias else weight
 
 
-def _from_gradients(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
-    """Explicit gradients of a few samples at a time, only their norms kept."""
-    leaves, spec = pytree.tree_flatten(batch.raw)
-
-    def loss(at: Mapping[str, Tensor], sample: list[Tensor]) -> Tensor:
-        raw = pytree.tree_unflatten([t.unsqueeze(0) for t in sample], spec)
-        return probe.loss_sum({**probe.params, **at}, Batch(raw, 1, True))
-
-    def norms(sample: list[Tensor]) -> Tensor:
-        slopes = grad(loss)(dict(params), sample)
-        return sum((g.square().sum() for g in slopes.values()), torch.zeros((), device=probe.device)).double()
-
-    size = sum(p.numel() * p.element_size() for p in params.values())
-    at_once = max(1, min(batch.size, available_bytes(probe.device) // (16 * size)))
-    try:
-        return vmap(norms, chunk_size=at_once)(leaves)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        if isinstance(error, LandscopeError) or is_out_of_memory(error):
-            raise
-        return torch.stack([norms([leaf[i] for leaf in leaves]) for i in range(batch.size)])
-
-
 # How the outputs move with the parameters: J_i v for every sample, by one forward-mode derivative.
 
 
@@ -183,6 +163,8 @@ def output_tangents(probe: Probe, batch: Batch, direction: Mapping[str, Tensor],
     def outputs(params: Mapping[str, Tensor]) -> Tensor:
         return sample_rows(probe.outputs(params, batch), batch, what)
 
+    if any("Norm" in type(module).__name__ for module in probe.modules.values()):
+        probe.ledger.leave_time_for_imports()
     try:
         found = jvp(outputs, (dict(probe.params),), (dict(direction),))
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
@@ -207,7 +189,8 @@ PASSES = 4 * FORWARD
 def second_derivative_moments(probe: Probe, directions: Tensor) -> tuple[Tensor, Tensor] | None:
     """Mean (k,) and covariance (k, k) over samples of v_jᵀ H_i v_j for the rows v_j; `None` where it is not available.
 
-    It needs a loss per sample and operations with forward derivatives.
+    The covariance is that of s_i (v_jᵀ H_i v_j − mean) where samples count for s_i in the loss (`Probe.shares`). It needs a loss
+    per sample and operations with forward derivatives.
     """
     if probe.loss.reduction != "per_sample" or probe.mode != "eval" or probe.n_samples < 2:
         return None
@@ -222,18 +205,19 @@ def second_derivative_moments(probe: Probe, directions: Tensor) -> tuple[Tensor,
 
             return jvp(slope, (theta,), (v,))[1]
 
-        q = torch.stack([along(row) for row in directions]).double()
-        return q.sum(1), q @ q.T
+        q, s = torch.stack([along(row) for row in directions]).double(), probe.shares(batch)
+        return q.sum(1), q @ q.T, q @ s, s @ s
 
     try:
-        total, products = probe.total(piece, load=2.0, passes=PASSES * len(directions), grad=False)
+        total, products, crossed, squares = probe.total(piece, load=2.0, passes=PASSES * len(directions), grad=False)
     except (RuntimeError, NotImplementedError) as error:
         if isinstance(error, DifferentiationError):
             raise
         return None
     n = probe.n_samples
     mean = total / n
-    return mean, (products / n - torch.outer(mean, mean)) * (n / (n - 1))
+    mixed = torch.outer(mean, crossed)
+    return mean, (products - mixed - mixed.T + squares * torch.outer(mean, mean)) / (n - 1)
 
 
 def eigenvalue_data_error(probe: Probe, vector: Tensor) -> float | None:

@@ -27,9 +27,6 @@ from landscope.probe.perturbed import Include, included
 from landscope.probe.probe import Probe
 from landscope.spectra import eigsh
 
-__all__ = ["About", "chosen_slice", "eigenvector_slice", "principal", "trajectory_slice"]
-
-
 # The plane of the sharpest directions: the top eigenvectors of the Hessian.
 #
 #     L(θ + a v₁ + b v₂) = L(θ) + a g·v₁ + b g·v₂ + (λ₁ a² + λ₂ b²)/2 + …

@@ -27,8 +27,6 @@ from landscope.probe.points import at_points
 from landscope.probe.probe import Probe
 from landscope.probe.totals import checked_limit
 
-__all__ = ["Deadline", "PointValues", "Span", "axis", "measure_grid", "nodes", "sweep"]
-
 
 class PointValues:
     """Loss and accuracy of one probe at points (n, 1 or 2) of a slice, as means over all samples. The model is never touched.
@@ -125,7 +123,7 @@ def strides(axes: Sequence[Floats], deadline: Deadline) -> list[int]:
 def sweep(
     evaluators: Sequence[PointValues], axes: Sequence[Floats], deadline: Deadline, report: Callable[[int], None]
 ) -> tuple[list[Floats], list[Floats]]:
-    """(axes, values (…, 2) of every evaluator) on the grid, or on the finest grid within it for which the time sufficed.
+    """(axes, values (…, 2) of every evaluator) on the grid, or on the finest grid within it that there was time for.
 
     The first axis runs along the last dimension of the grids before the values: rows are lines of constant b.
     """
@@ -151,7 +149,7 @@ def sweep(
             break
         finished = chosen
     if finished is None:
-        raise BudgetSpentError(f"{deadline.seconds:g} seconds sufficed for {done} points: not even for a coarse grid")
+        raise BudgetSpentError(f"{done} points fit into {deadline.seconds:g} seconds, fewer than a coarse grid has")
     cells = np.ix_(*reversed(finished))
     return [axis[i] for axis, i in zip(axes, finished, strict=True)], [array[cells] for array in values]
 
@@ -225,7 +223,7 @@ def measure_grid(
         others=values,
         directions=cut.about(),
         status=Status.EXACT if whole else Status.BUDGET_SPENT,
-        reason="" if whole else f"{deadline.seconds:g} seconds sufficed for {sizes[0]} of {sizes[1]} points",
+        reason="" if whole else f"{sizes[0]} of {sizes[1]} points fit into {deadline.seconds:g} seconds",
         cost=Cost(passes=spent + sum(meter.cost.passes for meter in meters), seconds=deadline.elapsed),
         settings={
             "loss": probe.loss.name,

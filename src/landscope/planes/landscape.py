@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from landscope.core import display
 from landscope.core.errors import UnknownNameError
 from landscope.planes.directions import chosen_slice
 from landscope.planes.grid import Deadline, Span, axis, measure_grid
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
     from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
-
-__all__ = ["Landscape", "landscape", "plot_contours", "plot_surface"]
 
 
 # Pictures of a plane: labelled lines of equal loss over colours, or the surface; one panel for each probe, on one scale.
@@ -177,6 +176,9 @@ class Landscape(SliceValues):
             raise UnknownNameError.among("kind of figure", str(kind), kinds)
         return kinds[kind](self, metric)
 
+    def _repr_html_(self) -> str:
+        return display.picture(self.plot(), repr(self))
+
     def __repr__(self) -> str:
         low, size = self.lowest, f"{len(self.a)} × {len(self.b)}"
         return (
@@ -184,7 +186,7 @@ class Landscape(SliceValues):
         )
 
 
-def landscape(
+def landscape(  # noqa: PLR0913 (options of a public function, by keyword)
     probe: Probe,
     *,
     plane: Plane | Slice | Sequence[Direction] = "random",

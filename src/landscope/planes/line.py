@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from landscope.core import display
 from landscope.core.errors import NotApplicableError, OperandError
 from landscope.measures.consistency.barrier import Barrier
 from landscope.planes.directions import chosen_slice
@@ -27,8 +28,6 @@ from landscope.probe.probe import Probe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["Line", "between", "line", "plot_line"]
 
 
 # A picture of a line: the loss of every probe along it, and the accuracy below.
@@ -113,13 +112,16 @@ class Line(SliceValues):
         """A figure: loss over t for every probe, and accuracy on an axis of its own."""
         return plot_line(self)
 
+    def _repr_html_(self) -> str:
+        return display.picture(self.plot(), repr(self))
+
     def __repr__(self) -> str:
         low = int(self.loss.argmin())
         kind = self.directions["kind"]
         return f"Line({kind}, {len(self.t)} points, lowest {self.loss[low]:.4g} at {self.t[low]:.3g})"
 
 
-def line(
+def line(  # noqa: PLR0913 (options of a public function, by keyword)
     probe: Probe,
     *,
     direction: Literal["random", "eigenvector"] | Slice | Direction = "random",

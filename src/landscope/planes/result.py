@@ -18,8 +18,6 @@ from landscope.core.json import Plain, parse_json
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["FIRST", "Floats", "SliceValues", "Values"]
-
 Floats = NDArray[np.float64]
 
 FIRST = "probe"

@@ -13,8 +13,6 @@ from landscope.planes.result import Floats
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
 
-__all__ = ["Scale"]
-
 LARGE_RANGE = 8.0
 """Largest over smallest value from which levels are logarithmic."""
 DECADES = 6.0

@@ -19,22 +19,6 @@ from landscope.probe.frozen import unwrap
 from landscope.probe.perturbed import Include, direction, included
 from landscope.probe.probe import Probe
 
-__all__ = [
-    "NORMALISATIONS",
-    "UNITS",
-    "Direction",
-    "Slice",
-    "State",
-    "check_same_point",
-    "filter_norms",
-    "given_slice",
-    "moving",
-    "normalised",
-    "random_slice",
-    "read_state",
-]
-
-
 # The length of a direction, filter by filter (Li et al. 2018).
 #
 #     d_f ← d_f ‖θ_f‖ / ‖d_f‖        f: a filter (`"filter"`), or a whole tensor (`"layer"`)
@@ -272,7 +256,7 @@ def read_state(probe: Probe, state: State, what: str) -> dict[str, Tensor]:
         if other.shape != tensor.shape:
             raise OperandError(f"{name} has shape {tuple(other.shape)} in {what}, expected {tuple(tensor.shape)}")
         if not bool(torch.isfinite(other).all()):
-            raise NonFiniteWeightsError(f"{name} holds NaN or infinity in {what}: a diverged model is nowhere")
+            raise NonFiniteWeightsError(f"{name} holds NaN or infinity in {what}: a diverged model lies on no plane")
         out[name] = other
     return out
 

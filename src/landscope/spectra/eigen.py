@@ -22,103 +22,11 @@ from landscope.core.errors import OperandError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.spectra.certificate import products_to_claim, rules_out_hidden
-from landscope.spectra.lanczos import fresh_rows, step
+from landscope.spectra.lanczos import fresh_rows, orthogonalise
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
+from landscope.spectra.subspace import Subspace
 
-__all__ = ["Eigenpairs", "RitzValues", "Subspace", "eigsh", "eigsh_steps"]
-
-
-# The growing subspace of the eigensolver: expansion, Ritz values, thick restarts and locking.
-#
-# In exact arithmetic A restricted to the rows behind `locked` is the Lanczos recurrence; every coefficient along earlier
-# rows is measured instead of assumed, so restarts and deflation need no formulas of their own.
-
-
-COLUMNS_AT_ONCE = 2**20
-"""Width of the strips in which the basis is recombined in place, so that no second basis is held."""
-
-
-@dataclass
-class Subspace:
-    """An orthonormal basis (rows), A projected onto it, and the vector that continues it.
-
-    Rows before `locked` are eigenvectors up to residuals with the coordinates `defects`; those behind form a Krylov
-    space of A deflated by them.
-    """
-
-    rows: Tensor
-    projected: Tensor
-    defects: Tensor
-    filled: int = 0
-    locked: int = 0
-    steps: int = 0
-    beta: float = 0.0
-    scale: float = 0.0
-
-    def grow(self, op: CountedOperator, row: Tensor) -> Tensor:
-        """Append `row`, multiply it, and return what A adds to the space."""
-        j = self.filled
-        self.rows[j] = row
-        result = step(op, self.rows[: j + 1].unsqueeze(0))
-        self.projected[: j + 1, j] = self.projected[j, : j + 1] = result.coefficients[0]
-        self.scale = max(self.scale, float(result.size[0]))
-        self.filled, self.steps, self.beta = j + 1, self.steps + 1, float(result.beta[0])
-        if self.beta <= op.rounding * self.scale:
-            self.beta = 0.0
-        return result.residual[0]
-
-    def ritz(self, prefer: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Ritz values, coordinates of their vectors (as columns) and residual norms, most wanted first."""
-        values, coordinates = torch.linalg.eigh(self.projected[: self.filled, : self.filled])
-        self.scale = max(self.scale, float(values.abs().max()))
-        order = prefer(values).argsort(descending=True, stable=True)
-        values, coordinates = values[order], coordinates[:, order]
-        if self.filled == self.rows.shape[1]:
-            return values, coordinates, torch.zeros_like(values)
-        return values, coordinates, torch.linalg.vector_norm(self.residuals(coordinates), dim=1)
-
-    def residuals(self, coordinates: Tensor) -> Tensor:
-        """Return what A adds to the vectors in the columns of `coordinates`, along each direction that left the space.
-
-        One direction per time that vectors were locked and the present one; they are taken for orthogonal.
-        """
-        old = coordinates[: self.locked].T @ self.defects[: self.locked]
-        return torch.cat((old, self.beta * coordinates[-1:].T), dim=1)
-
-    def complement(self) -> tuple[Tensor, Tensor]:
-        """Ritz values of the deflated part alone, in ascending order, and their residual norms."""
-        part = slice(self.locked, self.filled)
-        values, coordinates = torch.linalg.eigh(self.projected[part, part])
-        return values, self.beta * coordinates[-1].abs()
-
-    def compress(self, first: int, coordinates: Tensor) -> None:
-        """Replace the rows from `first` on by the combinations in the columns of `coordinates`."""
-        kept = coordinates.shape[1]
-        mix = coordinates.T.to(self.rows)
-        for at in range(0, self.rows.shape[1], COLUMNS_AT_ONCE):
-            window = self.rows[first : self.filled, at : at + COLUMNS_AT_ONCE]
-            self.rows[first : first + kept, at : at + COLUMNS_AT_ONCE] = mix @ window
-        old = self.projected[: self.filled, : self.filled]
-        change = torch.eye(self.filled, first + kept, dtype=old.dtype)
-        change[first:, first:] = coordinates
-        self.filled = first + kept
-        self.projected[: self.filled, : self.filled] = change.T @ old @ change
-
-    def restart(self, prefer: Callable[[Tensor], Tensor], kept: int) -> None:
-        """Keep the `kept` most wanted Ritz vectors of the deflated part."""
-        part = slice(self.locked, self.filled)
-        values, coordinates = torch.linalg.eigh(self.projected[part, part])
-        self.compress(self.locked, coordinates[:, prefer(values).argsort(descending=True, stable=True)[:kept]])
-
-    def lock(self, coordinates: Tensor) -> None:
-        """Keep the Ritz vectors in `coordinates` alone, as eigenvectors, and forget the rest."""
-        self.defects = self.residuals(coordinates)
-        self.compress(0, coordinates)
-        self.locked, self.steps, self.beta = self.filled, 0, 0.0
-
-    def forget(self) -> None:
-        """Drop the deflated part; the locked vectors are as accurate as they were."""
-        self.filled, self.beta = self.locked, 0.0
+__all__ = ["Eigenpairs", "RitzValues", "eigsh", "eigsh_steps"]
 
 
 SAFETY = 0.8
@@ -129,6 +37,8 @@ RANDOM_SHARE = 0.1
 
 SMALL = 2**16
 """Size up to which neither memory nor products matter much: a larger basis is kept for fewer restarts."""
+FIRST_ROWS = 16
+"""Of the basis, held from the start: λ₁ to 1e-3 takes about a dozen products."""
 LEAST_PRODUCTS = 24
 """Up to that size a single pair is not believed before this many products: a start vector that is short of the extreme
 eigenvector by chance meets the next eigenvalue first (9 of 400 at tol = 1e-2 where the two are 12 % apart)."""
@@ -219,21 +129,27 @@ def eigsh_steps(
     seed: int = 0,
     v0: Tensor | None = None,
     basis_size: int | None = None,
+    cheap: MatrixLike | None = None,
 ) -> Iterator[RitzValues | Eigenpairs]:
     """`eigsh` product by product: the Ritz values after each, and the eigenpairs at the end.
 
-    A Ritz value of the largest eigenvalue lies below it, and grows with every product.
+    A Ritz value of the largest eigenvalue lies below it, and grows with every product. With `cheap`, the same matrix less
+    exactly, a single pair is searched for there, to what its rounding allows, and then corrected and certified by products of
+    `op` itself: the value is a Rayleigh quotient of `op`, the residual that of `op`.
 
     >>> A = torch.diag(torch.arange(1.0, 101.0, dtype=torch.float64))
     >>> *steps, pairs = eigsh_steps(A, tol=1e-6)
     >>> all(float(s.values[0]) <= 100 for s in steps), bool(abs(pairs.values[0] - 100) < 1e-3)
     (True, True)
     """
+    if cheap is not None and k == 1:
+        yield from _certified(op, cheap, which, tol, max_matvecs, seed, v0, basis_size)
+        return
     counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
     if not 1 <= k <= counted.size:
         raise OperandError(f"k must be between 1 and the operator's size {counted.size}, got {k}")
-    cheap = 100 if counted.size <= SMALL else 30
-    capacity = min(counted.size, max(cheap, 2 * k + 20) if basis_size is None else basis_size)
+    usual = 100 if counted.size <= SMALL else 30
+    capacity = min(counted.size, max(usual, 2 * k + 20) if basis_size is None else basis_size)
     if capacity < min(counted.size, k + 4):
         raise ValueError(f"basis_size must be at least k + 4 = {k + 4}, got {basis_size}")
     checked = budget >= 2 * k
@@ -264,6 +180,63 @@ def eigsh_steps(
     )
 
 
+def _certified(
+    op: MatrixLike,
+    cheap: MatrixLike,
+    which: str,
+    tol: float,
+    max_matvecs: int | None,
+    seed: int,
+    v0: Tensor | None,
+    basis_size: int | None,
+) -> Iterator[RitzValues | Eigenpairs]:
+    """One pair found with cheap products; its residual by an exact one, and the span extended by it until that is small.
+
+    The extension has a small part in the pair, so that cheap products do for it: their rounding is counted times that part.
+    """
+    exact, coarse, prefer, budget = as_operator(op), as_operator(cheap), ends[which], check_budget(max_matvecs)
+    near: Eigenpairs | None = None
+    for found in eigsh_steps(cheap, 1, which, tol, max(budget - 2, 1), seed, v0, basis_size):
+        if isinstance(found, Eigenpairs):
+            near = found
+        else:
+            yield found
+    assert near is not None, "eigenpairs come last"
+    rows, scale = near.vectors.T.to(exact.dtype).contiguous(), float(near.values.abs().max())
+    rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact one shows
+    products, doubt = exact.rows(rows), torch.full((1,), exact.rounding, dtype=torch.float64)
+    while True:
+        small = (rows @ products.T).double().cpu()  # of an entry and its mirror image, the one from the better product
+        small = torch.where(
+            doubt < doubt[:, None], small, torch.where(doubt > doubt[:, None], small.T, (small + small.T) / 2)
+        )
+        values, coordinates = torch.linalg.eigh(small)
+        best = int(prefer(values).argmax())
+        mix = coordinates[:, best].to(rows)
+        vector, image = mix @ rows, mix @ products
+        away = image - values[best].to(rows) * vector
+        residual = float(torch.linalg.vector_norm(away)) + float(coordinates[:, best].abs() @ doubt) * scale
+        matvecs = near.matvecs + exact.matvecs + coarse.matvecs
+        accurate, spent = residual <= tol * scale, matvecs >= budget or len(rows) == exact.size
+        if accurate or spent:
+            break
+        yield RitzValues(values[[best]], torch.tensor([residual], dtype=torch.float64), matvecs, near.complete)
+        rest, _ = orthogonalise(away[None], rows)
+        rest = torch.nn.functional.normalize(rest, dim=1)
+        rough = max(rough, 2 * coarse.rounding, 2 * residual / scale if len(rows) == 1 else 0.0)
+        way, rounding = (coarse, rough) if 2 * rough * residual < tol * scale else (exact, exact.rounding)
+        rows, products = torch.cat((rows, rest)), torch.cat((products, way.rows(rest)))
+        doubt = torch.cat((doubt, doubt.new_full((1,), rounding)))
+    yield Eigenpairs(
+        values=values[[best]],
+        vectors=vector[:, None],
+        residuals=torch.tensor([residual], dtype=torch.float64),
+        accurate=torch.tensor([accurate]),
+        complete=near.complete,
+        matvecs=matvecs,
+    )
+
+
 def start_row(op: CountedOperator, v0: Tensor | None, seed: int) -> Tensor:
     """Make the unit vector (P,) to start from: a random one, or `v0` and a tenth of one."""
     nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
@@ -290,9 +263,11 @@ class Search:
     complete: bool = False
 
     def space(self, op: CountedOperator) -> Subspace:
-        """Room for the basis."""
+        """Room for the first rows of the basis: most single pairs need no more."""
         return Subspace(
-            rows=torch.empty((self.capacity, op.size), dtype=op.dtype, device=op.device),
+            rows=torch.empty(
+                (min(self.capacity, max(FIRST_ROWS, 2 * self.k + 8)), op.size), dtype=op.dtype, device=op.device
+            ),
             projected=torch.zeros((self.capacity, self.capacity), dtype=torch.float64),
             defects=torch.zeros((0, 0), dtype=torch.float64),
         )
@@ -337,6 +312,8 @@ class Search:
                 space.lock(coordinates)
             if op.matvecs >= self.budget:
                 return
+            if space.filled == len(space.rows) < self.capacity and not space.extend(self.capacity):
+                self.capacity = space.filled
             if space.steps > 0 and space.filled == self.capacity:
                 room, needed = self.capacity - space.locked, max(0, k - space.locked)
                 space.restart(prefer, max(1, min(room - 2, needed + (room - needed) // 2)))

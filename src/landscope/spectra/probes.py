@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from landscope.spectra.lanczos import fresh_rows, orthogonalise
@@ -53,7 +53,7 @@ def student_factor(freedom: float) -> float:
     >>> [round(student_factor(n), 2) for n in (1, 4, 20, 1e6)]
     [6.98, 1.43, 1.07, 1.0]
     """
-    return float(stdtrit(freedom, TWO_SIGMA)) / 2
+    return float(scipy.special.stdtrit(freedom, TWO_SIGMA)) / 2
 
 
 def sphere_rows(count: int, basis: Tensor, rng: torch.Generator) -> Tensor:

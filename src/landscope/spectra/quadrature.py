@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
+from landscope.core import display
 from landscope.core.errors import OutOfMemoryError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
@@ -62,7 +63,7 @@ def smoothed(
         spreads[i], fourths[i] = centred**2 @ weights[i], centred**4 @ weights[i]
     spread, fourth = spreads.mean(0), fourths.mean(0)
     dimension = np.divide(size * spread**2, fourth, out=np.ones_like(spread), where=fourth > 0)
-    widened = stdtrit(probes * np.maximum(1.0, dimension), TWO_SIGMA) / 2
+    widened = scipy.special.stdtrit(probes * np.maximum(1.0, dimension), TWO_SIGMA) / 2
     band = widened * np.sqrt(2 * spread / (size * probes))
     if probes > 1:
         band = np.maximum(band, means.std(0, ddof=1) / np.sqrt(probes))
@@ -256,6 +257,9 @@ class Spectrum:
     def plot(self, ax: Axes | None = None, sigma: float | None = None) -> Figure:
         """Draw the density with its band above the Ritz values and weights; on a given `ax` the density alone."""
         return plot_spectrum(self.density(sigma=sigma), (self.nodes, self.weights), ax)
+
+    def _repr_html_(self) -> str:
+        return display.picture(self.plot(), f"Spectrum of {self.size:,} eigenvalues")
 
     def to_dict(self) -> dict[str, Plain]:
         """Plain values only.

@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["keep_padding_constant", "padding_rows"]
-
 
 class _ConstantPadding(nn.Embedding):
     """The same embedding, whose padding row is a constant."""

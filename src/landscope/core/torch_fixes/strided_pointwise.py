@@ -15,8 +15,6 @@ import math
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad
 
-__all__ = ["avoid_overruns", "overruns"]
-
 _BLOCK = 16
 """Channels that the kernel takes at a time."""
 

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.weight_norm import WeightNorm
 
-__all__ = ["differentiate_weight_norm"]
-
 
 def _composite_weight_norm(v: Tensor, g: Tensor, dim: int | None) -> Tensor:
     """The weight g v / ‖v‖, the norm over all dimensions but `dim`, in operations that differentiate correctly."""

@@ -25,7 +25,7 @@ from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.totals import saved_bytes
 
-__all__ = ["jacobian_gram"]
+__all__ = ["OutputFunction", "jacobian_gram", "prove", "record", "rules_of"]
 
 CANCELLATION = 64
 """Rounding of a sum over samples in units of the machine epsilon times the norms of its factors."""
@@ -73,12 +73,12 @@ def jacobian_gram(probe: Probe, batch: Batch, outputs: OutputFunction, size: int
     room = max(1, room // 4)
     theta = torch.zeros(batch.size * size, batch.size * size, dtype=torch.float64, device=probe.device)
     per_sample = _activation_bytes(probe, batch, outputs)
-    rules = _rules(probe) if batch.divisible else {}
+    rules = rules_of(probe) if batch.divisible else {}
     done: set[str] = set()
     if rules:
         pieces = list(batch.pieces(max(1, int(room / per_sample))))
-        first = _record(probe, pieces[0], outputs, rules)
-        layers = _proven(probe, first, rules)
+        first = record(probe, pieces[0], outputs, rules)
+        layers = prove(probe, first, rules)
         rows = batch.size * size * torch.finfo(probe.dtype).bits // 8
         for group in _groups({layer: math.prod(tail) * rows for layer, tail in layers.items()}, room):
             kept = {layer: first.z.new_zeros(batch.size, size, *layers[layer]) for layer in group}
@@ -88,8 +88,8 @@ def jacobian_gram(probe: Probe, batch: Batch, outputs: OutputFunction, size: int
             for piece in pieces:
                 recorded, proven = first, layers
                 if len(pieces) > 1:
-                    recorded = _record(probe, piece, outputs, chosen)
-                    proven = _proven(probe, recorded, chosen)
+                    recorded = record(probe, piece, outputs, chosen)
+                    proven = prove(probe, recorded, chosen)
                 chosen = {layer: rule for layer, rule in chosen.items() if proven.get(layer) == layers[layer]}
                 at_once = max(1, int(room / (per_sample * piece.size)))
                 _fill(recorded, chosen, kept, start, at_once)
@@ -122,7 +122,7 @@ def _leaves(probe: Probe) -> dict[str, Tensor]:
     return {name: p.detach().requires_grad_() for name, p in probe.params.items()}
 
 
-def _rules(probe: Probe) -> dict[str, LayerRule]:
+def rules_of(probe: Probe) -> dict[str, LayerRule]:
     """Rules by layer; layers that share a parameter have none."""
     first_name = {id(p): name for name, p in probe.module("").named_parameters()}
     rules: dict[str, LayerRule] = {}
@@ -139,7 +139,7 @@ def _rules(probe: Probe) -> dict[str, LayerRule]:
     return {layer: rule for layer, rule in rules.items() if layer not in tied}
 
 
-def _record(probe: Probe, piece: Batch, outputs: OutputFunction, rules: Mapping[str, LayerRule]) -> _Recorded:
+def record(probe: Probe, piece: Batch, outputs: OutputFunction, rules: Mapping[str, LayerRule]) -> _Recorded:
     """Run a piece forward and note what the layers are given and where their outputs go."""
     uses: dict[str, _Uses] = {}
     misfits: set[str] = set()
@@ -173,7 +173,7 @@ def _hook(layer: str, rule: LayerRule, n: int, uses: dict[str, _Uses], misfits: 
         handle.remove()
 
 
-def _proven(probe: Probe, recorded: _Recorded, rules: Mapping[str, LayerRule]) -> dict[str, tuple[int, ...]]:
+def prove(probe: Probe, recorded: _Recorded, rules: Mapping[str, LayerRule]) -> dict[str, tuple[int, ...]]:
     """The layers whose rule gives autograd's gradient here, with the shape of what they keep per row of Θ."""
     z, uses = recorded.z, recorded.uses
     rng = generator(probe.seed, "gram")

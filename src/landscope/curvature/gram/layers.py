@@ -170,6 +170,22 @@ class LayerRule:
         else:
             add_shared_weight(theta, self.patches(inputs), kept, room)
 
+    def squared_norms(self, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
+        """Σ_q ‖sample gradient‖² (n,) in float64: by pairs of positions or by the gradients, whichever is smaller."""
+        deltas, patches = self.deltas(grads), self.patches(inputs)
+        _, _, _, positions, out = deltas.shape
+        if positions == 1:
+            squares = (
+                patches.square().sum((2, 3), dtype=torch.float64),
+                deltas.square().sum((3, 4), dtype=torch.float64),
+            )
+            return torch.einsum("ng,nqg->n", *squares)
+        if positions * (out + patches.shape[3]) < out * patches.shape[3]:
+            pairs = (patches @ patches.mT)[:, None] * (deltas @ deltas.mT)
+            return pairs.flatten(1).sum(1, dtype=torch.float64)
+        gradients = torch.einsum("ngtk,nqgto->nqgok", patches, deltas)
+        return gradients.square_().flatten(1).sum(1, dtype=torch.float64)
+
     def total(self, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor]:
         """The gradients summed over samples (with q = 1), flat, and a bound on their norm if nothing cancelled."""
         deltas, patches = self.deltas(grads)[:, 0], self.patches(inputs)
@@ -225,6 +241,9 @@ class Convolution(LayerRule):
         spatial = len(conv.kernel_size)
         mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
         x = F.pad(x, conv._reversed_padding_repeated_twice, mode)
+        if spatial == 2:  # ten times as fast as strided views, whose copies jump through memory
+            columns = F.unfold(x, conv.kernel_size, conv.dilation, stride=conv.stride)
+            return columns.unflatten(1, (conv.groups, -1)).mT
         for dim, (k, d, s) in enumerate(zip(conv.kernel_size, conv.dilation, conv.stride, strict=True), start=2):
             x = x.unfold(dim, (k - 1) * d + 1, s)[..., ::d]
         x = x.unflatten(1, (conv.groups, -1))

@@ -24,7 +24,7 @@ from landscope.core.memory import is_out_of_memory
 from landscope.core.seeding import generator, normal
 from landscope.core.text import first_line
 from landscope.core.torch_fixes.convolutions import plain_derivatives
-from landscope.curvature.layer.geometry import Geometry, Layer, geometry_of
+from landscope.curvature.layer.geometry import Geometry, Layer, as_matrix, geometry_of
 from landscope.curvature.layer.sites import replaced_output, visits_all
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
@@ -70,7 +70,12 @@ class Call:
     @property
     def positions(self) -> int:
         """How often one sample uses the weight: places of a convolution or a sequence."""
-        return self.outputs.numel() // max(self.samples * len(self.weight), 1)
+        return self.outputs.numel() // max(self.samples * len(self.matrix), 1)
+
+    @property
+    def matrix(self) -> Tensor:
+        """The weight as a matrix (d, m)."""
+        return as_matrix(self.layer, self.weight)
 
 
 def pulled_back(of: Tensor, to: Tensor, seeds: Tensor, differentiable: bool) -> Tensor:

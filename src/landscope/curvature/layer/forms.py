@@ -26,7 +26,7 @@ from torch import Tensor
 
 from landscope.core.seeding import content_signs
 from landscope.curvature.layer.behind import CHUNK, Behind, Call, behind_layer
-from landscope.curvature.layer.geometry import Geometry, LinearGeometry
+from landscope.curvature.layer.geometry import Geometry, LinearGeometry, entries
 from landscope.curvature.layer.sites import layer_sites
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
@@ -76,13 +76,13 @@ def factor_of(weight: Tensor, layerwise: bool) -> Tensor:
 
 def has_separate_samples(geometry: Geometry, positions: int, mixed: bool) -> bool:
     """Whether Gram matrices of the positions of single samples are enough, and smaller than those of the weight's entries."""
-    return not mixed and geometry.groups == 1 and positions <= geometry.layer.weight[0].numel()
+    return not mixed and geometry.groups == 1 and positions <= entries(geometry.layer)
 
 
 def directions(geometry: Geometry, factor: Tensor, positions: int, mixed: bool = False) -> int:
     """How many directions the exact sum takes; `mixed` says that samples act on each other behind the layer."""
     separate = has_separate_samples(geometry, positions, mixed)
-    return min(factor.shape) * (positions if separate else geometry.layer.weight[0].numel())
+    return min(factor.shape) * (positions if separate else entries(geometry.layer))
 
 
 # The measure: every sample of a probe by itself.
@@ -218,7 +218,7 @@ def _random_direction(call: Call, geometry: Geometry, columns: Tensor, keys: Ten
     if isinstance(geometry, LinearGeometry) and call.outputs.dim() == 2:
         places = torch.linalg.vector_norm(geometry.patches(call.inputs), dim=2)
     else:
-        s = content_signs(keys, seed, 2 * number + 1, geometry.layer.weight[0].numel(), columns.dtype)
+        s = content_signs(keys, seed, 2 * number + 1, entries(geometry.layer), columns.dtype)
         places = geometry.filtered(call.inputs, s)
     return geometry.outward(r @ columns, places, tuple(call.outputs.shape))
 
@@ -255,7 +255,7 @@ def sign_shapes(call: Call, factor: Tensor, mixed: bool) -> list[tuple[int, ...]
     """Shapes of the signs of one draw: r_i for all samples (n, r), or A (r, q) and B (m, q)."""
     if call.positions == 1 and has_separate_samples(call.geometry, call.positions, mixed):
         return [(call.samples, factor.shape[1])]
-    return [(factor.shape[1], COLUMNS), (call.weight[0].numel(), COLUMNS)]
+    return [(factor.shape[1], COLUMNS), (entries(call.layer), COLUMNS)]
 
 
 def sampled_flatness(at: Behind, call: Call, factor: Tensor, signs: Sequence[Tensor]) -> Tensor:

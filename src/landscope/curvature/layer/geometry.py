@@ -8,6 +8,8 @@ H_i^{st} = ∂²ℓ_i/∂a_is ∂a_it the weight's Hessian is (1/n) Σ_i Σ_st H
 A convolution does the same with the patch u_is at every place s, the weight shared by all. Its weight is the matrix
 (out channels, in channels per group × kernel). With groups, channel c sees the patch of its own group, and the definition
 Σ_cc' ⟨w_c, w_c'⟩ tr H_cc' is taken literally: pairs of channels of different groups count, each with its own patch.
+
+The `Conv1D` of Hugging Face's GPT-2 is a linear layer that holds its weight as (m, d).
 """
 
 from __future__ import annotations
@@ -19,10 +21,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["ConvGeometry", "Geometry", "Layer", "LinearGeometry", "geometry_of", "is_faithful", "nearly_equal"]
 
+class _Conv1D(type):
+    """Finds the layers by their name: transformers is not imported for them."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return any(
+            kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") for kind in type(instance).__mro__
+        )
+
+
+class TransposedLinear(nn.Module, metaclass=_Conv1D):
+    """A linear layer whose weight is (inputs, outputs): every `transformers.pytorch_utils.Conv1D` is an instance."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+Linear = nn.Linear | TransposedLinear
 Conv = nn.Conv1d | nn.Conv2d | nn.Conv3d
-Layer = nn.Linear | Conv
+Layer = Linear | Conv
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
@@ -35,7 +53,7 @@ class LinearGeometry:
     torch.Size([5, 1, 3, 4])
     """
 
-    layer: nn.Linear
+    layer: Linear
     scale: Tensor | None = None
 
     @property
@@ -45,7 +63,7 @@ class LinearGeometry:
 
     def matrix(self) -> Tensor:
         """W (d, m) in float64, times the scale of its features."""
-        weight = self.layer.weight.detach().double()
+        weight = as_matrix(self.layer, self.layer.weight.detach().double())
         return weight if self.scale is None else weight * self.scale
 
     def column_scale(self) -> Tensor | None:
@@ -98,7 +116,7 @@ class ConvGeometry:
 
     def matrix(self) -> Tensor:
         """W (d, m) in float64, times the scale of its channels."""
-        weight = self.layer.weight.detach().double().flatten(1)
+        weight = as_matrix(self.layer, self.layer.weight.detach().double())
         scale = self.column_scale()
         return weight if scale is None else weight * scale
 
@@ -159,7 +177,21 @@ Geometry = LinearGeometry | ConvGeometry
 
 def geometry_of(layer: Layer, scale: Tensor | None = None) -> Geometry:
     """The geometry of a linear or convolutional layer."""
-    return LinearGeometry(layer, scale) if isinstance(layer, nn.Linear) else ConvGeometry(layer, scale)
+    return LinearGeometry(layer, scale) if isinstance(layer, Linear) else ConvGeometry(layer, scale)
+
+
+def as_matrix(layer: Layer, weight: Tensor) -> Tensor:
+    """A weight of a layer, or anything of its shape, as a matrix (d, m): outputs by entries of what it multiplies.
+
+    >>> as_matrix(nn.Conv1d(2, 3, 5), torch.zeros(3, 2, 5)).shape
+    torch.Size([3, 10])
+    """
+    return weight.T if isinstance(layer, TransposedLinear) else weight.flatten(1)
+
+
+def entries(layer: Layer) -> int:
+    """m, how many numbers of its input one output of a layer multiplies with its weight."""
+    return as_matrix(layer, layer.weight).shape[1]
 
 
 def is_faithful(layer: Layer, inputs: Tensor, outputs: Tensor, atol: float = 1e-5, rtol: float = 1e-4) -> bool:
@@ -174,7 +206,7 @@ def is_faithful(layer: Layer, inputs: Tensor, outputs: Tensor, atol: float = 1e-
     dtype = torch.promote_types(outputs.dtype, torch.float32)
     weight, x, out = (t.detach().to(dtype) for t in (layer.weight, inputs, outputs))
     try:
-        plain = geometry_of(layer).apply(weight.flatten(1), x)
+        plain = geometry_of(layer).apply(as_matrix(layer, weight), x)
     except RuntimeError:  # an input that only a subclass accepts
         return False
     if layer.bias is not None:

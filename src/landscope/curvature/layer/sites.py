@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.core.errors import NotApplicableError
-from landscope.curvature.layer.geometry import Geometry, Layer, is_faithful, nearly_equal
+from landscope.curvature.layer.geometry import Geometry, Layer, Linear, is_faithful, nearly_equal
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD, once_per_probe
@@ -144,7 +144,7 @@ def layer_sites(probe: Probe) -> dict[str, Site]:
         rows = x[:1] == out[:1] == (two.size,) and x1[:1] == out1[:1] == (one.size,) and x[1:] == x1[1:]
         if not two.divisible:  # a graph has no rows to compare; for batch statistics, see `samples_stay_apart`
             rows = rows and probe.mode == "batch_statistics"
-        channels = out[-1] if isinstance(probe.modules[name], nn.Linear) else out[1] if len(out) > 1 else 1
+        channels = out[-1] if isinstance(probe.modules[name], Linear) else out[1] if len(out) > 1 else 1
         positions = out.numel() // max(out[0] * channels, 1) if len(out) > 1 else 1
         logits = name in seen.logits
         return Site(name, len(visits), tuple(out), two.size, positions, seen.faithful[name], rows, logits)
@@ -176,7 +176,7 @@ def _agreed(sites: dict[str, Site]) -> dict[str, Site]:
 def default_layer(probe: Probe) -> str:
     """The classifier: the linear layer that gives the outputs, else the last linear one that runs, else the last conv."""
     ran = [site for site in layer_sites(probe).values() if site.calls]
-    linear = [site for site in ran if isinstance(probe.modules[site.name], nn.Linear)]
+    linear = [site for site in ran if isinstance(probe.modules[site.name], Linear)]
     chosen = [site for site in linear if site.gives_logits] or linear or ran
     if not chosen:
         raise NotApplicableError(

@@ -1,0 +1,17 @@
+"""A dispatch mode that does not import the compiler.
+
+Torch (2.13) wraps every mode so that the compiler leaves it alone, and imports `torch._dynamo` for that at the first operation:
+one and a half seconds, of which a call that compiles nothing has no use.
+"""
+
+from __future__ import annotations
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class LightDispatchMode(TorchDispatchMode):
+    """A `TorchDispatchMode` for code that is never compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False

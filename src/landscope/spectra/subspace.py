@@ -1,0 +1,113 @@
+"""The growing subspace of the eigensolver: expansion, Ritz values, thick restarts and locking.
+
+In exact arithmetic A restricted to the rows behind `locked` is the Lanczos recurrence; every coefficient along earlier
+rows is measured instead of assumed, so restarts and deflation need no formulas of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from landscope.core.memory import available_bytes
+from landscope.spectra.lanczos import step
+from landscope.spectra.protocol import CountedOperator
+
+__all__ = ["Subspace"]
+
+COLUMNS_AT_ONCE = 2**20
+"""Width of the strips in which the basis is recombined in place, so that no second basis is held."""
+
+
+@dataclass
+class Subspace:
+    """An orthonormal basis (rows), A projected onto it, and the vector that continues it.
+
+    Rows before `locked` are eigenvectors up to residuals with the coordinates `defects`; those behind form a Krylov
+    space of A deflated by them.
+    """
+
+    rows: Tensor
+    projected: Tensor
+    defects: Tensor
+    filled: int = 0
+    locked: int = 0
+    steps: int = 0
+    beta: float = 0.0
+    scale: float = 0.0
+
+    def extend(self, capacity: int) -> bool:
+        """Make room for as many rows in all, if there is memory for it: whether there was."""
+        if available_bytes(self.rows.device) < 1.1 * capacity * self.rows[0].nbytes:
+            return False
+        more = self.rows.new_empty((capacity - len(self.rows), self.rows.shape[1]))
+        self.rows = torch.cat((self.rows, more))
+        return True
+
+    def grow(self, op: CountedOperator, row: Tensor) -> Tensor:
+        """Append `row`, multiply it, and return what A adds to the space."""
+        j = self.filled
+        self.rows[j] = row
+        result = step(op, self.rows[: j + 1].unsqueeze(0))
+        self.projected[: j + 1, j] = self.projected[j, : j + 1] = result.coefficients[0]
+        self.scale = max(self.scale, float(result.size[0]))
+        self.filled, self.steps, self.beta = j + 1, self.steps + 1, float(result.beta[0])
+        if self.beta <= op.rounding * self.scale:
+            self.beta = 0.0
+        return result.residual[0]
+
+    def ritz(self, prefer: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Ritz values, coordinates of their vectors (as columns) and residual norms, most wanted first."""
+        values, coordinates = torch.linalg.eigh(self.projected[: self.filled, : self.filled])
+        self.scale = max(self.scale, float(values.abs().max()))
+        order = prefer(values).argsort(descending=True, stable=True)
+        values, coordinates = values[order], coordinates[:, order]
+        if self.filled == self.rows.shape[1]:
+            return values, coordinates, torch.zeros_like(values)
+        return values, coordinates, torch.linalg.vector_norm(self.residuals(coordinates), dim=1)
+
+    def residuals(self, coordinates: Tensor) -> Tensor:
+        """Return what A adds to the vectors in the columns of `coordinates`, along each direction that left the space.
+
+        One direction per time that vectors were locked and the present one; they are taken for orthogonal.
+        """
+        old = coordinates[: self.locked].T @ self.defects[: self.locked]
+        return torch.cat((old, self.beta * coordinates[-1:].T), dim=1)
+
+    def complement(self) -> tuple[Tensor, Tensor]:
+        """Ritz values of the deflated part alone, in ascending order, and their residual norms."""
+        part = slice(self.locked, self.filled)
+        values, coordinates = torch.linalg.eigh(self.projected[part, part])
+        return values, self.beta * coordinates[-1].abs()
+
+    def compress(self, first: int, coordinates: Tensor) -> None:
+        """Replace the rows from `first` on by the combinations in the columns of `coordinates`."""
+        kept = coordinates.shape[1]
+        mix = coordinates.T.to(self.rows)
+        for at in range(0, self.rows.shape[1], COLUMNS_AT_ONCE):
+            window = self.rows[first : self.filled, at : at + COLUMNS_AT_ONCE]
+            self.rows[first : first + kept, at : at + COLUMNS_AT_ONCE] = mix @ window
+        old = self.projected[: self.filled, : self.filled]
+        change = torch.eye(self.filled, first + kept, dtype=old.dtype)
+        change[first:, first:] = coordinates
+        self.filled = first + kept
+        self.projected[: self.filled, : self.filled] = change.T @ old @ change
+
+    def restart(self, prefer: Callable[[Tensor], Tensor], kept: int) -> None:
+        """Keep the `kept` most wanted Ritz vectors of the deflated part."""
+        part = slice(self.locked, self.filled)
+        values, coordinates = torch.linalg.eigh(self.projected[part, part])
+        self.compress(self.locked, coordinates[:, prefer(values).argsort(descending=True, stable=True)[:kept]])
+
+    def lock(self, coordinates: Tensor) -> None:
+        """Keep the Ritz vectors in `coordinates` alone, as eigenvectors, and forget the rest."""
+        self.defects = self.residuals(coordinates)
+        self.compress(0, coordinates)
+        self.locked, self.steps, self.beta = self.filled, 0, 0.0
+
+    def forget(self) -> None:
+        """Drop the deflated part; the locked vectors are as accurate as they were."""
+        self.filled, self.beta = self.locked, 0.0
