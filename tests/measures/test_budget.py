@@ -73,7 +73,7 @@ def kinds() -> dict[str, tuple[nn.Module, tuple[Tensor, Tensor], object]]:
 @pytest.mark.parametrize("kind", list(kinds()))
 def test_a_budget_where_accuracy_does_not_apply(kind: str) -> None:
     model, data, loss = kinds()[kind]
-    report = measure(model, data, loss=loss, seconds=300.0, progress=False)  # type: ignore[arg-type]
+    report = measure(model, data, "all", loss=loss, seconds=300.0, progress=False)  # type: ignore[arg-type]
     assert report["accuracy"].status is Status.NOT_APPLICABLE
     assert [name for name, e in report.items() if e.status is Status.FAILED] == []
     assert sum(e.status.has_value for e in report.values()) > len(report) / 2

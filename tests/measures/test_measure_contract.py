@@ -63,7 +63,9 @@ def test_a_value_or_a_reason_the_same_again_and_the_model_untouched(key: str, na
     assert torch.equal(rng, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [name if name == "relu_mlp" else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
+)
 def test_no_tensor_outlives_the_measurements(name: str) -> None:
     def everything() -> None:
         for key in ALL:

@@ -128,7 +128,7 @@ def test_one_spectrum_serves_both_names_of_a_matrix() -> None:
 
 
 def test_a_value_does_not_depend_on_what_else_is_asked_for() -> None:
-    together = measure(probe())
+    together = measure(probe(), measures="all")
     backwards = measure(probe(), measures=list(reversed(list(together))))
     for name, estimate in together.items():
         for other in (backwards[name], measure(probe(), measures=[name])[name]):
@@ -139,7 +139,7 @@ def test_a_value_does_not_depend_on_what_else_is_asked_for() -> None:
 def test_a_budget_of_passes_is_kept() -> None:
     point = probe()
     before = point.ledger.passes
-    report = measure(point, passes=120)
+    report = measure(point, measures="all", passes=120)
     assert point.ledger.passes - before <= 120 + 24  # a block of products on all rows is one piece
     spent = [e for e in report.values() if e.status in (Status.BUDGET_SPENT, Status.FAILED)]
     assert spent
@@ -187,6 +187,10 @@ def test_progress_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split("]")[0] for line in lines] == ["[1/2", "[2/2"]
     measure(probe(), measures=["l2_norm"])
     assert capsys.readouterr().err == ""
+    report = measure(probe(), measures=["adaptive_sharpness", "hessian_top_eigenvalue"], progress=True, seconds=60)
+    lines = sorted(line.split("] ")[1] for line in capsys.readouterr().err.splitlines())
+    for (name, estimate), line in zip(report.items(), lines, strict=True):  # the last of each, not the first
+        assert line.startswith(f"{name}: {estimate} ({estimate.status}), ")
 
 
 def test_layers_one_by_one(tmp_path: Path) -> None:
@@ -222,6 +226,7 @@ def test_a_budget_gives_every_layer_a_first_estimate_before_any_is_refined(monke
     assert begun == [f"{when} {layer}" for when in ("first", "last") for layer in layers]
 
 
+@pytest.mark.slow
 def test_enough_data_is_what_sampling_needs() -> None:
     """A prediction from 200 samples holds on sets of the size it names."""
     torch.manual_seed(0)

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from landscope import MEASURES, Hessian, Probe, measure
-from landscope.measures.as_published.explicit_regularisation import ClassifierNorm
-from landscope.measures.as_published.fam import FAMLayerwise, FAMNeuronwise
 from landscope.measures.by_layer import by_layer
 from landscope.measures.sharpness.gradients import L2Norm
 from landscope.measures.sharpness.relative_flatness import (
@@ -19,6 +17,8 @@ from landscope.measures.sharpness.relative_flatness import (
     relative_flatness_by_layer,
 )
 from landscope.measures.tied import other_names
+from landscope.papers.explicit_regularisation.as_published import ClassifierNorm
+from landscope.papers.fam.as_published import FAMLayerwise, FAMNeuronwise
 
 WORDS = "head.weight is one tensor with embedding.weight: this is of the tensor in all its uses"
 

@@ -1,17 +1,17 @@
 """What can be measured at a probe: the registry, and the call that measures everything."""
 
 from landscope.measures import calibration, consistency, robustness, shapes, sharpness
-from landscope.measures.as_published import AS_PUBLISHED
 from landscope.measures.base import MEASURES, Measure
+from landscope.measures.by_block import by_block
 from landscope.measures.by_layer import by_layer
 from landscope.measures.measuring import enough_data, measure, progressive
 from landscope.measures.results import Report
 
 __all__ = [
-    "AS_PUBLISHED",
     "MEASURES",
     "Measure",
     "Report",
+    "by_block",
     "by_layer",
     "calibration",
     "consistency",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC
 from collections.abc import Callable, Generator, Iterator
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "Refinement", "register"]
 
-MEASURES: Registry[type[Measure]] = Registry("measure")
+MEASURES: Registry[type[Measure]] = Registry("measure", groups="landscope.papers.{}.as_published")
+"""Measures by exact name; those that a paper's code computed as PAPER/NAME."""
 
 OUT_OF_MEMORY = "out_of_memory"
 """In the details of an estimate that failed for want of memory."""
@@ -67,6 +69,8 @@ class Measure(ABC):
     """Of the value, with the default settings: "loss", "%"; empty where there is none."""
     better: ClassVar[Better]
     """Which values are better; `None` where neither is, or where that is the question."""
+    flatter: ClassVar[Better] = "lower"
+    """Which values mean a flatter minimum, in the families of sharpness; `None` where neither does."""
     cost: ClassVar[str]
     """What it takes, in words, with the default settings."""
     reference: ClassVar[str] = ""
@@ -88,6 +92,10 @@ class Measure(ABC):
         depend on what else is measured, nor on how long one waits between two estimates.
         """
         yield self._measure(probe)
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """A bound that the outputs of a few rows give, before anything is differentiated; `None` where there is none."""
+        return None
 
     def _measure(self, probe: Probe) -> Estimate:
         """The estimate, where there is nothing to show before the end; a measure defines this or `refine`."""
@@ -117,6 +125,15 @@ class Measure(ABC):
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
+def _is_looser(found: Estimate, before: Estimate | None) -> bool:
+    """Whether a bound says less than the bound from before."""
+    if before is None or found.status is not before.status:
+        return False
+    if found.status is Status.LOWER_BOUND:
+        return found.value < before.value
+    return found.status is Status.UPPER_BOUND and found.value > before.value
+
+
 @dataclass
 class Refinement:
     """A measure at a probe, as far as it has come: `step` by `step`, keeping the best estimate so far.
@@ -133,7 +150,16 @@ class Refinement:
     estimate: Estimate | None = None
     cost: Cost = field(default_factory=Cost)
     finished: bool = False
+    bound: Estimate | None = None
+    """What is known before the first estimate."""
     _stream: Iterator[Estimate | None] | None = None
+
+    def look(self) -> bool:
+        """Take what costs nothing (`Measure.at_once`); whether there was something."""
+        if self._stream is None and self.bound is None:
+            with contextlib.suppress(LandscopeError), self.probe.measuring():
+                self.bound = self.measure.at_once(self.probe)
+        return self.bound is not None
 
     def step(self) -> bool:
         """Refine once; `False` where that was the end."""
@@ -152,7 +178,7 @@ class Refinement:
             except (DifferentiationError, OutOfMemoryError) as error:
                 self.fail(error)
         self.cost = self.cost + meter.cost
-        if found is not None:
+        if found is not None and not _is_looser(found, self.estimate or self.bound):
             self.estimate = found
         return not self.finished
 
@@ -170,6 +196,7 @@ class Refinement:
         self.finished = True
         if isinstance(self._stream, Generator):
             self._stream.close()
+        self.estimate = self.estimate or self.bound
         if self.estimate is None:
             self.estimate = Estimate(math.nan, status=Status.SKIPPED, reason=f"{reason} before a first estimate")
         elif self.estimate.status is Status.RUNNING:

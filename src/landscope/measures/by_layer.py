@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from landscope.core import display
 from landscope.core.estimate import Estimate
 from landscope.measures.base import MEASURES, Measure
+from landscope.measures.facts import Family
 from landscope.measures.measuring import Budget, Planner
+from landscope.measures.part_traces import PartTrace
 from landscope.measures.resolve import resolve_measures
 from landscope.measures.tied import saying_ties
 from landscope.probe.guards import still
+from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
 from landscope.probe.totals import checked_limit
 
@@ -21,8 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["LAYER_MEASURES", "LayerReport", "by_layer"]
+__all__ = ["LAYER_MEASURES", "LayerReport", "by_layer", "measured_parts"]
 
+TRACES = {"hessian_trace": "hessian", "ggn_trace": "ggn", "fisher_trace": "fisher"}
 LAYER_MEASURES = ("l2_norm", "hessian_trace", "hessian_top_eigenvalue", "relative_flatness")
 
 
@@ -47,6 +52,11 @@ class LayerReport:
                 for layer, e in layers.items()
             }
         return pd.DataFrame(columns).rename_axis("layer")
+
+    def _repr_html_(self) -> str:
+        layers = next(iter(self.estimates.values()))
+        rows = [[layer, *(found[layer] for found in self.estimates.values())] for layer in layers]
+        return display.table(["layer", *self.estimates], rows)
 
     def plot(self) -> Figure:
         """One panel of bars per measure, layers from input to output."""
@@ -78,7 +88,8 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
     """Each measure of each layer with parameters: the Hessian's diagonal block, the layer's norm, its relative flatness.
 
     `seconds` is a budget for all of them together: a first estimate of every layer, then each to its end as far as the time
-    allows. Ctrl-C keeps what is there. A tied weight counts once, in the first layer that holds it and in all its uses, and
+    allows. Where products take time, the traces of all layers come from the same ones, to 5 %; otherwise to 2 %, or exactly.
+    Ctrl-C keeps what is there. A tied weight counts once, in the first layer that holds it and in all its uses, and
     its estimates note it.
 
     >>> import torch
@@ -87,16 +98,39 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
     >>> list(by_layer(probe, ["l2_norm", "hessian_trace"])["hessian_trace"])
     ['0', '2']
     """
+    return LayerReport(measured_parts(probe, probe.layers(), measures, seconds))
+
+
+def measured_parts(
+    probe: Probe, parts: Mapping[str, tuple[str, ...]], measures: Sequence[str], seconds: float | None
+) -> dict[str, dict[str, Estimate]]:
+    """Estimates by measure and part of the parameters, under one budget.
+
+    Where products take time, the traces of all parts come from the same ones.
+    """
     start, allowed = time.monotonic(), checked_limit("seconds", seconds)
     chosen: dict[str, Measure] = {}
     places: dict[str, Probe] = {}
-    for layer, names in probe.layers().items():
-        block = probe.restrict(names)
+    refused: dict[str, Estimate] = {}
+    together = tuple(parts.values())
+    for number, (part, names) in enumerate(parts.items()):
+        layers = {name.rpartition(".")[0] for name in names}
         for name in measures:
-            takes_layer = any(f.name == "layer" for f in fields(MEASURES[name]))
-            key = f"{name} of {layer}"
-            chosen[key] = resolve_measures({name: {"layer": layer} if takes_layer else {}}, probe.seed)[name]
-            places[key] = probe if takes_layer else block
+            key, kind = f"{name} of {part}", MEASURES[name]
+            takes_layer = any(f.name == "layer" for f in fields(kind))
+            if name in TRACES and not is_small(probe) and len(parts) > 1:
+                chosen[key], places[key] = (
+                    PartTrace(matrix=TRACES[name], parts=together, part=number, seed=probe.seed),
+                    probe,
+                )
+            elif takes_layer and len(layers) == 1:
+                chosen[key] = resolve_measures({name: {"layer": next(iter(layers))}}, probe.seed)[name]
+                places[key] = probe
+            elif kind.family is Family.SCALE_INVARIANT and takes_layer:
+                refused[key] = Estimate.not_applicable(f"it is that of one layer, and {part} holds {len(layers)}")
+            else:
+                chosen[key] = resolve_measures({name: {}}, probe.seed)[name]
+                places[key] = probe.restrict(names)
     planner = Planner(probe, chosen, Budget(probe, start, allowed, None), places)
     try:
         with still(probe):
@@ -104,11 +138,11 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
                 pass
     except KeyboardInterrupt:
         planner.interrupt()
-    found = planner.estimates()
+    found = {**planner.estimates(), **refused}
 
-    def of(name: str, layer: str, names: tuple[str, ...]) -> Estimate:
-        key = f"{name} of {layer}"
-        return found[key] if places[key] is probe else saying_ties(found[key], probe, names)
+    def of(name: str, part: str) -> Estimate:
+        key = f"{name} of {part}"
+        of_layer = key in refused or "layer" in found[key].settings
+        return found[key] if of_layer else saying_ties(found[key], probe, parts[part])
 
-    layers = probe.layers().items()
-    return LayerReport({name: {layer: of(name, layer, names) for layer, names in layers} for name in measures})
+    return {name: {part: of(name, part) for part in parts} for name in measures}

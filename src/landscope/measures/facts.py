@@ -46,6 +46,11 @@ class Family(Enum):
         """Whether the model's predictions alone decide the value, so that it is an outcome and not a property of the minimum."""
         return self in (Family.FIT, Family.CALIBRATION)
 
+    @property
+    def is_of_sharpness(self) -> bool:
+        """Whether its numbers say how sharp a minimum is."""
+        return self in (Family.CURVATURE, Family.PERTURBATION, Family.SCALE_INVARIANT)
+
 
 FACTS = ("title", "family", "unit", "better", "cost")
 """What a class must state to be registered."""

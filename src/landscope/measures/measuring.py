@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from landscope.core.errors import LandscopeError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
@@ -26,13 +26,14 @@ from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
 from landscope.core.text import first_line
 from landscope.measures.base import OUT_OF_MEMORY, Measure, Refinement
+from landscope.measures.reading.references import architecture, outputs
 from landscope.measures.resolve import Wanted, resolve_measures
 from landscope.measures.results import Report
 from landscope.measures.watching import display
 from landscope.probe.frozen import Mode
 from landscope.probe.guards import check_still, take_record
-from landscope.probe.loss.losses import Loss
-from landscope.probe.probe import Probe
+from landscope.probe.loss.criteria import LossLike
+from landscope.probe.probe import Effort, Per, Probe
 from landscope.probe.reading import DataLike
 from landscope.probe.totals import checked_limit
 
@@ -42,6 +43,7 @@ __all__ = ["INTERRUPTED", "Budget", "Planner", "enough_data", "measure", "measur
 
 INTERRUPTED = "stopped by Ctrl-C"
 """The reason of an estimate that was not finished when the work was interrupted."""
+MOST_PARTS = 3
 NOTHING_LEFT = 1e-9
 """Seconds or passes after a budget's end: a limit is a positive number."""
 
@@ -70,8 +72,9 @@ class Budget:
         return seconds, passes
 
     def share(self, waiting: int) -> AbstractContextManager[None]:
-        """Inside, work ends where an equal part of what is left is used up."""
-        seconds, passes = (None if left is None else max(left / waiting, NOTHING_LEFT) for left in self._left())
+        """Inside, work ends where an equal part of what is left is used up, or a third: most measures need less than that."""
+        parts = min(waiting, MOST_PARTS)
+        seconds, passes = (None if left is None else max(left / parts, NOTHING_LEFT) for left in self._left())
         return self._ledger.limited(seconds, passes)
 
 
@@ -110,15 +113,28 @@ class Planner:
         self.check()
 
     def _first_estimates(self) -> Iterator[str]:
-        """Round by round, so that one that takes long to its first estimate does not hold up the others."""
+        """What outputs give, then bounds from them, then round by round: one that takes long does not hold up the others."""
         waiting = [name for name in self._order if _is_stream(self._chosen[name])]
-        while waiting and not self._budget.spent:
-            for name in waiting:
-                with self._budget.share(1):
-                    self._step(name)
-                if self._running[name].estimate is not None:
-                    yield name
+        yield from self._once([name for name in waiting if self._chosen[name].turn == 0])
+        for name in self._order:
+            if not self._budget.spent and self._running[name].look():
+                yield name
+        waiting = [name for name in waiting if self._running[name].estimate is None]
+        while waiting:
+            yield from self._once(waiting)
+            if self._budget.spent:
+                return
             waiting = [name for name in waiting if self._running[name].estimate is None]
+
+    def _once(self, names: Sequence[str]) -> Iterator[str]:
+        """One step of each."""
+        for name in names:
+            if self._budget.spent:
+                return
+            with self._budget.share(1):
+                self._step(name)
+            if self._running[name].estimate is not None:
+                yield name
 
     def _to_the_end(self, name: str, waiting: int) -> Iterator[str]:
         running = self._running[name]
@@ -165,11 +181,17 @@ class Planner:
         except Exception as error:  # a model or a loss of the user's that raises: the measures have said so
             log.info("whether the model stayed as it was is not known: %s", first_line(error))
 
+    @property
+    def ended(self) -> set[str]:
+        """Those whose estimates will not change any more."""
+        return {name for name, running in self._running.items() if running.finished}
+
     def estimates(self) -> dict[str, Estimate]:
         """The estimates so far, in the order asked for; those that have none yet are `skipped`."""
         nothing = Estimate(math.nan, status=Status.SKIPPED, reason="not measured yet")
         return {
-            name: nothing if running.estimate is None else running.ended() for name, running in self._running.items()
+            name: running.ended() if running.estimate is not None else running.bound or nothing
+            for name, running in self._running.items()
         }
 
 
@@ -178,18 +200,20 @@ def _is_stream(measure: Measure) -> bool:
     return measure.turn == 0 or type(measure).refine is not Measure.refine
 
 
-def measure(
+def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     model: nn.Module | Probe,
     data: DataLike | None = None,
     measures: Wanted = None,
     *,
-    loss: str | Loss | nn.Module | Callable[..., Tensor] = "cross_entropy",
+    loss: LossLike = None,
     params: Selection = None,
     mode: Mode = "eval",
+    per: Per | None = None,
     temperature: float = 1.0,
     batch_size: int | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    precision: Effort = "auto",
     seed: int = 0,
     seconds: float | None = None,
     passes: float | None = None,
@@ -201,8 +225,8 @@ def measure(
     Args:
         model: a module, or a `Probe` (then `data` and what defines the point are taken from it).
         data: see `Probe`, as are `loss` to `dtype`.
-        measures: all by default; names, of your own ones as `package.module:Class`; a mapping from names to settings; or
-            measure objects.
+        measures: by default a core set, two or three of each family (`landscope.measures.resolve.CORE`); "all" for every one;
+            names, of your own ones as `package.module:Class`; a mapping from names to settings; or measure objects.
         seed: for everything random.
         seconds, passes: a budget. Every measure gets a first estimate, then a fair share of what is left; what ends early keeps
             its best estimate with the error bar that it has. A pass is the work of one gradient over all data. Positive
@@ -219,24 +243,36 @@ def measure(
     'converged'
     """
     start, seconds, passes = time.monotonic(), checked_limit("seconds", seconds), checked_limit("passes", passes)
-    probe = _probe(model, data, loss, params, mode, temperature, batch_size, device, dtype, seed)
+    probe = _probe(model, data, loss, params, mode, per, temperature, batch_size, device, dtype, precision, seed)
     chosen = resolve_measures(measures, probe.seed)
     planner = Planner(probe, chosen, Budget(probe, start, seconds, passes))
     with display(watch, progress, chosen, _about(probe), None if seconds is None else start + seconds) as shown:
         try:
             for name in planner.run(first_of_all=watch):
-                shown.update(name, planner.estimates())
+                shown.update(name, planner.estimates(), planner.ended)
         except KeyboardInterrupt:
             planner.interrupt()
+        shown.update("", planner.estimates(), planner.ended)
     return Report(planner.estimates(), _about(probe))
 
 
-def measured(probe: Probe, measures: Wanted = None, *, seconds: float | None = None) -> Report:
-    """`measure` at a probe without a word, for work inside other work: an interruption ends that, too."""
+def measured(
+    probe: Probe,
+    measures: Wanted = None,
+    *,
+    seconds: float | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Report:
+    """`measure` at a probe without a word, for work inside other work: an interruption ends that, too.
+
+    Once `should_stop` says yes, the report has only what was finished by then.
+    """
     budget = Budget(probe, time.monotonic(), checked_limit("seconds", seconds), None)
     planner = Planner(probe, resolve_measures(measures, probe.seed), budget)
     for _ in planner.run():
-        pass
+        if should_stop():
+            planner.check()
+            return Report({name: planner.estimates()[name] for name in planner.ended}, _about(probe))
     return Report(planner.estimates(), _about(probe))
 
 
@@ -252,8 +288,8 @@ def progressive(
 ) -> Iterator[Report]:
     """The reports of `measure` as they get better: one after every estimate that has changed, the last one whole.
 
-    `point` is what `Probe` takes: `loss`, `params`, `mode`, `temperature`, `batch_size`, `device`, `dtype`. Leaving the loop
-    ends the work.
+    `point` is what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`. Leaving the
+    loop ends the work.
 
     >>> net = nn.Linear(2, 2)
     >>> *_, last = progressive(net, (torch.randn(16, 2), torch.arange(16) % 2), ["l2_norm", "loss"])
@@ -270,16 +306,18 @@ def progressive(
     yield Report(planner.estimates(), _about(probe))
 
 
-def _probe(
+def _probe(  # noqa: PLR0913
     model: nn.Module | Probe,
     data: DataLike | None,
-    loss: str | Loss | nn.Module | Callable[..., Tensor] = "cross_entropy",
+    loss: LossLike = None,
     params: Selection = None,
     mode: Mode = "eval",
+    per: Per | None = None,
     temperature: float = 1.0,
     batch_size: int | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
+    precision: Effort = "auto",
     seed: int = 0,
 ) -> Probe:
     if isinstance(model, Probe):
@@ -294,10 +332,12 @@ def _probe(
         loss,
         params=params,
         mode=mode,
+        per=per,
         temperature=temperature,
         batch_size=batch_size,
         device=device,
         dtype=dtype,
+        precision=precision,
         seed=seed,
     )
 
@@ -306,9 +346,11 @@ def _about(probe: Probe) -> dict[str, Plain]:
     notices: dict[str, Plain] = {"notices": list(probe.notices)} if probe.notices else {}
     return {
         "model": type(probe.module("")).__name__,
+        "architecture": architecture(probe.modules.values()),
+        "outputs": outputs(probe.modules.values()),
         "parameters": f"{probe.n_params:,} parameters",
-        "samples": f"{probe.n_samples:,} samples",
-        "loss": probe.loss.name,
+        "samples": probe.amount,
+        "loss": probe.loss.name + (f", per {probe.per}" if probe.per else ""),
         "mode": probe.mode,
         "temperature": probe.temperature,
         "dtype": str(probe.dtype).removeprefix("torch."),

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from landscope.probe.perturbed import on_sphere
 
-__all__ = ["NormBall"]
+__all__ = ["Ball", "NormBall"]
+
+
+class Ball(Protocol):
+    """What an ascent needs to know of the set that it stays in."""
+
+    @property
+    def radius(self) -> float:
+        """How far it reaches."""
+
+    def project(self, points: Tensor) -> Tensor:
+        """The nearest points (k, …) of it."""
+
+    def steepest(self, slopes: Tensor) -> Tensor:
+        """The step of norm 1 that gains most to first order."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""From what a user asks for to measures with settings: all, names, a mapping, or measures themselves."""
+"""From what a user asks for to measures with settings: the core set, all, names, a mapping, or measures themselves."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from landscope.measures.base import MEASURES, Measure
 from landscope.specs.names import import_function, is_import
 from landscope.specs.schema import describe
 
-__all__ = ["Wanted", "resolve_measures"]
+__all__ = ["CORE", "Wanted", "resolve_measures"]
 
 Wanted = None | str | Measure | Iterable[str | Measure] | Mapping[str, Mapping[str, object] | Measure | None]
-"""All (`None`), names, measures, or names with settings."""
+"""The core set (`None` or "core"), "all", names, measures, or names with settings."""
+
+CORE = (
+    *("loss", "error", "hessian_top_eigenvalue", "hessian_bottom_eigenvalue", "hessian_trace"),
+    *("sam_sharpness", "average_sharpness", "adaptive_sharpness", "fisher_rao", "relative_flatness"),
+    *("gradient_norm", "gradient_noise", "l2_norm", "ece", "brier"),
+)
+"""What is measured where nothing is asked for: two or three of each family, and what the reading of a report needs."""
 
 
 def resolve_measures(wanted: Wanted, seed: int = 0) -> dict[str, Measure]:
@@ -30,8 +37,10 @@ def resolve_measures(wanted: Wanted, seed: int = 0) -> dict[str, Measure]:
     Traceback (most recent call last):
     landscope.core.errors.UnknownNameError: unknown measure 'l2_nrom'; did you mean 'l2_norm'? Choices: ...
     """
-    if wanted is None:
-        return {name: MEASURES[name](seed=seed) for name in MEASURES}
+    if wanted is None or wanted == "core":
+        wanted = CORE
+    elif wanted == "all":
+        wanted = list(MEASURES)
     if isinstance(wanted, (str, Measure)):
         wanted = [wanted]
     if isinstance(wanted, Mapping):

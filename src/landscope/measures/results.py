@@ -9,61 +9,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from landscope.core import display
 from landscope.core.errors import DamagedFileError, UnknownNameError
 from landscope.core.estimate import Cost, Estimate, Status
 from landscope.core.files import LARGEST_RECORD, read_regular, write_whole
 from landscope.core.json import OBJECT, Plain, checked, parse_json
-from landscope.spectra import Spectrum
+from landscope.measures.reading.rows import Rows
+from landscope.measures.reading.words import Remark, reading
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+    from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["Report", "plot_report"]
+__all__ = ["Report"]
 
 
-# The figure of a report: a table of estimates in, a figure out.
-
-
-INK, ACCENT, NEGATIVE = "#222222", "#1f5fa8", "#b5442e"
-
-
-def plot_report(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> Figure:
-    """|value| with both error bars for each measure, most sharply different scales side by side on a log axis."""
-    from matplotlib.figure import Figure
-
-    shown = {name: e for name, e in estimates.items() if e.status.has_value and e.value != 0}
-    spectra = {name: e for name, e in estimates.items() if "offdiagonal" in e.details}
-    drawn = "hessian_spectrum" if "hessian_spectrum" in spectra else next(iter(spectra), "")
-    spectral = spectra.get(drawn)
-    height = max(3.0, 0.27 * len(shown) + 1.4)
-    figure = Figure(figsize=(7.5 if spectral is None else 13.0, height), layout="constrained")
-    axes = figure.subplots(1, 1 if spectral is None else 2, squeeze=False)[0]
-    left = axes[0]
-    for row, estimate in enumerate(shown.values()):
-        size, colour = abs(estimate.value), ACCENT if estimate.value > 0 else NEGATIVE
-        for error, width, shade in ((estimate.data_stderr, 6.0, 0.25), (estimate.stderr, 1.6, 1.0)):
-            if error:
-                low, high = max(size - 2 * error, size * 1e-2), size + 2 * error
-                left.plot([low, high], [row, row], lw=width, color=colour, alpha=shade, solid_capstyle="butt")
-        left.plot(size, row, "o", ms=4, color=colour)
-    left.set_xscale("log")
-    left.set_yticks(range(len(shown)), list(shown))
-    left.invert_yaxis()
-    left.grid(axis="x", color="#dddddd", lw=0.6)
-    left.set_axisbelow(True)
-    left.set_xlabel("|value|, with two standard errors: thin the estimator's, wide the data's; red: negative")
-    left.set_title(
-        f"{about.get('model', '')}: {about.get('parameters', '')}, {about.get('samples', '')}", loc="left", fontsize=10
-    )
-    if spectral is not None:
-        Spectrum.from_dict(spectral.details).plot(ax=axes[1])
-        axes[1].set_title(drawn, loc="left", fontsize=10)
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.tick_params(colors=INK, labelsize=8)
-    return figure
+WIDTH = 110
+"""Letters in a line of a printed report."""
+DIM = {Status.FAILED: "red", Status.SKIPPED: "dim", Status.BUDGET_SPENT: "yellow", Status.INTERRUPTED: "yellow"}
+ERRORS = "± data: what another sample of the data would change; ± own: the estimator's own error, none where the value is exact"
 
 
 @dataclass(frozen=True)
@@ -107,51 +73,93 @@ class Report(Mapping[str, Estimate]):
             total = total + estimate.cost
         return total
 
-    # As a table
+    # As a table, with a reading
+
+    @property
+    def rows(self) -> Rows:
+        """What is shown, family by family."""
+        return Rows.of(self.estimates)
+
+    @property
+    def reading(self) -> tuple[Remark, ...]:
+        """What the numbers say in words, and what they do not: a minimum? learning rates, scale, cautions, other networks."""
+        return reading(self.estimates, self.about)
+
+    @property
+    def title(self) -> str:
+        """What was measured, in a line."""
+        known = [
+            str(self.about[key])
+            for key in ("model", "parameters", "samples", "loss", "mode", "left")
+            if key in self.about
+        ]
+        return " · ".join(known)
 
     def table(self) -> Table:
-        """A `rich` table: value ± error, error over the data, status, cost."""
+        """A `rich` table: by family, value and both errors to the digits that they leave meaningful."""
+        from rich import box
         from rich.table import Table
 
-        title = f"{self.about.get('model', 'model')} · " + " · ".join(
-            str(self.about[key]) for key in ("parameters", "samples", "loss", "mode") if key in self.about
-        )
-        table = Table(title=title, title_justify="left", caption=self._caption(), caption_justify="left")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("")
         table.add_column("measure", no_wrap=True)
-        table.add_column("value ± error", justify="right")
-        table.add_column("± data", justify="right")
-        table.add_column("status")
-        table.add_column("passes", justify="right")
-        table.add_column("seconds", justify="right")
-        for name, e in self.estimates.items():
-            shown = str(e) if e.status.has_value else "–"
-            data = "" if e.data_stderr is None else f"{e.data_stderr:.2g}"
-            style = {Status.FAILED: "red", Status.NOT_APPLICABLE: "dim", Status.BUDGET_SPENT: "yellow"}.get(
-                e.status, ""
-            )
-            status = str(e.status) + (f": {e.reason}" if e.reason else "")
-            table.add_row(name, shown, data, status, f"{e.cost.passes:.1f}", f"{e.cost.seconds:.1f}", style=style)
+        for column in ("value", "± data", "± own"):
+            table.add_column(column, justify="right")
+        table.add_column("")
+        for family, rows in self.rows.families.items():
+            for place, row in enumerate(rows):
+                heading = family if place == 0 else ""
+                cells = (heading, row.name, row.value, row.data_error, row.own_error, row.remark)
+                table.add_row(*cells, style=DIM.get(row.estimate.status, ""), end_section=place == len(rows) - 1)
         return table
 
-    def _caption(self) -> str:
-        cost, notices = self.cost, self.about.get("notices") or ()
+    def notes(self) -> list[str]:
+        """What is to be known of the rows: what is shown once, what does not apply or failed and why, what it cost."""
+        rows, cost = self.rows, self.cost
+        notices = self.about.get("notices") or ()
         assert isinstance(notices, (list, tuple))
-        remarks = "".join(f"\nNote: {notice}." for notice in notices)
-        return (
-            f"{cost.passes:.0f} passes over the data, {cost.seconds:.1f} s. The first error is the estimator's, "
-            f"the second what another sample of the data would change.{remarks}"
-        )
+        told = (Status.SATURATED, Status.FAILED, Status.SKIPPED)
+        said = [
+            *rows.notes,
+            *(f"{row.name}: {row.estimate.reason}" for row in rows if row.estimate.status in told),
+            *(f"Not applicable: {', '.join(names)} ({reason})" for reason, names in rows.inapplicable.items()),
+            *(f"Note: {notice}" for notice in notices),
+            f"{ERRORS}. {cost.passes:.0f} passes over the data, {cost.seconds:.1f} s",
+        ]
+        return [f"{note.rstrip('.')}." for note in said]
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        notes = [Text(note, style="dim") for note in self.notes()]
+        words = Table.grid(padding=(0, 2))
+        words.add_column(no_wrap=True, style="bold")
+        words.add_column()
+        for remark in self.reading:
+            words.add_row(remark.topic, Text(remark.text))
+        said = [Padding(words, (1, 0, 0, 0))] if self.reading else []
+        return Group(Text(self.title, style="bold"), self.table(), *notes, *said)
 
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=130, color_system=None, force_terminal=False)
+        console = Console(width=WIDTH, color_system=None, force_terminal=False, highlight=False, markup=False)
         with console.capture() as capture:
-            console.print(self.table())
-        return capture.get().rstrip()
+            console.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
 
-    def __rich__(self) -> Table:
-        return self.table()
+    def _repr_html_(self) -> str:
+        rows = [
+            (family if place == 0 else "", row.name, row.value, row.data_error, row.own_error, row.remark)
+            for family, held in self.rows.families.items()
+            for place, row in enumerate(held)
+        ]
+        shown = display.table(["", "measure", "value", "± data", "± own", ""], rows, self.title, left=(0, 1, 5))
+        notes = "".join(map(display.paragraph, self.notes()))
+        return shown + notes + display.definitions({remark.topic: remark.text for remark in self.reading})
 
     # As data
 
@@ -210,5 +218,7 @@ class Report(Mapping[str, Estimate]):
     # As a figure
 
     def plot(self) -> Figure:
-        """Every value with its error bars on a logarithmic axis, and the Hessian's spectrum where it was measured."""
+        """A panel for every family of measures, and the spectrum where one was measured."""
+        from landscope.measures.reading.drawing import plot_report
+
         return plot_report(self.estimates, self.about)

@@ -48,7 +48,8 @@ def early_looks_pay(probe: Probe) -> bool:
 class RowValues:
     """One number for every row, or r with independent probes, as far as they have been read.
 
-    With `shared`, the rows of a chunk share a probe, and `function` is given the chunk's number.
+    With `shared`, the rows of a chunk share a probe, and `function` is given the chunk's number. Numbers are weighed as samples
+    are in the loss, unless they are not `in_the_loss`.
     """
 
     def __init__(
@@ -60,8 +61,11 @@ class RowValues:
         passes: float,
         grad: bool = False,
         shared: bool = False,
+        in_the_loss: bool = True,
     ) -> None:
         self._probe, self._function, self._shared = probe, function, shared
+        self._counted = in_the_loss and probe.loss.share is not None
+        self._counts: list[np.ndarray] = []
         self._work = {"load": load, "passes": passes, "grad": grad}
         self.order = row_order(probe)
         self._values: list[np.ndarray] = []
@@ -89,10 +93,12 @@ class RowValues:
 
                 def piece(part: Batch, unit: int = unit) -> tuple[Tensor, ...]:
                     values = self._function(part, unit).detach()
-                    return (values.reshape(part.size, -1).to("cpu", torch.float64),)
+                    counts = self._probe.shares(part) if self._counted else values.new_zeros(0)
+                    return values.reshape(part.size, -1).to("cpu", torch.float64), counts.cpu()
 
-                for part, (values,) in self._probe.each(piece, batches=[batch], **self._work):  # type: ignore[arg-type]
+                for part, (values, counts) in self._probe.each(piece, batches=[batch], **self._work):  # type: ignore[arg-type]
                     self._values.append(values.numpy())
+                    self._counts.append(counts.numpy())
                     self._units.append(np.full(part.size, unit))
                     self._read += part.size
                 if time.monotonic() - looked >= OFTEN and self._read < self._local and self.order is not None:
@@ -123,6 +129,11 @@ class RowValues:
         return np.concatenate(self._values)
 
     @property
+    def counts(self) -> np.ndarray | None:
+        """What each of them counts for in the mean (m,); `None` for 1."""
+        return np.concatenate(self._counts) if self._counted and processes() == 1 else None
+
+    @property
     def units(self) -> np.ndarray:
         """The chunk of each of them (m,)."""
         return np.concatenate(self._units)
@@ -136,7 +147,7 @@ class RowValues:
                 values = self.everywhere
                 units = np.arange(len(values))
             order = RowOrder(torch.arange(max(len(values), self._probe.n_samples)), None)
-        return row_mean(values, order, units if self._shared else None)
+        return row_mean(values, order, units if self._shared else None, self.counts)
 
 
 def row_means(probe: Probe, function: Callable[[Batch], Tensor], *, load: float, passes: float) -> Iterator[RowMean]:

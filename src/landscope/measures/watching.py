@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.core.progress import Progress, progress_display
+from landscope.core.text import duration
 from landscope.measures.results import Report
 
 __all__ = ["Display", "display"]
@@ -22,8 +23,8 @@ OFTEN = 0.25
 class Display(Protocol):
     """Something that looks at the estimates as they change."""
 
-    def update(self, name: str, estimates: Mapping[str, Estimate]) -> None:
-        """The estimate of `name` has changed."""
+    def update(self, name: str, estimates: Mapping[str, Estimate], ended: Collection[str]) -> None:
+        """The estimate of `name` has changed; those of `ended` will not any more."""
 
 
 class _Finished:
@@ -33,12 +34,13 @@ class _Finished:
         self._waiting, self._progress = set(names), progress
         self._total = len(self._waiting)
 
-    def update(self, name: str, estimates: Mapping[str, Estimate]) -> None:
+    def update(self, name: str, estimates: Mapping[str, Estimate], ended: Collection[str]) -> None:
         """Show what has ended."""
-        for ended in sorted(n for n in self._waiting if is_final(estimates[n])):
-            self._waiting.discard(ended)
-            done, estimate = self._total - len(self._waiting), estimates[ended]
-            self._progress.line(f"[{done}/{self._total}] {ended}: {estimate!r}, {estimate.cost.seconds:.1f} s")
+        for one in sorted(self._waiting.intersection(ended)):
+            self._waiting.discard(one)
+            done, estimate = self._total - len(self._waiting), estimates[one]
+            status = f" ({estimate.status})" if estimate.status.has_value else ""
+            self._progress.line(f"[{done}/{self._total}] {one}: {estimate}{status}, {duration(estimate.cost.seconds)}")
         self._progress.show(self._total - len(self._waiting), self._total, name)
 
 
@@ -48,7 +50,7 @@ class _Table:
     def __init__(self, show: Callable[[Report], None], about: Mapping[str, Plain], deadline: float | None) -> None:
         self._show, self._about, self._deadline, self._drawn = show, about, deadline, 0.0
 
-    def update(self, name: str, estimates: Mapping[str, Estimate]) -> None:
+    def update(self, name: str, estimates: Mapping[str, Estimate], ended: Collection[str]) -> None:
         """Draw it, unless it was drawn a moment ago."""
         now = time.monotonic()
         if now - self._drawn >= OFTEN:
@@ -59,11 +61,6 @@ class _Table:
         """Draw it now."""
         left = {} if self._deadline is None else {"left": f"{max(self._deadline - time.monotonic(), 0):.0f} s left"}
         self._show(Report(estimates, {**self._about, **left}))
-
-
-def is_final(estimate: Estimate) -> bool:
-    """Whether an estimate will not change any more."""
-    return estimate.status not in (Status.RUNNING, Status.SKIPPED)
 
 
 @contextmanager
@@ -81,11 +78,11 @@ def display(
         handle = show(Report({}, about), display_id=True)
         yield _Table(handle.update, about, deadline)
     elif watch and sys.stderr.isatty():
-        from rich.console import Console
+        from rich.console import Console, Group
         from rich.live import Live
 
         with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:
-            yield _Table(lambda report: live.update(report.table(), refresh=True), about, deadline)
+            yield _Table(lambda report: live.update(Group(report.title, report.table()), refresh=True), about, deadline)
     else:
         with progress_display(True if watch else progress, len(list(names))) as bar:
             yield _Finished(names, bar)

@@ -19,8 +19,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.training.task import Forward, Task
 
-__all__ = ["averaged_model", "recompute_statistics"]
-
 
 def averaged_model(task: Task, model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
     """A copy of the model with averaged weights and BatchNorm statistics that belong to them."""

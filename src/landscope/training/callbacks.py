@@ -19,8 +19,6 @@ from landscope.training.spec import TrainingSpec
 if TYPE_CHECKING:
     from landscope.training.loop.folder import TrainingResult
 
-__all__ = ["Callback", "TensorBoard", "WeightsAndBiases"]
-
 
 class Callback:
     """Does nothing at every occasion; a subclass says what to do at some of them.

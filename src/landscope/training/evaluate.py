@@ -15,9 +15,6 @@ from landscope.data import Split
 from landscope.probe.loss.answers import right_labels
 from landscope.training.task import Task
 
-__all__ = ["Score", "autocast", "evaluate", "mistakes", "precise", "rank", "share", "share_statistics", "sum_gradients"]
-
-
 # Several processes train one model: each takes its share of every batch, and sums are added up.
 #
 # Gradients of all parameters travel as one vector, already weighted by the samples of the whole batch, so that the sum is the

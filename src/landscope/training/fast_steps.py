@@ -13,9 +13,6 @@ from torch import Tensor, nn
 from landscope.core.errors import SpecError
 from landscope.core.text import first_line
 
-__all__ = ["Captured", "Compiled", "StepFunction", "own_stream", "parts_to_compile"]
-
-
 # A step recorded once as a CUDA graph and replayed: small networks are bound by the launching of kernels, not by their work.
 #
 # The first steps run as they are, and are real steps; then one is recorded, which computes nothing, and replayed from there on.

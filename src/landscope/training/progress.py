@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from landscope.core.progress import Progress, progress_display
 from landscope.training.schedule import Row
 
-__all__ = ["Display", "training_display"]
-
 INTERVAL = 0.25
 """Seconds between two looks at the running means, each of which waits for the device."""
 

@@ -12,19 +12,6 @@ from landscope.training.evaluate import Score
 from landscope.training.loop.step import METRICS
 from landscope.training.spec import EarlyStoppingSpec, ScheduleSpec, TrainingSpec
 
-__all__ = [
-    "Row",
-    "averaging_begins",
-    "epoch_row",
-    "factor",
-    "has_row",
-    "improved",
-    "learning_rate",
-    "reason_to_stop",
-    "row_before",
-]
-
-
 # The learning rate as a function of the optimizer step: nothing is stepped, so nothing can be stepped wrongly.
 #
 #     constant          1

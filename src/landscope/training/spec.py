@@ -203,7 +203,7 @@ class ConvergenceSpec:
 
     def __post_init__(self) -> None:
         if self.relative_change is None and self.below is None:
-            raise SpecError("say relative_change, below, or both")
+            raise SpecError("set relative_change, below, or both")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import LabelRangeError, LandscopeError, SpecError
 from landscope.core.seeding import generator, preserved_rng
-from landscope.core.text import first_line
+from landscope.core.text import first_line, shape
 from landscope.core.torch_fixes.strided_pointwise import overruns
 from landscope.data import Split
 from landscope.models import MODELS, build
 from landscope.models.catalogue import takes_vectors
-from landscope.probe.checks import tensor_output
+from landscope.probe.checks import refusing_layer, tensor_output
 from landscope.probe.frozen import unwrap
 from landscope.probe.loss.criteria import resolve_loss
 from landscope.probe.loss.losses import LOSSES, Loss
@@ -38,9 +38,6 @@ from landscope.training.task_data import (
     load_task_data,
     steps_per_epoch,
 )
-
-__all__ = ["Forward", "Task", "built_model", "make_task", "memory_format", "refuse_what_cannot_work"]
-
 
 # What a spec asks for and this data or model cannot give, in words, before anything starts.
 
@@ -91,8 +88,13 @@ def _check_fit(task: Task) -> None:
     data, model = task.data, task.model
     x, y = (part[:2] for part in data.train)
     modes = [(module, module.training) for module in model.modules()]
+    home = _at_home(task)
+
+    def forward() -> Tensor:
+        return home.forward(model.eval(), x.to(next(model.parameters()).device)).cpu()
+
     try:
-        outputs = _at_home(task).forward(model.eval(), x.to(next(model.parameters()).device)).cpu()
+        outputs = forward()
         if data.classes and task.loss.likelihood == "categorical" and outputs.shape[1] < data.classes:
             raise SpecError(f"model: it has {outputs.shape[1]} outputs and {data.name} has {data.classes} classes")
         task.objective.function(outputs, y)
@@ -102,8 +104,10 @@ def _check_fit(task: Task) -> None:
     except LandscopeError as error:
         raise SpecError(f"loss: {error}") from error
     except Exception as error:
-        found = f"{'×'.join(map(str, x.shape[1:]))} of {str(x.dtype).removeprefix('torch.')}"
-        reason = first_line(error)
+        found = f"{shape(x.shape[1:])} of {str(x.dtype).removeprefix('torch.')}"
+        if data.kind == "node classification":
+            found = f"nodes with {shape(data.extra['features'].shape[1:])} features"
+        reason = refusing_layer(model, forward) or first_line(error)
         raise SpecError(
             f"model: {task.spec.model.name} does not take the samples of {data.name}, {found}: {reason}"
         ) from error
@@ -215,8 +219,16 @@ class Task:
         return replace(self, model=self.model.to(device), data=data, forward=_forward(self.model, self.spec, data))
 
 
-def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataLike | None = None) -> Task:
+def make_task(
+    spec: TrainingSpec,
+    *,
+    model: nn.Module | None = None,
+    data: DataLike | None = None,
+    prepare: Callable[[nn.Module], object] = lambda _: None,
+) -> Task:
     """The task of a spec; `model` and `data` stand for what the spec names. A given model is copied, never touched.
+
+    `prepare` is called with the network before it is tried on the data, to give it weights.
 
     >>> task = make_task(TrainingSpec(model=ModelSpec(name="mlp")))
     >>> task.forward(task.model, task.train.x[:5]).shape, task.loss, task.steps_per_epoch
@@ -230,6 +242,7 @@ def make_task(spec: TrainingSpec, *, model: nn.Module | None = None, data: DataL
     loss = LOSSES[spec.loss or _usual_loss(own)]
     net = copy.deepcopy(unwrap(model)) if model is not None else built_model(spec, own, loss)
     net.to(dtype)
+    prepare(net)
     task = Task(
         spec=spec, model=net, data=own, loss=loss, objective=_smoothed(loss, spec), forward=_forward(net, spec, own)
     )
@@ -260,15 +273,13 @@ def built_model(spec: TrainingSpec, data: TaskData, loss: Loss) -> nn.Module:
         torch.manual_seed(generator(spec.seed, "initialisation").initial_seed())
         model = call_imported(name, options)
     if not isinstance(model, nn.Module):
-        raise SpecError(f"model: {name} returned a {type(model).__name__} where an nn.Module was expected")
+        raise SpecError(f"model: expected an nn.Module, and {name} returned a {type(model).__name__}")
     return model
 
 
 def _decided(spec: ModelSpec, data: TaskData, loss: Loss) -> dict[str, object]:
     """Options that the data decides, where the network has them."""
-    known: Mapping[str, object] = (
-        inspect.signature(import_function(spec.name)).parameters if is_import(spec.name) else MODELS[spec.name].options
-    )
+    known = _parameters(spec.name) if is_import(spec.name) else MODELS[spec.name].options
     x, y = data.train
     graph = data.extra.get("features") if data.kind == "node classification" else None
     outputs = 1 if data.classes == 2 and loss is LOSSES["binary_cross_entropy"] else data.classes or y[0].numel()
@@ -279,6 +290,14 @@ def _decided(spec: ModelSpec, data: TaskData, loss: Loss) -> dict[str, object]:
     if x.dim() >= 4:
         from_data |= {"in_channels": x.shape[1], "image_size": x.shape[-1]}
     return {key: value for key, value in from_data.items() if key in known}
+
+
+def _parameters(source: str) -> Mapping[str, object]:
+    """The arguments of a function of the user's own, none where it does not say."""
+    try:
+        return inspect.signature(import_function(source)).parameters
+    except ValueError:  # written in C
+        return {}
 
 
 def _forward(model: nn.Module, spec: TrainingSpec, data: TaskData) -> Forward:

@@ -17,12 +17,6 @@ from landscope.data.dataset import TaskKind
 from landscope.specs.names import call_imported, is_import
 from landscope.training.spec import DataSpec
 
-__all__ = ["DataLike", "TaskData", "as_task_data", "epoch_batches", "load_task_data", "steps_per_epoch"]
-
-
-DataLike = DataSplits | Mapping[str, object]
-"""Splits as `landscope.data.load` gives them, or "train", "validation", "test" → (x, y) or a Dataset of such pairs."""
-
 SPLITS = ("train", "validation", "test")
 GIVEN = "the given data"
 """What data is called that was given as an argument."""
@@ -55,6 +49,10 @@ class TaskData:
         )
 
 
+DataLike = TaskData | DataSplits | Mapping[str, object]
+"""Splits as `landscope.data.load` gives them, or "train", "validation", "test" → (x, y) or a Dataset of such pairs."""
+
+
 def load_task_data(spec: DataSpec) -> TaskData:
     """The data that a spec names.
 
@@ -77,6 +75,8 @@ def as_task_data(data: object, name: str) -> TaskData:
     >>> as_task_data({"train": (x, y)}, "mine").classes
     3
     """
+    if isinstance(data, TaskData):
+        return data
     if isinstance(data, DataSplits):
         return TaskData(
             train=_inputs(data.train),

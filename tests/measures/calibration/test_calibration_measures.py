@@ -90,14 +90,6 @@ def test_regression_and_label_distributions_have_none(key: str) -> None:
     assert "human_" in soft.reason
 
 
-def test_sequences_have_none() -> None:
-    net = nn.Sequential(nn.Embedding(5, 3))
-    tokens = torch.randint(0, 5, (6, 4), generator=torch.Generator().manual_seed(0))
-    estimate = MEASURES["ece"]()(ls.Probe(net, (tokens, tokens % 3)))
-    assert estimate.status is Status.NOT_APPLICABLE
-    assert "(n, C)" in estimate.reason
-
-
 @pytest.mark.parametrize("shape", [(50,), (50, 1)])
 def test_one_yes_or_no_output_is_two_classes(shape: tuple[int, ...]) -> None:
     net, (x, y) = network(1).eval(), data(classes=2)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from landscope import MEASURES, Probe, Status
 from landscope.core.errors import DataError, EmptyDataError, NotApplicableError, OperandError
 from landscope.measures import calibration as cal
-from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.measures.consistency import disagreement, jensen_shannon, logit_cosine
+from landscope.papers.explicit_regularisation.as_published import unconverged_temperature
 
 NAMES = ["nll", "brier", "ece", "ace", "mce", "classwise_ece", "accuracy", "error"]
 

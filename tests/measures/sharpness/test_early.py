@@ -63,6 +63,7 @@ def test_the_bracket_of_the_top_eigenvalue_covers(trained) -> None:
     assert held >= 0.9 * found
 
 
+@pytest.mark.slow
 def test_traces_from_fresh_probes_cover(trained) -> None:
     net, x, y = trained
     truth = float(Hessian(Probe(net, (x, y))).dense().trace())

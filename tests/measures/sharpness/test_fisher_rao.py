@@ -226,3 +226,18 @@ def test_biases_are_a_warning() -> None:
     assert "biases" in str(estimate.details["assumption"])
     with pytest.raises(ValueError, match="layers"):
         FisherRaoHomogeneous(layers=0)
+
+
+def test_logits_of_minus_infinity_count_for_nothing() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.inner = nn.Sequential(nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False)).to(F64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([self.inner(x), x.new_full((len(x), 2), -math.inf)], 1)
+
+    model = Masked()
+    found, plain = (FisherRaoHomogeneous(layers=2)(Probe(net, vectors())) for net in (model, model.inner))
+    assert found.value == pytest.approx(plain.value, rel=1e-12)

@@ -17,7 +17,10 @@ NETS = ["relu_mlp", "conv_strided_grouped", "residual_batchnorm", "transformer_e
 TRUTHS = {"hessian": dense.hessian, "ggn": dense.ggn, "fisher": dense.fisher}
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("transformer_encoder", "lstm") else name for name in NETS],
+)
 def test_all_numbers_of_a_matrix(name: str) -> None:
     net = BY_NAME[name]
     probe = Probe(net.model(), net.data(20))
@@ -97,6 +100,7 @@ def test_per_sample_second_derivatives() -> None:
     assert torch.allclose(covariance, torch.cov(truth.T), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_error_over_the_data_is_that_of_fresh_samples() -> None:
     """λ₁ and the trace on 40 fresh sets of 100 samples scatter as one set says they would."""
     net = BY_NAME["gelu_mlp"]
@@ -162,6 +166,7 @@ def test_targets_that_do_not_add_up_to_one_keep_fisher_and_gauss_newton_apart() 
         assert abs(estimate.value - float(truth)) <= 3 * estimate.stderr + 1e-9, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tol", [0.05, 0.01])
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_the_error_bar_of_the_volume_holds_the_truth(tol: float, shift: float) -> None:

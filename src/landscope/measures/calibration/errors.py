@@ -19,10 +19,11 @@ from landscope.measures.calibration.scores import (
     equal_mass_edges,
     equal_width_edges,
     find_bins,
-    mean_estimate,
     mean_gap,
     refuse_infinite,
+    scored,
 )
+from landscope.measures.calibration.tokens import TokenScores
 
 __all__ = [
     "BrierParts",
@@ -49,7 +50,8 @@ def accuracy(logits: Logits, labels: Array) -> Estimate:
     >>> accuracy(torch.eye(4), torch.tensor([0, 1, 2, 0])).value
     0.75
     """
-    return mean_estimate(Scores.of(logits, labels).correct)
+    scores = scored(logits, labels)
+    return scores.mean(scores.correct)
 
 
 def error(logits: Logits, labels: Array) -> Estimate:
@@ -59,7 +61,8 @@ def error(logits: Logits, labels: Array) -> Estimate:
     >>> error(torch.eye(4), torch.tensor([0, 1, 2, 0])).value
     0.25
     """
-    return mean_estimate(1 - Scores.of(logits, labels).correct)
+    scores = scored(logits, labels)
+    return scores.mean(1 - scores.correct)
 
 
 # Negative log-likelihood of the labels, −mean_i log p_i(y_i): the cross-entropy, in natural logarithms.
@@ -76,9 +79,8 @@ def nll(logits: Logits, labels: Array) -> Estimate:
     >>> round(nll(torch.zeros(3, 2), torch.tensor([0, 1, 1])).value, 4)
     0.6931
     """
-    scores = Scores.of(logits, labels)
-    losses = -scores.log_p.gather(1, scores.labels[:, None])[:, 0]
-    return mean_estimate(refuse_infinite(losses, "negative log-likelihood", "the label"))
+    scores = scored(logits, labels)
+    return scores.mean(refuse_infinite(scores.losses, "negative log-likelihood", "the label"))
 
 
 # The Brier score of class probabilities, and its parts.
@@ -118,15 +120,15 @@ def brier_parts(logits: Logits, labels: Array, n_bins: int = 15) -> BrierParts:
 
 
 def brier(logits: Logits, labels: Array, n_bins: int = 15) -> Estimate:
-    """The Brier score with its standard error; its parts are in `details`. O(n·C).
+    """The Brier score with its standard error; its parts are in `details`, but for tokens. O(n·C).
 
     >>> brier(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1])).value
     0.5
     """
-    scores = Scores.of(logits, labels)
-    parts = asdict(_parts(scores, n_bins))
-    del parts["score"]
-    return mean_estimate((scores.p - scores.one_hot).square().sum(1), parts)
+    scores = scored(logits, labels)
+    parts = asdict(_parts(scores, n_bins)) if isinstance(scores, Scores) else {}
+    parts.pop("score", None)
+    return scores.mean(scores.brier, parts)
 
 
 def _parts(scores: Scores, n_bins: int) -> BrierParts:
@@ -151,23 +153,32 @@ def _parts(scores: Scores, n_bins: int) -> BrierParts:
 # The mean gap between stated probabilities and what happened, over bins: what the expected calibration errors share.
 
 
-def binned_error(stated: Tensor, happened: Tensor, bins: Tensor, n_bins: int, resamples: int, seed: int) -> Estimate:
+def binned_error(
+    stated: Tensor,
+    happened: Tensor,
+    bins: Tensor,
+    n_bins: int,
+    resamples: int,
+    seed: int,
+    of: Scores | TokenScores | None = None,
+) -> Estimate:
     """Σ_b n_b/n |mean of (happened − stated) in b|, over (n,) numbers or the mean over the columns of (n, C) of them.
 
     `details["if_calibrated"]` is its expected value for a perfectly calibrated model with these probabilities and this many
     samples: a bin's gaps then add up to a normal number of variance v_b = Σ p(1 − p), whose size is √(2 v_b / π) on average. An
-    error near it is no evidence of miscalibration.
+    error near it is no evidence of miscalibration. Tokens, and what they count for, are those `of` some scores.
 
     >>> half = torch.full((100,), 0.5, dtype=torch.float64)
     >>> error = binned_error(half, (torch.arange(100) % 2).double(), torch.zeros(100, dtype=torch.long), 1, 0, 0)
     >>> error.value, round(error.details["if_calibrated"], 3)
     (0.0, 0.04)
     """
-    n = len(stated)
-    estimate = bootstrap(n, binned_sums(bins, happened - stated, n_bins), mean_gap, resamples, seed)
+    n, weight, sequence = len(stated), of.weight if of else None, of.sequence if of else None
+    estimate = bootstrap(n, binned_sums(bins, happened - stated, n_bins, weight), mean_gap, resamples, seed, sequence)
     whole = torch.zeros(n, dtype=torch.long)
-    variance = binned_sums(bins, stated * (1 - stated), n_bins)(whole, 1)[0, :, 1].clamp(min=0)
-    floor = float((2 / math.pi * variance).sqrt().sum()) / stated.numel()
+    squared = None if weight is None else weight.square()
+    variance = binned_sums(bins, stated * (1 - stated), n_bins, squared)(whole, 1)[0, :, 1].clamp(min=0)
+    floor = float((2 / math.pi * variance).sqrt().sum()) / (stated.numel() if weight is None else float(weight.sum()))
     return replace(estimate, details={**estimate.details, "if_calibrated": floor})
 
 
@@ -191,9 +202,9 @@ def ece(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 100
     >>> ece(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1])).value        # confidence 0.5, accuracy 0.25
     0.25
     """
-    scores = Scores.of(logits, labels)
+    scores = scored(logits, labels)
     bins = find_bins(scores.confidence, equal_width_edges(n_bins))
-    return binned_error(scores.confidence, scores.correct, bins, n_bins, resamples, seed)
+    return binned_error(scores.confidence, scores.correct, bins, n_bins, resamples, seed, scores)
 
 
 # Maximum calibration error: the worst bin (Naeini et al. 2015).
@@ -210,19 +221,19 @@ def mce(logits: Logits, labels: Array, n_bins: int = 15, *, resamples: int = 100
     >>> mce(torch.tensor([[0.0, 0.0], [9.0, 0.0]]), torch.tensor([1, 0])).value       # the first sample's bin
     0.5
     """
-    scores = Scores.of(logits, labels)
+    scores = scored(logits, labels)
     confidence = scores.confidence
     bins = find_bins(confidence, equal_width_edges(n_bins))
-    sums = binned_sums(bins, scores.correct - confidence, n_bins)
-    estimate = bootstrap(len(bins), sums, lambda s: _gaps(s).amax(-1), resamples, seed)
+    sums = binned_sums(bins, scores.correct - confidence, n_bins, scores.weight)
+    estimate = bootstrap(len(bins), sums, lambda s: _gaps(s).amax(-1), resamples, seed, scores.sequence)
     whole = sums(torch.zeros_like(bins), 1)[0]
     worst = int(_gaps(whole).argmax())
-    held: dict[str, int] = {"worst_bin": worst, "worst_bin_samples": int(whole[worst, 0])}
+    held: dict[str, int] = {"worst_bin": worst, "worst_bin_samples": int((bins == worst).sum())}
     return replace(estimate, details={**estimate.details, **held})
 
 
 def _gaps(sums: Tensor) -> Tensor:
-    return sums[..., 1].abs() / sums[..., 0].clamp(min=1)  # an empty bin has no gap to divide
+    return sums[..., 1].abs() / torch.where(sums[..., 0] > 0, sums[..., 0], 1.0)  # an empty bin has no gap to divide
 
 
 # Adaptive calibration error: the expected calibration error over bins that hold equally many samples.
@@ -248,13 +259,20 @@ def ace(
     >>> ace(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1])).value
     0.25
     """
-    scores = Scores.of(logits, labels)
     check_bins(n_bins)
-    stated, happened = (
-        (scores.p, scores.one_hot) if classwise else (scores.confidence[:, None], scores.correct[:, None])
-    )
+    stated, happened, scores = _classwise(logits, labels) if classwise else _of_the_largest(logits, labels)
     bins = torch.stack([find_bins(column, equal_mass_edges(column, n_bins)) for column in stated.T], 1)
-    return binned_error(stated, happened, bins, n_bins, resamples, seed)
+    return binned_error(stated, happened, bins, n_bins, resamples, seed, scores)
+
+
+def _of_the_largest(logits: Logits, labels: Array) -> tuple[Tensor, Tensor, Scores | TokenScores]:
+    scores = scored(logits, labels)
+    return scores.confidence[:, None], scores.correct[:, None], scores
+
+
+def _classwise(logits: Logits, labels: Array) -> tuple[Tensor, Tensor, Scores]:
+    scores = Scores.of(logits, labels)
+    return scores.p, scores.one_hot, scores
 
 
 # Classwise expected calibration error: every probability counts, not only the largest one.
@@ -273,7 +291,6 @@ def classwise_ece(logits: Logits, labels: Array, n_bins: int = 15, *, resamples:
     >>> classwise_ece(torch.zeros(4, 2), torch.tensor([0, 1, 1, 1])).value
     0.25
     """
-    scores = Scores.of(logits, labels)
-    p = scores.p
+    p, happened, _ = _classwise(logits, labels)
     bins = find_bins(p, equal_width_edges(n_bins))
-    return binned_error(p, scores.one_hot, bins, n_bins, resamples, seed)
+    return binned_error(p, happened, bins, n_bins, resamples, seed)

@@ -23,12 +23,14 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.measures.base import Measure, register
 from landscope.measures.calibration.errors import accuracy, ace, brier, classwise_ece, ece, error, mce, nll
-from landscope.measures.calibration.scores import check_bins
+from landscope.measures.calibration.scores import Logits, check_bins
+from landscope.measures.calibration.tokens import TokenScores
 from landscope.measures.facts import Better, Family
 from landscope.measures.row_measure import OFTEN
 from landscope.probe.checks import tensor_output
+from landscope.probe.loss.answers import LabelScores
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.means import FEWEST, RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import Outputs, outputs_of
 from landscope.probe.shared import loss_value, mean_and_error, once_per_probe, sums
@@ -44,8 +46,10 @@ OF_THE_FUNCTION = frozenset({"layer_rescaling", "neuron_rescaling", "batchnorm_s
 
 
 @once_per_probe
-def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
+def labelled_logits(probe: Probe) -> tuple[Logits, Tensor]:
     """Logits (n, C), over the probe's temperature, and labels (n,) of all samples of all processes. One forward pass.
+
+    Where samples have several labels each (tokens), the scores of those that count, and the labels (k,).
 
     >>> probe = Probe(torch.nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
     >>> [tuple(t.shape) for t in labelled_logits(probe)]
@@ -54,16 +58,31 @@ def labelled_logits(probe: Probe) -> tuple[Tensor, Tensor]:
     outputs = outputs_of(probe)
     while outputs.advance():
         _labelled(probe, outputs)  # what does not apply is said after the first rows
-    logits, labels = _labelled(probe, outputs)
-    if processes() > 1:
-        parts: list[tuple[Tensor, Tensor]] = [(logits, labels)] * processes()
-        dist.all_gather_object(parts, (logits, labels))
-        logits, labels = (torch.cat(both) for both in zip(*parts, strict=True))
-    return logits, labels
+    if outputs.scores is not None:
+        return _of_tokens(probe, LabelScores(*_gathered((s := outputs.scores).counts, s.labels, s.values)))
+    return _gathered(*_labelled(probe, outputs))  # type: ignore[return-value,arg-type]
 
 
-def _labelled(probe: Probe, outputs: Outputs) -> tuple[Tensor, Tensor]:
-    """Logits and labels of the rows read so far."""
+def _gathered(*mine: Tensor) -> tuple[Tensor, ...]:
+    """Tensors of all processes, one after the other."""
+    if processes() == 1:
+        return mine
+    parts = [mine] * processes()
+    dist.all_gather_object(parts, mine)
+    return tuple(torch.cat(each) for each in zip(*parts, strict=True))
+
+
+def _of_tokens(probe: Probe, scores: LabelScores) -> tuple[TokenScores, Tensor]:
+    tokens = TokenScores.of(scores, by_sequence=probe.per == "sequence")
+    return tokens, tokens.labels
+
+
+def _labelled(probe: Probe, outputs: Outputs) -> tuple[Logits, Tensor]:
+    """Logits and labels of the rows read so far, or scores of tokens and their labels."""
+    if probe.loss.unexplained:
+        raise NotApplicableError(f"logits that the loss is a likelihood of are needed; {probe.loss.unexplained}")
+    if outputs.scores is not None:
+        return _of_tokens(probe, outputs.scores)
     if probe.loss.likelihood == "gaussian":
         raise NotApplicableError(f"the loss {probe.loss.name!r} is a regression loss: there are no classes to predict")
     if not outputs.one_tensor:
@@ -120,6 +139,8 @@ class FromLogits(Measure):
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """The rows read so far, then all of them."""
         outputs, looked = outputs_of(probe), time.monotonic()
+        if FEWEST <= outputs.rows < probe.n_samples and processes() == 1:
+            yield self._early(probe, outputs)  # what another measure has read so far will do for a start
         try:
             while outputs.advance():
                 if time.monotonic() - looked >= OFTEN and processes() == 1 and outputs.rows < probe.n_samples:
@@ -137,7 +158,7 @@ class FromLogits(Measure):
         found = type(self).function(logits, labels, **self._options(FEW_RESAMPLES))
         if outputs.order is None or not found.status.has_value:
             return None
-        rows, missing = len(labels), 1 - len(labels) / probe.n_samples
+        rows, missing = outputs.rows, 1 - outputs.rows / probe.n_samples
         error = math.sqrt(missing) * math.hypot(found.data_stderr or 0.0, NOTHING_SEEN / rows)
         low, high = found.value - 2 * error - missing * self._bias(rows), found.value + 2 * error
         reason = f"{rows:,} of {probe.n_samples:,} rows"
@@ -173,7 +194,7 @@ class Binned(FromLogits):
 @register("accuracy")
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(FromLogits):
-    """The share of samples whose most likely class is their label."""
+    """The share of samples, or of tokens, whose most likely class is their label."""
 
     function = staticmethod(accuracy)
     title = "accuracy"
@@ -184,7 +205,7 @@ class Accuracy(FromLogits):
 @register("error")
 @dataclass(frozen=True, kw_only=True)
 class Error(FromLogits):
-    """The share of samples whose most likely class is not their label."""
+    """The share of samples, or of tokens, whose most likely class is not their label."""
 
     function = staticmethod(error)
     title = "error"
@@ -194,7 +215,7 @@ class Error(FromLogits):
 @register("nll")
 @dataclass(frozen=True, kw_only=True)
 class NLL(FromLogits):
-    """−log p of the label, averaged; the same as `loss` where that is plain cross-entropy."""
+    """How surprised the model is by the labels: −log p, averaged; the same as `loss` where that is plain cross-entropy."""
 
     function = staticmethod(nll)
     title = "NLL"
@@ -205,7 +226,10 @@ class NLL(FromLogits):
 @register("brier")
 @dataclass(frozen=True, kw_only=True)
 class Brier(FromLogits):
-    """Σ_c (p_c − [c = y])², averaged; its reliability, resolution and uncertainty in the details."""
+    """The squared error of the probabilities, Σ_c (p_c − [c = y])², averaged.
+
+    Its reliability, resolution and uncertainty are in the details.
+    """
 
     function = staticmethod(brier)
     title = "Brier score"
@@ -236,7 +260,7 @@ class ECE(Binned):
 @register("mce")
 @dataclass(frozen=True, kw_only=True)
 class MCE(Binned):
-    """The largest |accuracy − confidence| among bins of equal width; a rough guide."""
+    """The largest gap |accuracy − confidence| among bins of equal width; a rough guide."""
 
     function = staticmethod(mce)
     title = "MCE"
@@ -246,7 +270,10 @@ class MCE(Binned):
 @register("ace")
 @dataclass(frozen=True, kw_only=True)
 class ACE(Binned):
-    """|accuracy − confidence| over bins of equal numbers of samples (Nixon et al. 2019 with `classwise`)."""
+    """How far confidence is off: |accuracy − confidence| over bins of equal numbers of samples.
+
+    Nixon et al. 2019 with `classwise`.
+    """
 
     function = staticmethod(ace)
     title = "ACE"
@@ -280,6 +307,7 @@ class MeanLoss(Measure):
     unit = "loss"
     better = "lower"
     cost = "one forward pass"
+    turn = 0
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
@@ -288,6 +316,8 @@ class MeanLoss(Measure):
             yield Estimate(loss_value(probe), details={"samples": probe.n_samples})
             return
         outputs, looked = outputs_of(probe), time.monotonic()
+        if FEWEST <= outputs.rows < probe.n_samples and processes() == 1 and outputs.order is not None:
+            yield self._of(outputs).estimate()  # what another measure has read so far will do for a start
         try:
             while outputs.advance():
                 if time.monotonic() - looked >= OFTEN and outputs.order is not None and outputs.rows < probe.n_samples:
@@ -299,13 +329,18 @@ class MeanLoss(Measure):
             raise
         if processes() > 1:
             assert outputs.losses is not None
-            total, squares = (sum_over_processes(part.to(probe.device)) for part in sums(outputs.losses))
-            mean, error_of_mean = mean_and_error(total, squares, probe.n_samples)
+            assert outputs.counts is not None
+            mean = loss_value(probe)
+            apart = sums(outputs.losses - mean * outputs.counts)
+            total, squares = (sum_over_processes(part.to(probe.device)) for part in apart)
+            error_of_mean = mean_and_error(total, squares, probe.n_samples)[1]
             yield Estimate(mean, data_stderr=error_of_mean, details={"samples": probe.n_samples})
         else:
             yield replace(self._of(outputs).estimate(), details={"samples": probe.n_samples})
 
     def _of(self, outputs: Outputs) -> RowMean:
         assert outputs.losses is not None
+        assert outputs.counts is not None
         order = outputs.order or RowOrder(torch.arange(outputs.rows), None)
-        return row_mean(outputs.read_values(outputs.losses), order)
+        counts = outputs.read_values(outputs.counts)[:, 0]
+        return row_mean(outputs.read_values(outputs.losses), order, counts=counts)

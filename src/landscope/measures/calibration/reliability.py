@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from landscope.measures.calibration.scores import Array, Logits, Scores, equal_mass_edges, equal_width_edges, find_bins
+from landscope.core import display
+from landscope.measures.calibration.scores import Array, Logits, equal_mass_edges, equal_width_edges, find_bins, scored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +131,9 @@ class Reliability:
         """The reliability diagram, with the distribution of confidence below it in a figure of its own."""
         return plot_reliability(self, ax)
 
+    def _repr_html_(self) -> str:
+        return display.picture(self.plot(), f"ECE {self.ece:.3g}")
+
 
 def reliability(
     logits: Logits, labels: Array, n_bins: int = 15, *, bins: Literal["equal_width", "equal_mass"] = "equal_width"
@@ -142,7 +146,7 @@ def reliability(
     """
     if bins not in ("equal_width", "equal_mass"):
         raise ValueError(f"bins must be 'equal_width' or 'equal_mass', got {bins!r}")
-    scores = Scores.of(logits, labels)
+    scores = scored(logits, labels)
     confidence = scores.confidence
     edges = equal_width_edges(n_bins) if bins == "equal_width" else equal_mass_edges(confidence, n_bins)
     place = find_bins(confidence, edges)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from landscope.core.errors import DataError, EmptyDataError, LabelRangeError, No
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
+from landscope.measures.calibration.tokens import TokenScores
 
 __all__ = [
     "AddUp",
@@ -42,6 +44,7 @@ __all__ = [
     "predicted",
     "probabilities",
     "refuse_infinite",
+    "scored",
 ]
 
 
@@ -59,8 +62,8 @@ class Probabilities:
     p: Tensor
 
 
-Logits = Array | Probabilities
-"""What calibration functions take: logits, or probabilities that are marked as such."""
+Logits = Array | Probabilities | TokenScores
+"""What calibration functions take: logits, probabilities that are marked as such, or what a probe kept of many tokens."""
 
 
 def probabilities(p: Array) -> Probabilities:
@@ -118,6 +121,8 @@ class Scores:
     p: Tensor
     log_p: Tensor
     labels: Tensor
+    sequence: ClassVar[None] = None
+    weight: ClassVar[None] = None
 
     @classmethod
     def of(cls, logits: Logits, labels: Array) -> Scores:
@@ -139,9 +144,28 @@ class Scores:
         return (self.log_p.argmax(1) == self.labels).double()
 
     @property
+    def losses(self) -> Tensor:
+        """−log p of the label (n,)."""
+        return -self.log_p.gather(1, self.labels[:, None])[:, 0]
+
+    @property
+    def brier(self) -> Tensor:
+        """Σ_c (p_c − [c = y])² (n,)."""
+        return (self.p - self.one_hot).square().sum(1)
+
+    def mean(self, values: Tensor, details: dict[str, Plain] | None = None) -> Estimate:
+        """The mean of one number per sample, with its standard error."""
+        return mean_estimate(values, details)
+
+    @property
     def one_hot(self) -> Tensor:
         """The labels as rows of zeros and a one (n, C)."""
         return torch.nn.functional.one_hot(self.labels, self.log_p.shape[1]).double()
+
+
+def scored(logits: Logits, labels: Array) -> Scores | TokenScores:
+    """What all scores but those of single classes are made of."""
+    return logits if isinstance(logits, TokenScores) else Scores.of(logits, labels)
 
 
 def predicted(logits: Logits) -> tuple[Tensor, Tensor]:
@@ -161,6 +185,10 @@ def checked_logits(logits: Logits) -> Tensor:
     """
     if isinstance(logits, Probabilities):
         return logits.p.log()
+    if isinstance(logits, TokenScores):
+        raise NotApplicableError(
+            "the probability of every class is needed, and of tokens only the label's and the largest are kept"
+        )
     z = as_tensor(logits, "logits")
     if z.dim() != 2 or (z.shape[1] < 2 and len(z)):
         raise OperandError(
@@ -254,9 +282,16 @@ def refuse_infinite(losses: Tensor, what: str, whose: str) -> Tensor:
 
 
 def bootstrap(
-    n: int, add_up: AddUp, statistic: Callable[[Tensor], Tensor], resamples: int = 1000, seed: int = 0
+    n: int,
+    add_up: AddUp,
+    statistic: Callable[[Tensor], Tensor],
+    resamples: int = 1000,
+    seed: int = 0,
+    sequence: Tensor | None = None,
 ) -> Estimate:
     """The statistic of the sums over all n samples, with the standard deviation over `resamples` redrawn data sets.
+
+    Where the samples are tokens of a `sequence` (n,) each, sequences are redrawn with all of their tokens.
 
     `statistic` maps sums (b, …) to values (b,). `details["bootstrap_bias"]` is how far the redrawn values lie above the
     value on average: a rough estimate of its own bias, which is positive for every binned error.
@@ -269,12 +304,15 @@ def bootstrap(
     if resamples < 0 or resamples == 1:
         raise ValueError(f"resamples must be 0 (no error bar) or at least 2, got {resamples}")
     value = float(statistic(add_up(torch.zeros(n, dtype=torch.long), 1))[0])
-    details: dict[str, Plain] = {"samples": n, "resamples": resamples}
-    if n < 2 or resamples == 0:
+    whose = None if sequence is None else sequence.unique(return_inverse=True)[1]
+    units = n if whose is None else int(whose.max()) + 1
+    details: dict[str, Plain] = {"samples": units, **({} if whose is None else {"tokens": n}), "resamples": resamples}
+    if units < 2 or resamples == 0:
         return Estimate(value, details=details)
     rng = generator(seed, "bootstrap")
-    groups = min(n, GROUPS)
-    sums = add_up(torch.randperm(n, generator=rng) % groups, groups)
+    groups = min(units, GROUPS)
+    drawn_group = torch.randperm(units, generator=rng) % groups
+    sums = add_up(drawn_group if whose is None else drawn_group[whose], groups)
     flat = sums.reshape(groups, -1)
     step = max(1, CHUNK // max(flat.shape[1], groups))
     values = []
@@ -338,15 +376,17 @@ def find_bins(values: Tensor, edges: Tensor) -> Tensor:
     return (torch.searchsorted(edges, values.contiguous()) - 1).clamp(0, len(edges) - 2)
 
 
-def binned_sums(bins: Tensor, gap: Tensor, n_bins: int) -> AddUp:
+def binned_sums(bins: Tensor, gap: Tensor, n_bins: int, weight: Tensor | None = None) -> AddUp:
     """For resampling: the number of samples and the sum of their gaps in each bin, (groups, n_bins, 2).
 
-    Bins and gaps (n, C) of several classes count as C · `n_bins` bins, the classes one after the other.
+    Bins and gaps (n, C) of several classes count as C · `n_bins` bins, the classes one after the other. A sample may count for
+    its `weight` (n,).
     """
     per_sample = bins.reshape(len(bins), -1)
     classes = per_sample.shape[1]
     place = per_sample + n_bins * torch.arange(classes)
     rows = torch.stack([torch.ones_like(gap), gap], -1).reshape(-1, 2)
+    rows = rows if weight is None else rows * weight.repeat_interleave(classes)[:, None]
 
     def add_up(group: Tensor, groups: int) -> Tensor:
         index = (group[:, None] * classes * n_bins + place).flatten()

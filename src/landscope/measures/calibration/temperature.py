@@ -18,6 +18,7 @@ is true, and √(mean_i s_i²) / (√n β² L″), with s_i the slopes of single
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,9 +27,15 @@ from torch import Tensor
 
 from landscope.core.errors import DataError, OperandError
 from landscope.core.estimate import Estimate, Status
+from landscope.core.registry import Registry
 from landscope.measures.calibration.scores import Array, Logits, Scores, checked_logits, refuse_infinite
 
-__all__ = ["Calibrated", "TemperatureFit", "calibrated", "fit_temperature", "repeated_samples"]
+__all__ = ["TEMPERATURE_FITS", "Calibrated", "TemperatureFit", "calibrated", "fit_temperature", "repeated_samples"]
+
+TEMPERATURE_FITS: Registry[Callable[[Tensor, Tensor], Estimate]] = Registry(
+    "fit of a temperature", groups="landscope.papers.{}.as_published"
+)
+"""Ways to fit a temperature to logits and labels, by exact name; those of a paper's code as PAPER/NAME."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,12 @@ def fit_temperature(
         else math.inf,
         samples=n,
     )
+
+
+@TEMPERATURE_FITS.register("fitted")
+def converged_temperature(logits: Tensor, labels: Tensor) -> Estimate:
+    """The temperature that `fit_temperature` finds."""
+    return fit_temperature(logits, labels).estimate
 
 
 def _derivatives(z: Tensor, chosen: Tensor, u: float) -> tuple[float, float, Tensor]:

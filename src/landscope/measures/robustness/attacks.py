@@ -1,29 +1,30 @@
-"""Attacks on a classifier: the worst inputs in a ball around the given ones, by one step or by ascent."""
+"""Attacks on a classifier by its gradient: one step (FGSM), and ascent on the cross-entropy (PGD), in a ball around each input.
+
+What an attack finds is a bound: the accuracy on the worst inputs of the ball, the robust accuracy, is at most that on the
+inputs found. Neither of the two here is enough to believe in robustness, since the gradient of the cross-entropy vanishes where a
+network is very sure: see `landscope.measures.robustness.auto_pgd` for `strongest`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from landscope.core.errors import DataError, EmptyDataError, LabelRangeError, OperandError
+from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate, Status
-from landscope.core.memory import available_bytes
 from landscope.core.seeding import generator, normal
 from landscope.measures.calibration.scores import mean_estimate
 from landscope.measures.norm_ball import NormBall
-from landscope.probe.checks import tensor_output
-from landscope.probe.conditions import Precision, measuring
-from landscope.probe.frozen import frozen_copy, is_recurrent, unwrap
+from landscope.measures.robustness.classifier import Classifier, checked_inputs
 from landscope.probe.probe import Probe
 
-__all__ = ["Attack", "Classifier", "Clip", "InputBall", "Norm", "checked_inputs", "fgsm", "pgd"]
+__all__ = ["BATCH", "Attack", "Clip", "InputBall", "Norm", "Worst", "fgsm", "likelihood", "pgd"]
 
 
 Norm = Literal["inf", "2"]
@@ -42,16 +43,16 @@ class Attack:
     """On the adversarial inputs (n,)."""
     clean_correct: Tensor
     """On the given inputs (n,)."""
-    searched: bool = False
-    """The inputs are the worst that a search found; the ball may hold worse ones."""
+    after: Mapping[str, float] = field(default_factory=dict)
+    """Where several attacks were made one after the other: the accuracy that each has left."""
 
     @property
     def accuracy(self) -> Estimate:
-        """On the adversarial inputs, with its error over samples; after a search, an upper bound of the robust accuracy."""
-        found = mean_estimate(self.correct.cpu().double())
-        if not self.searched or not self.correct.any():
+        """The robust accuracy is at most this: the accuracy on the inputs found, with its error over samples."""
+        found = replace(mean_estimate(self.correct.cpu().double()), details=dict(self.after))
+        if not self.correct.any():
             return found
-        reason = "the robust accuracy is at most this: more steps or restarts may find more"
+        reason = "the robust accuracy is at most this: a stronger attack may find more"
         return replace(found, stderr=None, status=Status.UPPER_BOUND, reason=reason)
 
     @property
@@ -100,9 +101,9 @@ class InputBall:
         moved = x + self.ball.project(shift)
         return moved if self.clip is None else moved.clamp(*self.clip)
 
-    def draw(self, like: Tensor, seed: int, restart: int) -> Tensor:
+    def draw(self, like: Tensor, seed: int, *stream: str | int) -> Tensor:
         """Uniform in the ball, on the CPU, for all samples at once: batches change nothing."""
-        rng = generator(seed, "attack", restart)
+        rng = generator(seed, "attack", *stream)
         dtype = torch.promote_types(like.dtype, torch.float32)
         if self.ball.p == math.inf:
             return (2 * torch.rand(like.shape, generator=rng, dtype=dtype) - 1) * self.ball.radius
@@ -111,120 +112,43 @@ class InputBall:
         return share * self.ball.random(shift)
 
 
-# A frozen classifier to try inputs on: a private copy of a model, so that the given one stays untouched.
+class Worst:
+    """Of each sample, the worst point seen so far: a misclassified one before others, then the one of larger margin."""
+
+    def __init__(self, classifier: Classifier, x: Tensor, y: Tensor) -> None:
+        """Begin with the given inputs themselves; call it where the classifier is evaluating."""
+        self.inputs = x.clone()
+        self.correct = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        self._margin = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
+        for part in classifier.parts(len(x), BATCH):
+            images = classifier.ready(x[part])
+            self.note(part, images, *classifier.judged(images, y[part].to(classifier.device)))
+        self.clean = self.correct.clone()
+
+    def note(self, part: slice | Tensor, points: Tensor, margin: Tensor, right: Tensor) -> None:
+        """Look at one point of each sample of a part."""
+        margin, right, held = margin.to(self._margin), right.to(self.correct), self.correct[part]
+        worse = (held & ~right) | ((held == right) & (margin > self._margin[part]))
+        wide = worse.view(-1, *[1] * (points.dim() - 1))
+        self.inputs[part] = torch.where(wide, points.to(self.inputs), self.inputs[part])
+        self._margin[part] = torch.where(worse, margin, self._margin[part])
+        self.correct[part] = held & right
+
+    def attack(self, home: torch.device, after: Mapping[str, float] | None = None) -> Attack:
+        """What was found."""
+        return Attack(self.inputs.to(home), self.correct.to(home), self.clean.to(home), after or {})
 
 
-@dataclass(frozen=True, eq=False)
-class Classifier:
-    """A model in eval mode with fixed parameters; where, how precisely and in what batches it computes.
-
-    `precision="tf32"` is faster on a GPU and hardly ever changes a prediction. `batch_size` bounds memory; no result depends on
-    it.
-    """
-
-    model: nn.Module
-    device: torch.device
-    dtype: torch.dtype
-    temperature: float = 1.0
-    precision: Precision = "highest"
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module | Probe | Classifier,
-        device: torch.device | str | None = None,
-        precision: Precision = "highest",
-        batch_size: int | None = None,
-    ) -> Classifier:
-        """A copy of a model, on its own device where none is named, or the frozen model that a probe holds already."""
-        if isinstance(model, Classifier):
-            return model
-        if isinstance(model, Probe):
-            if model.mode != "eval":
-                raise OperandError("robustness is measured in eval mode: build the probe with mode='eval'")
-            return cls(model.modules[""], model.device, model.dtype, model.temperature, precision, batch_size)
-        inner = unwrap(model)
-        present = next((p.device for p in inner.parameters()), torch.device("cpu"))
-        home = present if device is None else torch.device(device)
-        twin, _ = frozen_copy(inner, "eval", None, home)
-        dtype = next((p.dtype for p in twin.parameters() if p.is_floating_point()), torch.float32)
-        return cls(twin, home, dtype, precision=precision, batch_size=batch_size)
-
-    def evaluating(self) -> AbstractContextManager[None]:
-        """The context to evaluate and differentiate in; global random state is preserved."""
-        return measuring(self.device, self.precision, is_recurrent(self.model))
-
-    def parts(self, n: int, usual: int) -> Iterator[slice]:
-        """Consecutive slices of n samples, of the batch size or else of the usual one.
-
-        >>> list(Classifier.of(nn.Linear(2, 2)).parts(5, 3))
-        [slice(0, 3, None), slice(3, 5, None)]
-        """
-        size = self.batch_size or usual
-        for start in range(0, n, size):
-            yield slice(start, min(start + size, n))
-
-    def held(self, x: Tensor) -> Tensor:
-        """All inputs where the model is, if they fit there with room to spare; otherwise where they are."""
-        fits = x.numel() * x.element_size() < available_bytes(self.device) // 8
-        return x.to(self.device) if fits else x
-
-    def ready(self, x: Tensor) -> Tensor:
-        """Inputs where the model is, and in its precision."""
-        return x.detach().to(self.device, self.dtype)
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Logits (n, C) of a batch."""
-        z = tensor_output(self.model(x.clone())) / self.temperature  # a forward pass may write into its input
-        if z.dim() != 2 or z.shape[0] != len(x) or z.shape[1] < 2:
-            raise OperandError(
-                f"expected logits ({len(x)}, C) of at least two classes, got {tuple(z.shape)} from the model"
-            )
-        return z
-
-    def judged(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each sample of a batch, and whether it is classified correctly."""
-        with torch.no_grad():
-            z = self.logits(x)
-            return F.cross_entropy(z, y, reduction="none"), z.argmax(1) == y
-
-    def slopes(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The result of `judged`, and the gradient of each sample's loss with respect to its input."""
-        point = x.detach().requires_grad_()
-        z = self.logits(point)
-        losses = F.cross_entropy(z, y, reduction="none")
-        (slope,) = torch.autograd.grad(losses.sum(), point)
-        return losses.detach(), z.detach().argmax(1) == y, slope
-
-
-def checked_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (n, …) and integer labels (n,), detached; refused where they do not fit together.
-
-    >>> checked_inputs(torch.rand(3, 2), torch.tensor([0, 1]))
-    Traceback (most recent call last):
-    landscope.core.errors.OperandError: expected one label per input, got inputs (3, 2) and labels (2,)
-    """
-    if x.dim() < 2 or y.shape != x.shape[:1]:
-        raise OperandError(f"expected one label per input, got inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
-    if not len(x):
-        raise EmptyDataError("there are no samples")
-    if y.is_floating_point() or y.dtype == torch.bool or bool((y < 0).any()):
-        raise LabelRangeError(f"class labels must be integers from 0 on, got {y.dtype}, smallest {float(y.min()):g}")
-    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
-        raise DataError("the inputs hold NaN or infinity")
-    return x.detach(), y.detach().long()
+def likelihood(z: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each sample."""
+    return cross_entropy(z, y, reduction="none")
 
 
 # The fast gradient sign method (Goodfellow et al. 2015): one step up the loss, as long as the ∞-norm allows.
 #
 #     x′ = clip(x + ε sign ∇_x ℓ(x, y)),    ℓ the cross-entropy of the true label
 #
-# It needs no search and is weak: `pgd` is the stronger attack.
+# It needs no search and is weak.
 
 
 def fgsm(model: nn.Module | Probe | Classifier, x: Tensor, y: Tensor, eps: float, *, clip: Clip = (0.0, 1.0)) -> Attack:
@@ -247,7 +171,7 @@ def fgsm(model: nn.Module | Probe | Classifier, x: Tensor, y: Tensor, eps: float
     with classifier.evaluating():
         for part in classifier.parts(len(x), BATCH):
             images, labels = classifier.ready(x[part]), y[part].to(classifier.device)
-            _, right, slope = classifier.slopes(images, labels)
+            _, right, _, slope = classifier.slopes(images, labels, likelihood)
             moved = ball.inside(images, eps * ball.ball.steepest(slope))
             found[part], clean[part] = moved.to(found), right.to(clean)
             correct[part] = classifier.judged(moved, labels)[1].to(correct)
@@ -260,7 +184,7 @@ def fgsm(model: nn.Module | Probe | Classifier, x: Tensor, y: Tensor, eps: float
 #
 # with ℓ the cross-entropy of the true label, in the norm ∞ (direction: the sign) or 2 (direction: the normalised gradient). Of
 # all points that it visits, the clean one included, each sample keeps one that is misclassified if there is any, and among
-# those the one with the largest loss. The accuracy never exceeds the clean one, and bounds the robust accuracy from above.
+# those the one with the largest margin. The accuracy never exceeds the clean one, and bounds the robust accuracy from above.
 
 
 def pgd(
@@ -301,38 +225,16 @@ def pgd(
     length = 2.5 * eps / steps if step_size is None else step_size
     classifier = Classifier.of(model)
     home, x = x.device, classifier.held(x)
-    worst = _Worst(x)
     with classifier.evaluating():
-        for part in classifier.parts(len(x), BATCH):
-            images, labels = classifier.ready(x[part]), y[part].to(classifier.device)
-            worst.note(part, images, *classifier.judged(images, labels))
-        clean = worst.correct.clone()
+        worst = Worst(classifier, x, y)
         for restart in range(restarts):
             start = ball.draw(x, seed, restart)
             for part in classifier.parts(len(x), BATCH):
                 images, labels = classifier.ready(x[part]), y[part].to(classifier.device)
                 moved = ball.inside(images, classifier.ready(start[part]))
                 for _ in range(steps):
-                    loss, right, slope = classifier.slopes(moved, labels)
-                    worst.note(part, moved, loss, right)
+                    margin, right, _, slope = classifier.slopes(moved, labels, likelihood)
+                    worst.note(part, moved, margin, right)
                     moved = ball.inside(images, moved - images + length * ball.ball.steepest(slope))
                 worst.note(part, moved, *classifier.judged(moved, labels))
-    return Attack(worst.inputs.to(home), worst.correct.to(home), clean.to(home), searched=True)
-
-
-class _Worst:
-    """Of each sample, the worst point seen so far: a misclassified one before others, then the one of larger loss."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.inputs = x.clone()
-        self.correct = torch.ones(len(x), dtype=torch.bool, device=x.device)
-        self._loss = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
-
-    def note(self, part: slice, points: Tensor, loss: Tensor, right: Tensor) -> None:
-        """Look at one point of each sample of a part."""
-        loss, right, held = loss.to(self._loss), right.to(self.correct), self.correct[part]
-        worse = (held & ~right) | ((held == right) & (loss > self._loss[part]))
-        wide = worse.view(-1, *[1] * (points.dim() - 1))
-        self.inputs[part] = torch.where(wide, points.to(self.inputs), self.inputs[part])
-        self._loss[part] = torch.where(worse, loss, self._loss[part])
-        self.correct[part] = held & right
+    return worst.attack(home)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from landscope.core.estimate import Estimate
-from landscope.measures.robustness.attacks import Classifier, checked_inputs
+from landscope.measures.robustness.classifier import Classifier, checked_inputs
 from landscope.probe.probe import Probe
 
 if TYPE_CHECKING:

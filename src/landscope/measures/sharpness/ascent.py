@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import BudgetSpentError
-from landscope.measures.norm_ball import NormBall
+from landscope.measures.norm_ball import Ball
 
 __all__ = ["AscentResult", "Method", "ascend", "checkpoints"]
 
@@ -60,7 +60,7 @@ def ascend(
     evaluate: Evaluate,
     start: Tensor,
     kick: Tensor,
-    ball: NormBall,
+    ball: Ball,
     steps: int,
     method: Method,
     plain: Tensor | None = None,
@@ -71,6 +71,7 @@ def ascend(
     constant steps of 2.5ρ/steps, or, with `plain`, unnormalised ones: u + plain ⊙ slope. Where the slope at the start is
     exactly zero, the first step goes along `kick`. Values that are not finite are never the best.
 
+    >>> from landscope.measures.norm_ball import NormBall
     >>> bowl = lambda u, slopes: (u.square().sum(1).double(), 2 * u)
     >>> ascend(bowl, torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), NormBall(1.0, 2), 1, "apgd").value
     tensor([1.], dtype=torch.float64)

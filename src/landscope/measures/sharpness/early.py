@@ -12,6 +12,7 @@ the bracket and a start vector, products on all rows the rest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,11 +30,11 @@ from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
 from landscope.probe.rows.means import RowMean, row_mean
-from landscope.probe.rows.order import RowOrder
+from landscope.probe.rows.order import DrawnRows, RowOrder
 from landscope.probe.rows.outputs import row_order
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
-from landscope.spectra.lanczos import fresh_rows, lanczos
+from landscope.spectra.lanczos import fresh_rows, lanczos, lanczos_steps
 
 __all__ = [
     "QUADRATIC_LOAD",
@@ -51,10 +52,13 @@ QUADRATIC_LOAD = {"hessian": 2.0, "ggn": TANGENT_LOAD, "fisher": TANGENT_LOAD}
 AGREEMENT = 20.0
 """Allowed difference of two ways to a quadratic form, in square roots of the machine epsilon."""
 
-STEPS = 12
-"""Lanczos steps on some of the rows: more than their own sampling error needs."""
-MOST_ROWS = 0.2
-"""Part of the rows beyond which products on all of them are the better way."""
+STEPS, HALF_STEPS, FIRST_STEPS = 10, 6, 2
+"""Lanczos steps on some of the rows, as many as their own sampling error needs; on each half of them, from where all of them led;
+and on the very first ones, from their gradient."""
+MOST_PRODUCTS = 1.5
+"""Products on all rows that brackets may cost: beyond that, products on all rows are the better way."""
+LAUNCHES = {"cuda": 2**32}
+"""Bytes of activations below which a product takes as long as with so many: a GPU is then busy with launching operations."""
 FEWEST_ROWS = 20
 WIDE, NARROW = 0.5, 0.3
 """Half-widths, relative to the point: above the first no number is shown; below the second more rows do not pay."""
@@ -71,6 +75,7 @@ def row_quadratics(probe: Probe, name: str, batch: Batch, directions: Sequence[T
     tensor([2., 8.])
     """
     if name == "hessian":
+        probe.ledger.leave_time_for_imports()
         theta = dict(probe.params)
 
         def along(v: Tensor) -> Tensor:
@@ -100,7 +105,8 @@ def has_row_quadratics(probe: Probe, name: str) -> bool:
     try:
         with probe.measuring():
             rows = row_quadratics(probe, name, few, [v]).detach()
-            whole = float(v @ (MATRICES[canonical(probe, name)](probe.at_batch(few, probe.dtype), compile=False) @ v))
+            part = probe.on_rows(torch.arange(few.size), torch.full((few.size,), probe.n_samples / few.size))
+            whole = float(v @ (MATRICES[canonical(probe, name)](part, compile=False) @ v))
     except (RuntimeError, NotImplementedError, TypeError, ValueError, DifferentiationError, NotApplicableError):
         return False
     found, size = float(rows.double().mean()), float(rows.double().abs().mean())
@@ -109,7 +115,7 @@ def has_row_quadratics(probe: Probe, name: str) -> bool:
 
 @dataclass(frozen=True)
 class EarlyBracket:
-    """[low, high] around the largest eigenvalue of all rows, a point in it, and the vector that some rows gave."""
+    """[low, high] around an extreme eigenvalue of all rows, a point in it, and the vector that some rows gave."""
 
     point: float
     low: float
@@ -119,49 +125,112 @@ class EarlyBracket:
     reliable: bool
 
 
+class _Pilot:
+    """Brackets of both ends of the spectrum from more and more rows, found once for all measures that look at a matrix."""
+
+    def __init__(self, probe: Probe, name: str, seed: int) -> None:
+        self.found: list[dict[float, EarlyBracket]] = []
+        self._stages = _stages(probe, name, seed)
+
+    def advance(self) -> bool:
+        """A further product or bracket; `False` where there is none."""
+        step = next(self._stages, False)
+        if isinstance(step, dict):
+            self.found.append(step)
+        return step is not False
+
+
+@once_per_probe
+def _pilot(probe: Probe, name: str, seed: int) -> _Pilot:
+    return _Pilot(probe, name, seed)
+
+
 def early_brackets(probe: Probe, name: str, sign: float, seed: int) -> Iterator[EarlyBracket | None]:
-    """Brackets of the largest eigenvalue of `sign` · A, from more and more rows; at most about two products on all rows.
+    """Brackets of the largest eigenvalue of `sign` · A, from more and more rows; about one product on all rows.
 
     Nothing where a pass is cheap, where there are few rows, or where they cannot be taken one by one. `None` while work is
     under way.
     """
-    if is_small(probe) or probe.n_samples < 4 * FEWEST_ROWS or not has_row_quadratics(probe, name):
+    pilot, seen = _pilot(probe, name, seed), 0
+    while seen < len(pilot.found) or pilot.advance():
+        if seen == len(pilot.found):
+            yield None
+        elif sign in pilot.found[seen]:
+            yield pilot.found[seen][sign]
+            seen += 1
+
+
+Ends = dict[float, EarlyBracket]
+"""The bracket of the largest eigenvalue under +1, that of minus the smallest under −1."""
+
+
+def _stages(probe: Probe, name: str, seed: int) -> Generator[Ends | None, None, None]:
+    if is_small(probe) or probe.n_samples < 4 * FEWEST_ROWS:
+        return
+    fewest = LAUNCHES.get(probe.device.type, 0) / probe.activation_bytes
+    if fewest > probe.n_samples / 8 or not has_row_quadratics(probe, name):
         return
     order = row_order(probe)
     if order is None:
         return
-    spent = 0.0
+    signs = (1.0, -1.0) if name == "hessian" else (1.0,)
+    yield (yield from _first(probe, name, signs, order))
+    products, spent = STEPS + HALF_STEPS + 3 * len(signs), 0.0
     for _, count in order.looks():
-        if spent and (count > MOST_ROWS * probe.n_samples or spent > 1.0):
+        spent += products * max(count, fewest) / probe.n_samples
+        if spent > MOST_PRODUCTS:
             return
-        found = yield from _bracket(probe, name, sign, order, count, seed)
+        if count < 2 * FEWEST_ROWS:
+            continue
+        found = yield from _brackets(probe, name, signs, order, count, seed)
         yield found
-        spent += 3 * STEPS * count / probe.n_samples
-        if found.reliable and (found.high - found.low) / 2 <= NARROW * found.point:
+        if all(end.reliable and (end.high - end.low) / 2 <= NARROW * end.point for end in found.values()):
             return
 
 
-def _bracket(
-    probe: Probe, name: str, sign: float, order: RowOrder, count: int, seed: int
-) -> Generator[None, None, EarlyBracket]:
+def _first(probe: Probe, name: str, signs: Sequence[float], order: RowOrder) -> Generator[None, None, Ends]:
+    """At least the curvature along vectors that a few rows lead to and as many others judge."""
+    pi = order.probabilities(FEWEST_ROWS)
+    leading, judging = torch.arange(0, FEWEST_ROWS, 2), torch.arange(1, FEWEST_ROWS, 2)
+    part = probe.on_rows(order.rows[leading], 1 / pi[leading])
+    slope = part.gradient()
+    yield None
+    start = slope if bool(slope.any()) else torch.ones_like(slope)
+    vectors = yield from _extremes(probe, name, signs, order.rows[leading], 1 / pi[leading], start, FIRST_STEPS)
+    values = _quadratics(probe, name, order.rows[judging], [vector for _, vector in vectors])
+    drawn = DrawnRows(order.rows, None, (pi[judging] / 2).clamp(max=1.0))
+    found: Ends = {}
+    for sign, (_, vector), column in zip(signs, vectors, values.T, strict=True):
+        judged = row_mean(sign * column[:, None], drawn)
+        low = judged.low if name == "hessian" else max(judged.low, 0.0)
+        found[sign] = EarlyBracket(judged.value, low, math.inf, vector, FEWEST_ROWS, False)
+    return found
+
+
+def _brackets(
+    probe: Probe, name: str, signs: Sequence[float], order: RowOrder, count: int, seed: int
+) -> Generator[None, None, Ends]:
     pi = order.probabilities(count)
     rows, certain = order.rows[:count], pi >= 1
     start = fresh_rows(1, probe.vector().new_zeros((0, probe.n_params)), generator(seed, "early"))[0]
-    theta, v = _top(probe, name, sign, rows, 1 / pi, start)
-    yield None
+    whole = yield from _extremes(probe, name, signs, rows, 1 / pi, start, STEPS)
+    near = torch.stack([vector for _, vector in whole]).sum(0)
     turn = torch.arange(count) % 2 == 0
-    halves = [certain | turn, certain | ~turn]
-    vectors = []
-    for half in halves:
+    halves = []
+    for half in (certain | turn, certain | ~turn):
         weights = torch.where(certain, 1.0, 2 / pi)[half]
-        vectors.append(_top(probe, name, sign, rows[half], weights, v)[1])
+        halves.append((yield from _extremes(probe, name, signs, rows[half], weights, near, HALF_STEPS)))
+    found: Ends = {}
+    for end, sign in enumerate(signs):
+        theta, v = whole[end]
+        values = sign * _quadratics(probe, name, rows, [v, halves[0][end][1], halves[1][end][1]])
         yield None
-    values = sign * _quadratics(probe, name, rows, [v, *vectors])
-    held_out = np.where(turn.numpy(), values[:, 2], values[:, 1])  # each vector on the rows that it has not seen
-    both = (values[:, 1] + values[:, 2]) / 2
-    crossed = row_mean(np.where(certain.numpy(), both, held_out)[:, None], order)
-    plain = row_mean(values[:, :1], order)
-    return _joined(theta, v, plain, crossed, count / probe.n_samples)
+        held_out = np.where(turn.numpy(), values[:, 2], values[:, 1])  # each vector on the rows that it has not seen
+        both = (values[:, 1] + values[:, 2]) / 2
+        crossed = row_mean(np.where(certain.numpy(), both, held_out)[:, None], order)
+        plain = row_mean(values[:, :1], order)
+        found[sign] = _joined(theta, v, plain, crossed, count / probe.n_samples)
+    return found
 
 
 def _joined(theta: float, v: Tensor, plain: RowMean, crossed: RowMean, part: float) -> EarlyBracket:
@@ -183,18 +252,25 @@ def leading_vectors(probe: Probe, name: str, seed: int, count: int) -> Tensor:
         probe.on_rows(order.rows[:rows], 1 / order.probabilities(rows)), compile=False
     )
     start = fresh_rows(1, probe.vector().new_zeros((0, probe.n_params)), generator(seed, "leading"))[0]
-    found = lanczos(operator, start, steps=min(STEPS, probe.n_params), seed=0)
+    found = lanczos(operator, start, steps=min(2 * count, probe.n_params), seed=0)
     values, vectors = torch.linalg.eigh(found.tridiagonal()[0])
     largest = values.abs().argsort(descending=True)[:count]
     return vectors[:, largest].T.to(found.basis) @ found.basis[0]
 
 
-def _top(probe: Probe, name: str, sign: float, rows: Tensor, weights: Tensor, start: Tensor) -> tuple[float, Tensor]:
-    """The largest Ritz value of `sign` · A on some weighed rows, and its vector."""
+def _extremes(
+    probe: Probe, name: str, signs: Sequence[float], rows: Tensor, weights: Tensor, start: Tensor, steps: int
+) -> Generator[None, None, list[tuple[float, Tensor]]]:
+    """The largest Ritz value of `sign` · A on some weighed rows, and its vector, for every sign; a product a step."""
     operator = MATRICES[canonical(probe, name)](probe.on_rows(rows, weights), compile=False)
-    found = lanczos(operator, start, steps=min(STEPS, probe.n_params), seed=0)
-    values, vectors = torch.linalg.eigh(sign * found.tridiagonal()[0])
-    return float(values[-1]), vectors[:, -1].to(found.basis) @ found.basis[0]
+    for found in lanczos_steps(operator, start, min(steps, probe.n_params), seed=0):  # noqa: B007
+        yield None
+    values, vectors = torch.linalg.eigh(found.tridiagonal()[0])
+    ends = [-1 if sign > 0 else 0 for sign in signs]
+    return [
+        (sign * float(values[end]), vectors[:, end].to(found.basis) @ found.basis[0])
+        for sign, end in zip(signs, ends, strict=True)
+    ]
 
 
 def _quadratics(probe: Probe, name: str, rows: Tensor, vectors: list[Tensor]) -> np.ndarray:

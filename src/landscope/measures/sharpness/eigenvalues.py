@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature.per_sample import eigenvalue_data_error
@@ -20,13 +22,18 @@ from landscope.measures.facts import Family
 from landscope.measures.sharpness.early import EarlyBracket, early_brackets
 from landscope.measures.sharpness.matrices import (
     canonical,
+    cheap_matrix,
     extreme_ritz_value,
+    has_bias_block,
     is_fisher,
     matrix,
+    outputs_per_sample,
     shared_spectrum,
     small_fisher,
 )
 from landscope.probe.probe import Probe
+from landscope.probe.rows.last_bias import bias_bounds
+from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
 from landscope.spectra.eigen import RitzValues
 
@@ -73,6 +80,13 @@ class _Eigenvalue(Measure):
     def _sign(self) -> float:
         return 1.0 if self.which == "LA" else -1.0
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """What a block of the matrix says: its extreme eigenvalues lie inside those of the whole."""
+        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        if bounds is None:
+            return None
+        return bounds.at_least(bounds.top) if self.which == "LA" else bounds.at_most(bounds.bottom)
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """A bracket from some of the rows, then product by product on all of them."""
         few = self._from_few_samples(probe)
@@ -87,8 +101,8 @@ class _Eigenvalue(Measure):
                 early = early if found is None else found
                 yield None if found is None else self._early(found)
         start = None if early is None else early.vector
-        op = matrix(probe, self.matrix)
-        for step in eigsh_steps(op, self.k, self.which, self.tol, self.max_matvecs, self.seed, start):
+        name = canonical(probe, self.matrix)
+        for step in _shared_pairs(probe, name, self.k, self.which, self.tol, self.max_matvecs, self.seed, start):
             if isinstance(step, Eigenpairs):
                 yield self._final(probe, step)
             else:
@@ -117,7 +131,10 @@ class _Eigenvalue(Measure):
         return Estimate(value, residual, status=Status.RUNNING, reason=reason, bracket=(low, high))
 
     def _from_few_samples(self, probe: Probe) -> Estimate | None:
-        """All eigenvalues of the Fisher matrix at once, where there are few samples."""
+        """Eigenvalues of the Fisher matrix without products: 0 beyond its rank, and all of them where there are few samples."""
+        rank = probe.n_samples * outputs_per_sample(probe)
+        if self.which == "SA" and is_fisher(probe, self.matrix) and probe.n_params - rank >= self.k:
+            return Estimate(0.0, details={"values": [0.0] * self.k, "from": f"its rank, {rank} at most"})
         found = small_fisher(probe) if is_fisher(probe, self.matrix) else None
         if found is None or self.k > probe.n_params:
             return None
@@ -141,10 +158,19 @@ class _Eigenvalue(Measure):
         )
 
 
+@shared_stream
+def _shared_pairs(
+    probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int, start: Tensor | None
+) -> Iterator[RitzValues | Eigenpairs]:
+    """The eigenpairs of a matrix, found once for all its names."""
+    cheap = cheap_matrix(probe, name) if k == 1 and which == "LA" else None
+    yield from eigsh_steps(matrix(probe, name), k, which, tol, max_matvecs, seed, start, cheap=cheap)
+
+
 @register("hessian_top_eigenvalue")
 @dataclass(frozen=True, kw_only=True)
 class HessianTopEigenvalue(_Eigenvalue):
-    """λ₁ of the Hessian; `k` largest in the details."""
+    """The curvature of the loss along its sharpest direction: λ₁ of the Hessian; `k` largest in the details."""
 
     title = "Hessian λ₁"
     turn = 2
@@ -158,7 +184,8 @@ class HessianBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the Hessian: below zero where the point is not a minimum."""
 
     title = "Hessian λ_min"
-    turn = 2
+    flatter = None
+    turn = 3
     matrix: ClassVar[str] = "hessian"
     which: ClassVar[str] = "SA"
 
@@ -166,7 +193,7 @@ class HessianBottomEigenvalue(_Eigenvalue):
 @register("ggn_top_eigenvalue")
 @dataclass(frozen=True, kw_only=True)
 class GGNTopEigenvalue(_Eigenvalue):
-    """λ₁ of the generalised Gauss–Newton matrix."""
+    """The sharpest direction of the network linearised at its weights: λ₁ of the generalised Gauss–Newton matrix."""
 
     title = "GGN λ₁"
     turn = 3
@@ -177,7 +204,7 @@ class GGNTopEigenvalue(_Eigenvalue):
 @register("fisher_top_eigenvalue")
 @dataclass(frozen=True, kw_only=True)
 class FisherTopEigenvalue(_Eigenvalue):
-    """λ₁ of the Fisher matrix."""
+    """How much predictions change along the direction in which they change most: λ₁ of the Fisher matrix."""
 
     title = "Fisher λ₁"
     unit = "nats per parameter²"
@@ -192,6 +219,7 @@ class GGNBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the generalised Gauss–Newton matrix: zero where parameters outnumber the data."""
 
     title = "GGN λ_min"
+    flatter = None
     turn = 3
     matrix: ClassVar[str] = "ggn"
     which: ClassVar[str] = "SA"
@@ -203,6 +231,7 @@ class FisherBottomEigenvalue(_Eigenvalue):
     """The smallest eigenvalue of the Fisher matrix."""
 
     title = "Fisher λ_min"
+    flatter = None
     unit = "nats per parameter²"
     turn = 3
     matrix: ClassVar[str] = "fisher"
@@ -228,6 +257,10 @@ class LogVolume(_Eigenvalue):
     which: ClassVar[str] = "LA"
 
     k: int = 10
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """Nothing: a block may have fewer than k eigenvalues above zero."""
+        return None
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Ritz values of all rows lie below the eigenvalues: at least their volume, product by product."""
@@ -296,12 +329,21 @@ class _Spectrum(Measure):
         if self.steps < 1 or self.probes < 1:
             raise ValueError(f"steps and probes must be at least 1, got {self.steps} and {self.probes}")
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least the largest eigenvalue of a block."""
+        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        return None if bounds is None else bounds.at_least(bounds.top)
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """A bracket of the largest eigenvalue from some of the rows, then the spectrum."""
         early = False
         for found in early_brackets(probe, canonical(probe, self.matrix), 1.0, self.seed):
             if found is None or not found.reliable:
-                yield None if found is None else Estimate(found.low, status=Status.LOWER_BOUND)
+                yield (
+                    None
+                    if found is None
+                    else Estimate(found.low, status=Status.LOWER_BOUND, reason=f"from {found.rows:,} rows")
+                )
             else:
                 early = True
                 half = (found.high - found.low) / 4
@@ -324,18 +366,18 @@ class _Spectrum(Measure):
 @register("hessian_spectrum")
 @dataclass(frozen=True, kw_only=True)
 class HessianSpectrum(_Spectrum):
-    """The spectrum of the Hessian."""
+    """The spectrum of the Hessian: how many directions have which curvature."""
 
     title = "Hessian spectrum"
     same_value_as = "hessian_top_eigenvalue"
-    turn = 2
+    turn = 3
     matrix: ClassVar[str] = "hessian"
 
 
 @register("ggn_spectrum")
 @dataclass(frozen=True, kw_only=True)
 class GGNSpectrum(_Spectrum):
-    """The spectrum of the generalised Gauss–Newton matrix."""
+    """The spectrum of the generalised Gauss–Newton matrix: how many directions have which curvature."""
 
     title = "GGN spectrum"
     same_value_as = "ggn_top_eigenvalue"
@@ -346,7 +388,7 @@ class GGNSpectrum(_Spectrum):
 @register("fisher_spectrum")
 @dataclass(frozen=True, kw_only=True)
 class FisherSpectrum(_Spectrum):
-    """The spectrum of the Fisher matrix."""
+    """The spectrum of the Fisher matrix: in how many directions predictions change by how much."""
 
     title = "Fisher spectrum"
     unit = "nats per parameter²"

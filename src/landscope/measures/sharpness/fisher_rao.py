@@ -68,7 +68,7 @@ def norm_of(mean: RowMean, root: bool) -> Estimate:
 @register("fisher_rao")
 @dataclass(frozen=True, kw_only=True)
 class FisherRao(Measure):
-    """θᵀFθ, exact; costs two forward passes.
+    """How much predictions change when all weights are scaled: θᵀFθ, exact; costs two forward passes.
 
     Args:
         labels: `"model"`: expectation over the model's own predictions; `"data"`: the labels of the data (empirical Fisher).
@@ -164,7 +164,7 @@ TOLERATED = 1e-3
 @register("fisher_rao_homogeneous")
 @dataclass(frozen=True, kw_only=True)
 class FisherRaoHomogeneous(RowMeasure):
-    """D² mean_i ⟨∂ℓ_i/∂z_i, z_i⟩², or its root; one forward pass.
+    """The Fisher–Rao norm with the given labels, by homogeneity: D² mean_i ⟨∂ℓ_i/∂z_i, z_i⟩², or its root; one forward pass.
 
     Args:
         layers: D; default: the number of weight layers that a forward pass runs. Where it is given, failed assumptions only warn.
@@ -215,7 +215,8 @@ class FisherRaoHomogeneous(RowMeasure):
         z = z.detach().requires_grad_()
         with torch.enable_grad():
             (slope,) = torch.autograd.grad(probe.loss_of(z, batch), z)
-        along = (slope.double() * z.detach().double()).flatten(1) if z.dim() > 1 else (slope * z.detach())[:, None]
+        along = torch.where(slope == 0, 0.0, slope.double() * z.detach().double())  # 0 for a logit of −∞
+        along = along.flatten(1) if z.dim() > 1 else along[:, None]
         return (self._depth(probe) * along.sum(1, dtype=torch.float64)).square()
 
     def finish(self, mean: RowMean) -> Estimate:

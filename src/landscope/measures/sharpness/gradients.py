@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import scipy
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from landscope.core.errors import DifferentiationError, NotApplicableError
@@ -28,6 +28,7 @@ from landscope.measures.tied import saying_ties
 from landscope.probe.batches import Batch
 from landscope.probe.points import width
 from landscope.probe.probe import Probe
+from landscope.probe.rows.last_bias import bias_bounds
 from landscope.probe.rows.means import QUANTILE, RowMean
 from landscope.probe.rows.outputs import row_order
 from landscope.probe.shared import gradient, mean_and_error, once_per_probe, sums
@@ -92,13 +93,13 @@ def sampled_gradient(probe: Probe, look: int) -> SquaredNorm | None:
     """‖∇L‖² from the first rows of their order, up to the end of a look; `None` where that says nothing yet."""
     order = row_order(probe)
     ends = [] if order is None else [end for _, end in order.looks()][:-1]
-    parts = width(probe, GROUPS, vectors=2)
-    if order is None or look >= len(ends) or parts < FEWEST_GROUPS:
+    if order is None or look >= len(ends):
         return None
     end = ends[look]
     pi = order.probabilities(end)
     drawn = (pi < 1).nonzero()[:, 0]
-    if len(drawn) < 4 * parts:
+    parts = min(width(probe, GROUPS, vectors=2), len(drawn) // 4)
+    if parts < FEWEST_GROUPS:
         return None
 
     def gradient_of(places: Tensor) -> Tensor:
@@ -117,14 +118,14 @@ def sampled_gradient(probe: Probe, look: int) -> SquaredNorm | None:
     value = float(whole.square().sum() - factor * gram.diagonal().sum())
     second = float(gram.square().sum() - gram.diagonal().square().sum())
     error = math.sqrt(4 * factor * float(along.square().sum()) + 2 * second)
-    t = float(stdtrit(parts - 1, QUANTILE))
+    t = float(scipy.special.stdtrit(parts - 1, QUANTILE))
     return SquaredNorm(value, value - t * error, value + t * error, end)
 
 
 @register("gradient_norm")
 @dataclass(frozen=True, kw_only=True)
 class GradientNorm(Measure):
-    """‖∇L‖₂ over all data; one gradient, and two forward passes for its error bar.
+    """How steep the loss is, ‖∇L‖₂ over all data, zero at a minimum; one gradient, and two forward passes for its error bar.
 
     >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.ones(2, 1), torch.zeros(2, 1)), "mse")
     >>> bool(abs(GradientNorm()(probe).value - 2 * abs(probe.vector().item())) < 1e-6)
@@ -138,6 +139,11 @@ class GradientNorm(Measure):
     cost = "one gradient and two forward passes"
     turn = 1
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least the norm of a part."""
+        bounds = bias_bounds(probe)
+        return None if bounds is None else bounds.at_least(bounds.slope)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """From the first rows, then the gradient, then its error over the data."""
@@ -157,7 +163,7 @@ class GradientNorm(Measure):
             if probe.mode == "batch_statistics":
                 raise NotApplicableError("samples share batch statistics, so there is no spread over single samples")
             total, squares = probe.total(
-                lambda batch: sums(slopes_along(probe, batch, unit)),
+                lambda batch: sums(slopes_along(probe, batch, unit) - norm * probe.shares(batch)),
                 load=TANGENT_LOAD,
                 passes=TANGENT_PASSES,
                 grad=False,
@@ -180,7 +186,7 @@ class GradientNorm(Measure):
 @register("gradient_noise")
 @dataclass(frozen=True, kw_only=True)
 class GradientNoise(Measure):
-    """tr Cov of the per-sample gradients, exact.
+    """How far the gradients of single samples scatter around their mean: tr of their covariance, exact.
 
     >>> import torch
     >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.tensor([[1.0], [-1.0]]), torch.ones(2, 1)), "mse")
@@ -194,6 +200,11 @@ class GradientNoise(Measure):
     better = None
     cost = "the gradient of every sample: two to four gradients and two forward passes"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least the covariance of a part."""
+        bounds = bias_bounds(probe)
+        return None if bounds is None else bounds.at_least(bounds.noise)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """From the first rows, then all of them around the gradient."""
@@ -248,7 +259,9 @@ class GradientNoise(Measure):
 
 
 def _rows(probe: Probe, function: Callable[[Batch], Tensor], load: float, passes: float) -> Iterator[RowMean]:
-    return RowValues(probe, lambda batch, _: function(batch), load=load, passes=passes, grad=True).read()
+    return RowValues(
+        probe, lambda batch, _: function(batch), load=load, passes=passes, grad=True, in_the_loss=False
+    ).read()
 
 
 def _less(mean: RowMean, least: float, most: float) -> RowMean:
@@ -264,7 +277,7 @@ def _less(mean: RowMean, least: float, most: float) -> RowMean:
 @register("l2_norm")
 @dataclass(frozen=True, kw_only=True)
 class L2Norm(Measure):
-    """‖θ‖₂, or its square; costs nothing.
+    """The size of the weights, ‖θ‖₂, or its square; costs nothing.
 
     Args:
         layer: only the parameters of this layer, or this parameter (`"fc.weight"`).

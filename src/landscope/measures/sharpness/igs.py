@@ -34,9 +34,10 @@ from landscope.core.json import Plain
 from landscope.curvature.gram import GramMatrix, gram, gram_alike
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.sharpness.matrices import outputs_per_sample
+from landscope.measures.sharpness.matrices import outputs_per_sample, predicts_once
 from landscope.probe.probe import Probe
 from landscope.probe.rows.means import batch_mean
+from landscope.probe.rows.outputs import outputs_of
 from landscope.probe.rows.samples import batch_count, gather_values, m_batches
 from landscope.probe.totals import FORWARD
 
@@ -129,7 +130,9 @@ def _curve(matrix: GramMatrix) -> _BatchCurve:
 @register("igs")
 @dataclass(frozen=True, kw_only=True)
 class InformationGeometricSharpness(Measure):
-    """IGS at a rank, the plain mean over batches; details hold the mean logarithm, the whole curve and the saturated value.
+    """How large the gradients of single samples are along the directions in which predictions change most.
+
+    IGS at a rank, the plain mean over batches; details hold the mean logarithm, the whole curve and the saturated value.
 
     Args:
         rank: how many of the largest eigenvalues of the Fisher matrix.
@@ -167,12 +170,27 @@ class InformationGeometricSharpness(Measure):
         passes = size * (outputs + 4) * FORWARD / probe.n_samples
         total = batch_count(probe, self.batch_size, self.batches, self.seed)
         found: Sequence[_BatchCurve] = ()
+        if total is not None and (most := self._at_most(probe, total)) is not None:
+            yield most
         for found in _batch_curves(probe, self.batch_size, self.batches, self.seed, passes):
             if total is None or processes() > 1 or len(found) < 2:
                 yield None
             elif len(found) < total:
                 yield self._early([each.at(self.rank) for each in found], total)
         yield self._of(probe, ranks, found)
+
+    def _at_most(self, probe: Probe, batches: int) -> Estimate | None:
+        """What full rank gives at most, where outputs are known: Σ_i (1/p_i − 1) over all rows, for each of the batches."""
+        outputs = outputs_of(probe)
+        if not outputs.complete:
+            return None
+        plain = probe.loss.known and probe.loss.name == "cross_entropy" and probe.loss.weigh is None
+        labels = outputs.targets is not None and not outputs.targets.is_floating_point()
+        if not (plain and labels and predicts_once(probe)) or outputs.losses is None:
+            return None
+        most = float(outputs.losses.expm1().sum()) / batches
+        reason = "full rank, from the losses alone"
+        return Estimate(most, status=Status.UPPER_BOUND, reason=reason) if math.isfinite(most) else None
 
     def _early(self, values: list[float], total: int) -> Estimate:
         """The mean over the batches done so far; the spread over batches says how far that of all may lie."""

@@ -24,11 +24,14 @@ __all__ = ["LayerHessian", "layer_hessian_trace"]
 class LayerHessian:
     """(F ⊗ I)ᵀ H (F ⊗ I) on matrices R (r, m), as an operator on vectors of length r·m.
 
-    `column_scale` divides the columns of a direction, for normalised features.
+    `column_scale` divides the columns of a direction, for normalised features; `transposed` says that the model holds the weight
+    as (m, d).
     """
 
-    def __init__(self, hessian: Hessian, factor: Tensor, column_scale: Tensor | None = None) -> None:
-        self.hessian = hessian
+    def __init__(
+        self, hessian: Hessian, factor: Tensor, column_scale: Tensor | None = None, transposed: bool = False
+    ) -> None:
+        self.hessian, self.transposed = hessian, transposed
         self.factor = factor.to(hessian.device, hessian.dtype)
         self.entries = hessian.shape[0] // len(factor)
         self.divisor = None if column_scale is None else column_scale.to(hessian.device, hessian.dtype)
@@ -57,8 +60,10 @@ class LayerHessian:
     def __matmul__(self, other: Tensor) -> Tensor:
         rows = other[None] if other.dim() == 1 else other.T
         inner = rows.reshape(len(rows), -1, self.entries)
-        moved = self._over_scale(self.factor @ inner).flatten(1)
-        product = (self.hessian @ moved.T.contiguous()).T.reshape(len(rows), -1, self.entries)
+        moved = self._over_scale(self.factor @ inner)
+        stored = moved.mT if self.transposed else moved
+        product = (self.hessian @ stored.flatten(1).T.contiguous()).T.reshape(stored.shape)
+        product = product.mT if self.transposed else product
         back = (self.factor.T @ self._over_scale(product)).flatten(1)
         return back[0] if other.dim() == 1 else back.T
 
@@ -67,7 +72,14 @@ class LayerHessian:
 
 
 def layer_hessian_trace(
-    probe: Probe, weight: str, factor: Tensor, column_scale: Tensor | None, tol: float, max_products: int, seed: int
+    probe: Probe,
+    weight: str,
+    factor: Tensor,
+    column_scale: Tensor | None,
+    tol: float,
+    max_products: int,
+    seed: int,
+    transposed: bool = False,
 ) -> Estimate:
     """κ of the named weight, exact or with its error bar.
 
@@ -76,7 +88,7 @@ def layer_hessian_trace(
     >>> layer_hessian_trace(probe, "weight", torch.full((1, 1), 3.0), None, 0.01, 100, 0).value
     18.0
     """
-    operator = LayerHessian(Hessian(probe, params=weight), factor, column_scale)
+    operator = LayerHessian(Hessian(probe, params=weight), factor, column_scale, transposed)
     if operator.shape[0] <= max_products:  # no sample meets this tolerance, so all columns are taken
         tol, max_products = 1e-15, 2 * max_products
     return trace(operator, tol=tol, seed=seed, max_matvecs=max_products)

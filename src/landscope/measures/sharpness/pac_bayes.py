@@ -10,7 +10,7 @@ log σ. For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import ClassVar, Literal
@@ -22,8 +22,9 @@ from torch import Tensor
 from landscope.core.errors import BudgetSpentError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.measures.base import register
+from landscope.measures.facts import Better
 from landscope.measures.row_measure import early_looks_pay
-from landscope.measures.sharpness.random_noise import PartOfRows
+from landscope.measures.sharpness.random_noise import FIRST_NOISE, PartOfRows
 from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale
 from landscope.probe.batches import Batch
 from landscope.probe.loss.answers import right_answers
@@ -39,12 +40,15 @@ from landscope.probe.perturbed import (
 )
 from landscope.probe.points import SampleFunction, width
 from landscope.probe.probe import Probe
+from landscope.probe.rows.means import FEWEST
 from landscope.probe.rows.outputs import row_order
 
 __all__ = ["Bracket", "PacBayesSigma", "first_crossing", "sample_errors"]
 
 ALMOST_ALL = 0.8
 """Part of the target that an error may be before nothing is said about the upper end."""
+EARLY_TOL = 0.2
+"""Relative width of the bracket from a few rows, whose own error is larger."""
 DOUBLINGS = 40
 """How often the bracket is doubled or halved: a factor of 10¹² either way."""
 
@@ -67,15 +71,23 @@ class Bracket:
         return self.low + (self.high - self.low) * (target - self.rise_low) / (self.rise_high - self.rise_low)
 
 
-def first_crossing(rise: Callable[[float], float], target: float, start: float, tol: float) -> Bracket | None:
+def first_crossing(
+    rise: Callable[[float], float], target: float, start: float, tol: float
+) -> Generator[None, None, Bracket | None]:
     """Bracket the σ at which a rising function first exceeds `target`, to a relative width `tol`; `None`: it never does.
 
-    >>> bracket = first_crossing(lambda s: s**2, 0.25, start=10.0, tol=0.01)
+    A generator that pauses after every evaluation and returns the bracket.
+
+    >>> search = first_crossing(lambda s: s**2, 0.25, start=10.0, tol=0.01)
+    >>> try:
+    ...     while True: next(search)
+    ... except StopIteration as end: bracket = end.value
     >>> abs(bracket.crossing(0.25) - 0.5) < 1e-4, round(bracket.exponent, 6)
     (True, 2.0)
     """
     low = high = start
     rise_low = rise_high = rise(start)
+    yield
     count = 1
     while not rise_low <= target or rise_high <= target:
         if count > DOUBLINGS:
@@ -86,6 +98,7 @@ def first_crossing(rise: Callable[[float], float], target: float, start: float, 
         else:
             high, rise_high, low = low, rise_low, low / 2
             rise_low = rise(low)
+        yield
         count += 1
     exponent = 2.0
     if rise_low > 0 and math.isfinite(rise_high):
@@ -93,6 +106,7 @@ def first_crossing(rise: Callable[[float], float], target: float, start: float, 
     while high / low > 1 + tol:
         middle = math.sqrt(low * high)
         at_middle = rise(middle)
+        yield
         count += 1
         if at_middle <= target:
             low, rise_low = middle, at_middle
@@ -125,6 +139,7 @@ class PacBayesSigma(PerturbationMeasure):
     """
 
     title = "PAC-Bayes σ"
+    flatter: ClassVar[Better] = "higher"
     unit = "parameter"
     cost = "about 21 forward passes for every σ that is tried"
     reference = "Neyshabur et al. 2017; Jiang et al. 2020"
@@ -156,7 +171,7 @@ class PacBayesSigma(PerturbationMeasure):
         moved = included(probe, self.include)
         noise = self._noise(moved)
         if RowChanges.fit(moved, self.samples, self._values) and early_looks_pay(moved):
-            yield self._early(moved, noise)
+            yield (yield from self._early(moved, noise))
         else:
             yield None
         seen: dict[float, float] = {}
@@ -170,7 +185,7 @@ class PacBayesSigma(PerturbationMeasure):
             return seen[sigma]
 
         try:
-            bracket = first_crossing(rise, self.target, self._start(moved), self.tol)
+            bracket = yield from first_crossing(rise, self.target, self._start(moved), self.tol)
         except BudgetSpentError:
             if (between := self._between(seen)) is not None:
                 yield between
@@ -227,41 +242,34 @@ class PacBayesSigma(PerturbationMeasure):
             return None
         return Estimate(low, status=Status.LOWER_BOUND, reason=f"of {len(seen)} scales tried")
 
-    def _early(self, moved: Probe, noise: Callable[[float], Callable[[int], Tensor]]) -> Estimate | None:
+    def _early(
+        self, moved: Probe, noise: Callable[[float], Callable[[int], Tensor]]
+    ) -> Generator[None, None, Estimate | None]:
         """The search on the first rows: where their mean rise meets the target, with the errors of rows and of noise."""
         order = row_order(moved)
         assert order is not None, "rows can be taken"
-        end = next(iter(order.looks()))[1]
-        batch = moved.rows(order.rows[:end])
+        rows, count = order.rows[:FEWEST], min(self.samples, FIRST_NOISE)
 
         def part(sigma: float) -> PartOfRows:
-            changes = RowChanges(moved, noise(sigma), self.samples, self._values)
-            pieces = moved.each(
-                lambda piece: (changes(piece).cpu(),),
-                load=changes.load,
-                passes=changes.passes,
-                grad=False,
-                batches=[batch],
-            )
-            found = torch.cat([values for _, (values,) in pieces]).numpy()
-            return PartOfRows(found[:, 1:], order)
+            changes = RowChanges(moved, noise(sigma), count, self._values)
+            return PartOfRows(changes.of(rows)[:, 1:].numpy(), order)
 
         def rise(sigma: float) -> float:
             mean = part(sigma).columns().pair_mean()[0]
             return mean if math.isfinite(mean) else math.inf
 
-        bracket = first_crossing(rise, self.target, self._start(moved), self.tol)
+        bracket = yield from first_crossing(rise, self.target, self._start(moved), EARLY_TOL)
         if bracket is None or not math.isfinite(bracket.rise_high):
             return None
         sigma = bracket.crossing(self.target)
         found = part(sigma)
-        rows = found.mean(np.full(self.samples, 1 / self.samples))
+        mean = found.mean(np.full(count, 1 / count))
         pairs = found.columns().pair_mean()[1]
         power = -1 / max(bracket.exponent, 0.5)
-        above = math.hypot(rows.high - rows.value, 2 * pairs) / self.target + self.tol
-        below = math.hypot(rows.value - rows.low, 2 * pairs) / self.target + self.tol
+        above = math.hypot(mean.high - mean.value, 2 * pairs) / self.target + EARLY_TOL
+        below = math.hypot(mean.value - mean.low, 2 * pairs) / self.target + EARLY_TOL
         low = sigma * (1 + above) ** power
-        if not rows.reliable or below >= ALMOST_ALL:
+        if not mean.reliable or below >= ALMOST_ALL:
             return Estimate(low, status=Status.LOWER_BOUND, reason=found.reason)
         high = sigma * (1 - below) ** power
         return Estimate(sigma, (high - low) / 4, None, Status.RUNNING, found.reason, bracket=(low, high))

@@ -9,13 +9,13 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
+import scipy
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from landscope.core.estimate import Estimate, Status
 from landscope.measures.base import register
-from landscope.measures.row_measure import RowValues
+from landscope.measures.row_measure import RowValues, early_looks_pay
 from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
 from landscope.probe.perturbed import (
     RowChanges,
@@ -28,15 +28,15 @@ from landscope.probe.perturbed import (
     on_sphere,
     shifts_of,
 )
-from landscope.probe.probe import Probe
-from landscope.probe.rows.means import QUANTILE, RowMean, row_mean
+from landscope.probe.probe import LARGE, Probe
+from landscope.probe.rows.means import FEWEST, QUANTILE, RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
+from landscope.probe.rows.outputs import row_order
 
-__all__ = [
-    "AverageSharpness",
-    "RandomSharpness",
-    "summaries",
-]
+__all__ = ["FIRST_NOISE", "AverageSharpness", "PartOfRows", "RandomSharpness", "summaries"]
+
+FIRST_NOISE = 6
+"""Perturbations of a first look at a large network."""
 
 
 # Every noise vector on the rows read so far. What they have in common: the rows are a sample of all rows, and the vectors a
@@ -49,6 +49,11 @@ class PartOfRows:
 
     changes: np.ndarray
     order: RowOrder
+
+    @property
+    def count(self) -> int:
+        """How many perturbations there are."""
+        return self.changes.shape[1]
 
     @property
     def reason(self) -> str:
@@ -77,6 +82,13 @@ class PartOfRows:
 
 def by_rows(probe: Probe, delta: Callable[[int], Tensor], count: int, what: str) -> Iterator[PartOfRows | Shifts]:
     """The changes under `count` perturbations on the rows read so far, and at last on all of them."""
+    first = min(count, FIRST_NOISE)
+    if probe.n_params > LARGE and RowChanges.fit(probe, first) and early_looks_pay(probe):
+        order = row_order(probe)  # drawing all the noise takes longer than the first rows
+        assert order is not None, "early looks need an order"
+        part = PartOfRows(RowChanges(probe, delta, first).of(order.rows[:FEWEST])[:, 1:].numpy(), order)
+        part.check(what)
+        yield part
     if not RowChanges.fit(probe, count):
         yield require_finite(losses_at(probe, delta, count), what)
         return
@@ -115,7 +127,7 @@ def with_noise(rows: RowMean, noise: float, reason: str) -> Estimate:
 @register("average_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class AverageSharpness(PerturbationMeasure):
-    """The mean of L(θ + δ) − L(θ) over `samples` Gaussian δ, in pairs ±δ.
+    """How much the loss rises under Gaussian noise δ on the weights: the mean of L(θ + δ) − L(θ) over `samples`, in pairs ±δ.
 
     With `adaptive=True` it is invariant to layer and neuron rescaling and to scaling before a BatchNorm (η = 0), and no
     longer to a shift of the logits. `details["curvature"]` is 2·value/ρ², which tends to tr H (plain) as ρ → 0.
@@ -163,7 +175,7 @@ class AverageSharpness(PerturbationMeasure):
 
     def _early(self, part: PartOfRows) -> Estimate:
         _, noise = part.columns().pair_mean()
-        return with_noise(part.mean(np.full(self.samples, 1 / self.samples)), noise, part.reason)
+        return with_noise(part.mean(np.full(part.count, 1 / part.count)), noise, part.reason)
 
     def _found(self, shifts: Shifts, parameters: int) -> Estimate:
         value, error = shifts.pair_mean()
@@ -211,7 +223,9 @@ def summaries(changes: Tensor) -> dict[str, float]:
 @register("random_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class RandomSharpness(PerturbationMeasure):
-    """The `statistic` of L(θ + ε) − L(θ) over random ε with ‖ε‖₂ = ρ; all of them, and divided by ρ, in the details.
+    """How much the loss rises under random steps of one length: the `statistic` of L(θ + ε) − L(θ) over ε with ‖ε‖₂ = ρ.
+
+    All of them, and divided by ρ, are in the details.
 
     >>> probe = Probe(torch.nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), "mse")
     >>> estimate = RandomSharpness(rho=0.1, samples=4, statistic="mean")(probe)
@@ -246,7 +260,7 @@ class RandomSharpness(PerturbationMeasure):
             yield self._early(found) if isinstance(found, PartOfRows) else self._found(found, moved.n_params)
 
     def _early(self, part: PartOfRows) -> Estimate:
-        k = self.samples
+        k = part.count
         if self.statistic == "mean":
             noise = float(part.columns().mean.std()) / math.sqrt(k)
             return with_noise(part.mean(np.full(k, 1 / k)), noise, part.reason)
@@ -255,14 +269,15 @@ class RandomSharpness(PerturbationMeasure):
         below, above = (np.array([abs(row.value - end) for row, end in zip(each, ends, strict=True)])
                         for ends in ([row.low for row in each], [row.high for row in each]))  # fmt: skip
         if self.statistic == "max":
-            several = float(stdtrit(max(len(part.changes) - 1, 1), 1 - (1 - QUANTILE) / k)) / 1.96
+            several = float(scipy.special.stdtrit(max(len(part.changes) - 1, 1), 1 - (1 - QUANTILE) / k)) / 1.96
             value, low, high = values.max(), (values - several * below).max(), (values + above).max()
         else:
             noise = 2 * float(np.abs(values).std(ddof=1)) / math.sqrt(k)
             value = np.abs(values).mean()
             low = value - math.hypot(np.maximum(below, above).mean(), noise)
             high = value + math.hypot(np.maximum(below, above).mean(), noise)
-        if not all(row.reliable or abs(row.value) < value for row in each):
+        fewer = self.statistic == "max" and k < self.samples  # more directions can only find more
+        if fewer or not all(row.reliable or abs(row.value) < value for row in each):
             return Estimate(low, status=Status.LOWER_BOUND, reason=part.reason)
         return Estimate(value, (high - low) / 4, None, Status.RUNNING, part.reason, bracket=(low, high))
 

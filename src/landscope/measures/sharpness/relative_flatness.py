@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
@@ -43,7 +43,7 @@ from landscope.curvature.layer.forms import (
     random_forms,
     square_factor,
 )
-from landscope.curvature.layer.geometry import Geometry, Layer, LinearGeometry, geometry_of
+from landscope.curvature.layer.geometry import Geometry, Layer, Linear, LinearGeometry, TransposedLinear, geometry_of
 from landscope.curvature.layer.sites import (
     Site,
     default_layer,
@@ -126,7 +126,7 @@ def is_softmax_head(probe: Probe, site: Site) -> bool:
         not site.gives_logits
         or probe.loss.likelihood != "categorical"
         or probe.loss.weigh is not None
-        or not isinstance(probe.module(site.name), nn.Linear)
+        or not isinstance(probe.module(site.name), Linear)
     ):
         return False
     return len(site.shape) == 2 and site.shape[0] == site.samples and targets_add_up_to_one(probe)
@@ -269,7 +269,14 @@ class _LayerMeasure(Measure):
                 f"more than once: it has no Hessian. Fold the parametrisation into the weight first."
             )
         found = layer_hessian_trace(
-            probe, weight, factor, geometry.column_scale(), self.tol, self.max_probes, self.seed
+            probe,
+            weight,
+            factor,
+            geometry.column_scale(),
+            self.tol,
+            self.max_probes,
+            self.seed,
+            isinstance(geometry.layer, TransposedLinear),
         )
         return replace(found, details={**details, "products": found.details["matvecs"]})
 
@@ -304,7 +311,7 @@ def _fitting(mean: RowMean) -> RowMean:
 @register("relative_flatness")
 @dataclass(frozen=True, kw_only=True)
 class RelativeFlatness(_LayerMeasure):
-    """κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'} of one layer, neuronwise; bias excluded.
+    """The curvature of one layer in units of its weights, neuron by neuron: κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'}; bias excluded.
 
     Args:
         layer: its name; default: the classifier (see `default_layer`).
@@ -312,6 +319,7 @@ class RelativeFlatness(_LayerMeasure):
         tol: relative standard error at which random directions stop.
         max_probes: directions for each sample (or Hessian products) at most; up to this many, the value is exact.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
     >>> probe = Probe(net, (torch.randn(50, 2), torch.arange(50) % 3))
     >>> RelativeFlatness()(probe).details["form"], RelativeFlatness(layer="0")(probe).details["form"]
@@ -336,8 +344,11 @@ class RelativeFlatness(_LayerMeasure):
 @register("relative_flatness_layerwise")
 @dataclass(frozen=True, kw_only=True)
 class RelativeFlatnessLayerwise(_LayerMeasure):
-    """κ = ‖W‖²_F tr H of one layer (Petzka et al. 2021; the simplified form of Adilova et al. 2023); bias excluded.
+    """The curvature of one layer in units of its weights as a whole: κ = ‖W‖²_F tr H; bias excluded.
 
+    Petzka et al. 2021, in the simplified form of Adilova et al. 2023.
+
+    >>> from torch import nn
     >>> probe = Probe(nn.Linear(2, 2, bias=False), (torch.eye(2), torch.tensor([0, 1])))
     >>> estimate = RelativeFlatnessLayerwise()(probe)
     >>> estimate.status.value, estimate.details["form"]
@@ -355,6 +366,7 @@ class RelativeFlatnessLayerwise(_LayerMeasure):
 def relative_flatness_by_layer(probe: Probe, *, layerwise: bool = False, **settings: Plain) -> dict[str, Estimate]:
     """Relative flatness of every linear and convolutional layer, in the order in which they run.
 
+    >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> list(relative_flatness_by_layer(Probe(net, (torch.randn(8, 2), torch.arange(8) % 2))))
     ['0', '2']

@@ -34,12 +34,21 @@ from landscope.probe.perturbed import (
 )
 from landscope.probe.points import together, width
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import FEWEST_BATCHES, RowMean, batch_mean, row_mean
+from landscope.probe.rows.means import FEWEST, FEWEST_BATCHES, RowMean, batch_mean, row_mean
 from landscope.probe.rows.order import DrawnRows
 from landscope.probe.rows.outputs import row_order
 from landscope.probe.rows.samples import batch_count, gather_values, m_batches
 
-__all__ = ["Search", "WorstCase", "ascent_estimate", "check_effort", "cross_fit", "early_estimate", "worst_cases"]
+__all__ = [
+    "CrossFit",
+    "Search",
+    "WorstCase",
+    "ascent_estimate",
+    "check_effort",
+    "cross_fit",
+    "early_estimate",
+    "worst_cases",
+]
 
 VECTORS_HELD = 12
 """Vectors (P,) that one ascent keeps: points, slopes, the best of both, perturbed parameters, work space."""
@@ -118,16 +127,18 @@ def worst_cases(
     search: Search,
     batch_size: int | None = None,
     batches: int | None = None,
-) -> Iterator[WorstCase | RowMean | None]:
+) -> Iterator[WorstCase | CrossFit | RowMean | None]:
     """The worst case over ‖δ ⊘ scale‖_p ≤ ρ on all data, or the one of each batch of `batch_size` samples, as far as known.
 
-    On all data, first the rise over all rows at a point that some of them led to (`cross_fit`), as other rows estimate it.
+    First the rise over all rows at a point that some of them led to (`cross_fit`), as other rows estimate it.
     At the end the rise at the point found is evaluated once more, sample by sample: its standard error over the data is that
     of the maximum to first order, since moving the maximiser changes the maximum only to second order. On batches, what the
     first of them gave, then all. Work that the budget ends yields what it has and raises.
     """
+    if early_looks_pay(probe):
+        yield cross_fit(probe, scale, ball, replace(search, steps=1), FEWEST)
     if batch_size is None:
-        if early_looks_pay(probe):
+        if early_looks_pay(probe) and search.steps > 1:
             yield cross_fit(probe, scale, ball, search)
         found = _on_all_data(probe, scale, ball, search)
         yield found
@@ -137,24 +148,31 @@ def worst_cases(
         yield from _on_batches(probe, scale, ball, search, batch_size, batches)
 
 
-def cross_fit(probe: Probe, scale: Tensor, ball: NormBall, search: Search) -> RowMean | None:
-    """The rise over all rows at a point that half of the first rows lead to, estimated by the other half.
+@dataclass(frozen=True)
+class CrossFit:
+    """The rise over all rows at a point inside the ball, as rows estimate it that have not led there."""
+
+    rise: RowMean
+
+
+def cross_fit(probe: Probe, scale: Tensor, ball: NormBall, search: Search, rows: int | None = None) -> CrossFit | None:
+    """The rise over all rows at a point that half of the first `rows` lead to, estimated by the other half.
 
     No row judges a point that it has led to, but for those that the order is certain to take, whose part is known exactly.
-    So the mean is that of a rise inside the ball, and its lower end is below the maximum.
+    So the mean is that of a rise inside the ball, and its lower end is below the maximum; below the mean of the maxima of
+    batches, too, each of which is at least the rise of its own rows there.
     """
     order = row_order(probe)
     if order is None or probe.loss.reduction != "per_sample":
         return None
-    end = next(iter(order.looks()))[1]
+    end = next(iter(order.looks()))[1] if rows is None else min(rows, probe.n_samples)
     pi = order.probabilities(end)
     certain, drawn = (pi >= 1).nonzero()[:, 0], (pi < 1).nonzero()[:, 0]
     if len(drawn) < 4 * FEWEST_BATCHES:
         return None
     leading, judging = drawn[::2], drawn[1::2]
-    rows = torch.cat([certain, leading])
     weights = torch.cat([torch.ones(len(certain)), 2 / pi[leading]])
-    part = probe.on_rows(order.rows[rows], weights)
+    part = probe.on_rows(order.rows[torch.cat([certain, leading])], weights)
     once = replace(search, restarts=1)
     try:
         ascent = _climb(part, losses_on_all_data(part, False), scale, ball, once, [(0, 0)])
@@ -164,19 +182,11 @@ def cross_fit(probe: Probe, scale: Tensor, ball: NormBall, search: Search) -> Ro
         return None
     delta = scale * ascent.point[0]
     changes = RowChanges(probe, lambda _: delta, 1)
-    others = torch.cat([certain, judging])
-    pieces = probe.each(
-        lambda batch: (changes(batch).cpu(),),
-        load=changes.load,
-        passes=changes.passes,
-        grad=False,
-        batches=[probe.rows(order.rows[others])],
-    )
-    rises = torch.cat([values[:, 1:] for _, (values,) in pieces])
+    rises = changes.of(order.rows[torch.cat([certain, judging])])[:, 1:]
     if not bool(torch.isfinite(rises).all()):
         return None
     taken = torch.cat([torch.ones(len(certain), dtype=pi.dtype), pi[judging] / 2])
-    return row_mean(rises.numpy(), DrawnRows(order.rows, None, taken))
+    return CrossFit(row_mean(rises.numpy(), DrawnRows(order.rows, None, taken)))
 
 
 def _on_all_data(probe: Probe, scale: Tensor, ball: NormBall, search: Search) -> WorstCase:
@@ -311,13 +321,13 @@ def check_effort(steps: int, restarts: int, batch_size: int | None = None, batch
             raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-def early_estimate(found: RowMean | None, on_batches: bool, factor: float = 1.0) -> Estimate | None:
-    """What is known before the end: a mean over batches with its spread, on all data "at least" the lower end."""
+def early_estimate(found: CrossFit | RowMean | None, factor: float = 1.0) -> Estimate | None:
+    """What is known before the end: a mean over batches with its spread, or "at least" the lower end of a rise."""
     if found is None:
         return None
-    if not on_batches:
-        reason = f"the rise at a point that {found.rows:,} rows led to or judge"
-        return Estimate(factor * max(found.low, 0.0), status=Status.LOWER_BOUND, reason=reason)
+    if isinstance(found, CrossFit):
+        reason = f"the rise at a point that {found.rise.rows:,} rows led to or judge"
+        return Estimate(factor * max(found.rise.low, 0.0), status=Status.LOWER_BOUND, reason=reason)
     estimate = found.estimate()
     if estimate.status.is_bound:
         return replace(estimate, value=max(estimate.value, 0.0), reason=f"after {found.rows:,} batches")

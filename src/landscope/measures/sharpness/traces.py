@@ -8,10 +8,10 @@ from one gradient norm per class where there are few classes. The error over the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from torch import Tensor
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, hashed_signs, rademacher
-from landscope.curvature.per_sample import linear_layers, squared_gradient_norms, trace_data_error
+from landscope.curvature.gram.row_norms import row_norms
+from landscope.curvature.multi_affine import is_multi_affine
+from landscope.curvature.per_sample import trace_data_error
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.measures.row_measure import RowValues
@@ -32,12 +34,22 @@ from landscope.measures.sharpness.early import (
     leading_vectors,
     row_quadratics,
 )
-from landscope.measures.sharpness.matrices import canonical, is_fisher, matrix, small_fisher
+from landscope.measures.sharpness.matrices import (
+    canonical,
+    fastest_matrix,
+    has_bias_block,
+    is_fisher,
+    matrix,
+    outputs_per_sample,
+    predicts_once,
+    small_fisher,
+)
 from landscope.probe.batches import Batch
-from landscope.probe.loss.losses import Loss
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import row_mean
+from landscope.probe.rows.last_bias import bias_bounds
+from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.shared import shared_stream
 from landscope.spectra import trace
 from landscope.spectra.norms import frobenius_steps
 from landscope.spectra.protocol import DEFAULT_BUDGET
@@ -61,13 +73,13 @@ __all__ = [
 #     binary cross-entropy   s_ic = √(p_ic (1 − p_ic) / C) e_c
 #     mean squared error     s_ic = √(2 / C) e_c
 #
-# C times the cost of per-sample gradient norms (`per_sample_gradients`), nothing of size C × P held.
+# About C + 1 gradients, nothing of size C × P held (`landscope.curvature.gram.row_norms`). The Gauss–Newton matrix of these
+# losses is the Fisher matrix, and the Hessian of a network with rectifiers has the same diagonal
+# (`landscope.curvature.multi_affine`).
 
 
-LINEAR_NORMS, OTHER_NORMS = 1.0, 3.0
-"""Passes of the gradient norms of all samples, where all layers are linear and otherwise."""
-EXACT_PASSES = 30.0
-"""Passes up to which the trace is taken class by class; random probes are the better way beyond."""
+MOST_CLASSES = 29
+"""Outputs up to which the trace is taken class by class; random probes are the better way beyond."""
 
 
 def fisher_rows(probe: Probe) -> tuple[Callable[[Batch], Tensor], float] | None:
@@ -80,43 +92,43 @@ def fisher_rows(probe: Probe) -> tuple[Callable[[Batch], Tensor], float] | None:
     >>> fisher_rows(probe)[0](next(probe.batches()))
     tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64)
     """
-    first = next(probe.batches())
-    if not first.divisible or probe.loss.likelihood is None:
+    if not next(probe.batches()).divisible or probe.loss.likelihood is None or outputs_per_sample(probe) > MOST_CLASSES:
         return None
-    one = next(first.pieces(1)).prepared(probe.ready)
-    with probe.measuring(), torch.no_grad():
-        z = probe.outputs(probe.params, one)
-    if not isinstance(z, Tensor) or z.dim() != 2:
-        return None
-    classes = int(z.shape[1])
-    layers = {name.rpartition(".")[0] for name in probe.params}
-    passes = classes * (LINEAR_NORMS if layers <= set(linear_layers(probe)) else OTHER_NORMS)
-    if passes > EXACT_PASSES:
+    if not predicts_once(probe):
         return None
 
-    def seeded(outputs: Tensor, targets: object, column: int) -> Tensor:
-        along = (_column(outputs.detach(), column, probe.loss.likelihood) * outputs).sum(1)
-        weights = probe.loss.sample_weights(outputs, targets)
-        return along if weights is None else along * weights.to(along).sqrt()
+    def rows(batch: Batch) -> Tensor:
+        norms = row_norms(probe, batch, class_outputs, partial(_columns, probe, probe.targets(batch)))
+        return torch.stack(list(norms.values())).sum(0)
 
-    twins = [
-        probe.with_loss(Loss(lambda z, y, c=c: seeded(z, y, c), "per_sample", name=f"column {c}"))
-        for c in range(classes)
-    ]
-    return lambda batch: torch.stack([squared_gradient_norms(twin, batch) for twin in twins]).sum(0), passes
+    def class_outputs(params: Mapping[str, Tensor], piece: Batch) -> Tensor:
+        return cast(Tensor, probe.outputs(params, piece))
+
+    return rows, outputs_per_sample(probe) + 1.0
 
 
-def _column(z: Tensor, c: int, likelihood: str | None) -> Tensor:
-    """s_c at the outputs z (n, C)."""
-    unit = torch.zeros_like(z)
-    unit[:, c] = 1
-    if likelihood == "categorical":
+def _columns(probe: Probe, targets: object, z: Tensor) -> Tensor:
+    """The columns of S at the outputs z (n, C), each of every sample: (C, n, C)."""
+    unit = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)[:, None]
+    if probe.loss.likelihood == "categorical":
         p = z.softmax(1)
-        return p[:, c : c + 1].sqrt() * (unit - p)
-    if likelihood == "bernoulli":
+        columns = p.T.sqrt()[:, :, None] * (unit - p)
+    elif probe.loss.likelihood == "bernoulli":
         p = z.sigmoid()
-        return unit * (p * (1 - p) / z.shape[1]).sqrt()
-    return unit * (2 / z.shape[1]) ** 0.5
+        columns = unit * (p * (1 - p) / z.shape[1]).sqrt()
+    else:
+        columns = unit * torch.full_like(z, (2 / z.shape[1]) ** 0.5)
+    weights = probe.loss.sample_weights(z, targets)
+    return columns if weights is None else columns * weights.to(z).sqrt()[:, None]
+
+
+@shared_stream
+def _exact_means(probe: Probe) -> Iterator[RowMean]:
+    """The trace from the rows read so far: one stream for all matrices that have this diagonal."""
+    found = fisher_rows(probe)
+    assert found is not None, "asked for where it is defined"
+    rows, passes = found
+    yield from RowValues(probe, lambda batch, _: rows(batch), load=4.0, passes=passes, grad=True).read()
 
 
 DEFLATED = 6
@@ -150,13 +162,17 @@ class _Sum(Measure):
 
 @dataclass(frozen=True, kw_only=True)
 class _Trace(_Sum):
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least the trace of a block, where no number on the diagonal is negative."""
+        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        if bounds is None or bounds.trace is None or not self._has_fisher_diagonal(probe):
+            return None
+        return bounds.at_least(bounds.trace)
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Row by row: exactly, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
-        exact = fisher_rows(probe) if is_fisher(probe, self.matrix) else None
-        if exact is not None:
-            rows, passes = exact
-            values = RowValues(probe, lambda batch, _: rows(batch), load=4.0, passes=passes, grad=True)
-            for mean in values.read():
+        if self._has_fisher_diagonal(probe) and fisher_rows(probe) is not None:
+            for mean in _exact_means(probe):
                 yield self._with_details(probe, mean.estimate())
         elif not is_small(probe) and has_row_quadratics(probe, canonical(probe, self.matrix)):
             yield from self._by_probes(probe)
@@ -165,6 +181,11 @@ class _Trace(_Sum):
                 running = found.status is Status.RUNNING
                 data_stderr = None if running else self._data_error(probe)
                 yield self._with_details(probe, replace(found, data_stderr=data_stderr))
+
+    def _has_fisher_diagonal(self, probe: Probe) -> bool:
+        if self.matrix == "hessian":
+            return is_fisher(probe, "ggn") and is_multi_affine(probe)
+        return is_fisher(probe, self.matrix)
 
     def _by_probes(self, probe: Probe) -> Iterator[Estimate | None]:
         """(1/n) Σ_b Σ_{i∈b} z_bᵀA_i z_b with two fresh probes z_b for every chunk b, pass after pass until the bar is short.
@@ -217,7 +238,7 @@ class _Trace(_Sum):
     def _from_columns(self, columns: np.ndarray, values: RowValues) -> tuple[Estimate, float]:
         """What all probes so far say, and how many more would meet the tolerance."""
         assert values.order is not None
-        mean = row_mean(columns, values.order, values.units)
+        mean = row_mean(columns, values.order, values.units, values.counts)
         goal = self.tol * max(abs(mean.value), chunk_norm(columns, values.units))
         probes = columns.shape[1]
         needed = probes * ((mean.stderr / goal) ** 2 - 1) if goal > 0 else 0.0
@@ -254,7 +275,7 @@ def chunk_norm(values: np.ndarray, units: np.ndarray) -> float:
 @register("hessian_trace")
 @dataclass(frozen=True, kw_only=True)
 class HessianTrace(_Trace):
-    """tr H; per parameter in the details."""
+    """The curvature of the loss, over all directions: tr H; per parameter in the details."""
 
     title = "Hessian trace"
     turn = 2
@@ -264,7 +285,7 @@ class HessianTrace(_Trace):
 @register("ggn_trace")
 @dataclass(frozen=True, kw_only=True)
 class GGNTrace(_Trace):
-    """tr of the generalised Gauss–Newton matrix."""
+    """The curvature of the network linearised at its weights, over all directions: tr of the generalised Gauss–Newton matrix."""
 
     title = "GGN trace"
     cost = "a squared gradient norm for every class; about 100 products where classes are many"
@@ -275,7 +296,7 @@ class GGNTrace(_Trace):
 @register("fisher_trace")
 @dataclass(frozen=True, kw_only=True)
 class FisherTrace(_Trace):
-    """tr F."""
+    """How much predictions change with the weights, over all directions: tr F."""
 
     title = "Fisher trace"
     unit = "nats per parameter²"
@@ -286,6 +307,11 @@ class FisherTrace(_Trace):
 
 @dataclass(frozen=True, kw_only=True)
 class _Frobenius(_Sum):
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least the curvature of a block along one direction."""
+        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        return None if bounds is None else bounds.at_least(max(bounds.top, 0.0))
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """At least the largest eigenvalue, then the norm from products on all rows."""
         exact = small_fisher(probe) if is_fisher(probe, self.matrix) else None
@@ -295,26 +321,32 @@ class _Frobenius(_Sum):
             return
         for found in early_brackets(probe, canonical(probe, self.matrix), 1.0, self.seed):
             if found is not None:
-                yield Estimate(found.low, status=Status.LOWER_BOUND, reason=f"from {found.rows:,} rows")
-        for estimate in frobenius_steps(matrix(probe, self.matrix), self.tol, self.seed, self.max_matvecs):
+                yield Estimate(max(found.low, 0.0), status=Status.LOWER_BOUND, reason=f"from {found.rows:,} rows")
+        for estimate in _shared_norm(probe, canonical(probe, self.matrix), self.tol, self.seed, self.max_matvecs):
             details = {**estimate.details, "per_parameter": estimate.value / probe.n_params}
             yield replace(estimate, details=details, reason=self._reason(estimate))
+
+
+@shared_stream
+def _shared_norm(probe: Probe, name: str, tol: float, seed: int, max_matvecs: int | None) -> Iterator[Estimate]:
+    """The norm of a matrix, found once for all its names."""
+    yield from frobenius_steps(fastest_matrix(probe, name), tol, seed, max_matvecs)
 
 
 @register("hessian_frobenius")
 @dataclass(frozen=True, kw_only=True)
 class HessianFrobenius(_Frobenius):
-    """‖H‖_F = √Σ λ_j²."""
+    """The size of the Hessian, ‖H‖_F = √Σ λ_j²: large curvature counts more than in its trace."""
 
     title = "Hessian Frobenius norm"
-    turn = 2
+    turn = 3
     matrix: ClassVar[str] = "hessian"
 
 
 @register("ggn_frobenius")
 @dataclass(frozen=True, kw_only=True)
 class GGNFrobenius(_Frobenius):
-    """‖GGN‖_F."""
+    """The size of the generalised Gauss–Newton matrix, ‖GGN‖_F: large eigenvalues count more than in its trace."""
 
     title = "GGN Frobenius norm"
     turn = 3
@@ -324,7 +356,7 @@ class GGNFrobenius(_Frobenius):
 @register("fisher_frobenius")
 @dataclass(frozen=True, kw_only=True)
 class FisherFrobenius(_Frobenius):
-    """‖F‖_F."""
+    """The size of the Fisher matrix, ‖F‖_F: large eigenvalues count more than in its trace."""
 
     title = "Fisher Frobenius norm"
     unit = "nats per parameter²"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
-from landscope.core.estimate import Estimate
+from landscope.core.estimate import Estimate, Status
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.measures.norm_ball import NormBall
@@ -102,7 +102,9 @@ def require_finite(shifts: Shifts, what: str) -> Shifts:
 @register("adaptive_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveSharpness(PerturbationMeasure):
-    """The mean over batches of `batch_size` samples of the largest loss found within ‖δ ⊘ (|θ| + η)‖_p ≤ ρ.
+    """How much the loss can rise by steps in proportion to the weights: the most found within ‖δ ⊘ (|θ| + η)‖_p ≤ ρ.
+
+    A mean over batches of `batch_size` samples.
 
     A lower bound of the mean of the maxima, with status `lower bound`: more restarts may find more, by an unknown amount.
     `data_stderr` is the spread over batches.
@@ -124,6 +126,7 @@ class AdaptiveSharpness(PerturbationMeasure):
 
     title = "adaptive sharpness"
     cost = "20 gradients"
+    turn = 3
     reference = "Kwon et al. 2021; Andriushchenko et al. 2023"
     invariant_to: ClassVar[frozenset[str]] = RESCALINGS | {"permutation"}
 
@@ -159,6 +162,10 @@ class AdaptiveSharpness(PerturbationMeasure):
         rescalings: frozenset[str] = frozenset() if self.eta or self.step_size else RESCALINGS
         return rescalings if self.restarts > 1 else rescalings | {"permutation"}
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least 0: the point itself lies in its neighbourhood."""
+        return Estimate(0.0, status=Status.LOWER_BOUND, reason="the point itself lies in its neighbourhood")
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """What the batches done so far gave, or some rows; then the search."""
         moved = included(probe, self.include)
@@ -168,7 +175,7 @@ class AdaptiveSharpness(PerturbationMeasure):
         nothing_moves, fixed = not bool(scale.any()), int((scale == 0).sum())
         for found in worst_cases(moved, scale, ball, search, self.batch_size, self.batches):
             if not isinstance(found, WorstCase):
-                yield early_estimate(found, self.batch_size is not None)
+                yield early_estimate(found)
                 continue
             estimate = ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=nothing_moves)
             yield replace(estimate, details={**estimate.details, "parameters_at_zero": fixed})
@@ -186,7 +193,7 @@ class AdaptiveSharpness(PerturbationMeasure):
 @register("keskar_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class KeskarSharpness(PerturbationMeasure):
-    """100 · (largest loss found in the box − L) / (1 + L).
+    """How much the loss can rise in a small box around the weights, in percent: 100 · (largest loss found there − L) / (1 + L).
 
     A lower bound of φ, with status `lower bound`: more restarts may find more, by an unknown amount.
 
@@ -201,6 +208,7 @@ class KeskarSharpness(PerturbationMeasure):
     title = "Keskar sharpness"
     unit = "%"
     cost = "10 gradients and three forward passes"
+    turn = 3
     reference = "Keskar et al. 2017"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation"})
 
@@ -218,13 +226,17 @@ class KeskarSharpness(PerturbationMeasure):
         """Random restarts depend on the order of neurons."""
         return frozenset() if self.restarts > 1 else self.invariant_to
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least 0: the point itself lies in its neighbourhood."""
+        return Estimate(0.0, status=Status.LOWER_BOUND, reason="the point itself lies in its neighbourhood")
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """What some rows led to, then the search."""
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
         for found in worst_cases(moved, adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf), search):
             if not isinstance(found, WorstCase):
-                yield early_estimate(found, False, 100 / (1 + self._highest_loss(moved)))
+                yield early_estimate(found, 100 / (1 + self._highest_loss(moved)))
                 continue
             (loss,) = found.losses
             factor = 100 / (1 + loss)
@@ -257,7 +269,9 @@ class KeskarSharpness(PerturbationMeasure):
 @register("sam_sharpness")
 @dataclass(frozen=True, kw_only=True)
 class SAMSharpness(PerturbationMeasure):
-    """The best of `restarts` ascents of `steps` steps, on all data or as a mean over batches of `batch_size` samples.
+    """How much the loss can rise within a ball of radius ρ around the weights.
+
+    The best of `restarts` ascents of `steps` steps, on all data or as a mean over batches of `batch_size` samples.
 
     With one step from θ the value is SAM's own, which the step defines: status `exact` (except where the gradient is zero, and
     the step random). With more, it is what the search found: a `lower bound` of the maximum. With several restarts the value
@@ -271,6 +285,7 @@ class SAMSharpness(PerturbationMeasure):
 
     title = "SAM sharpness"
     cost = "one gradient and three forward passes"
+    turn = 1
     reference = "Foret et al. 2021"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"logit_shift", "permutation"})
 
@@ -296,7 +311,7 @@ class SAMSharpness(PerturbationMeasure):
         ball = NormBall(self.rho, 2)
         for found in worst_cases(moved, torch.ones_like(moved.vector()), ball, search, self.batch_size):
             if not isinstance(found, WorstCase):
-                yield early_estimate(found, self.batch_size is not None)
+                yield early_estimate(found)
                 continue
             one_step = self.steps == self.restarts == 1 and not found.stationary
             yield ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)

@@ -11,8 +11,6 @@ from landscope.core.seeding import generator
 from landscope.training.task import Task
 from landscope.training.task_data import epoch_batches
 
-__all__ = ["Feed", "seed_noise"]
-
 
 class Feed:
     """`feed(step)`: inputs and targets of an optimizer step, counted from 0; a function of the seeds and the step alone.

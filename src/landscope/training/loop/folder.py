@@ -17,7 +17,7 @@ import os
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from landscope.core.errors import SpecError, TrainingError
 from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, check_regular, read_regular, write_whole, writing
 from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, parse_json
 from landscope.specs.names import public_names
+from landscope.specs.overlay import differing
 from landscope.specs.schema import parse, to_plain
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
@@ -40,27 +41,6 @@ from landscope.training.task_data import GIVEN
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "FAILED",
-    "TrainingResult",
-    "check_same_inputs",
-    "differences",
-    "fingerprints",
-    "forget_result",
-    "forget_state",
-    "load_result",
-    "load_state",
-    "prepare_folder",
-    "read_tensors",
-    "save_result",
-    "save_snapshot",
-    "save_state",
-    "weights_of",
-    "with_weights",
-    "write_json",
-    "write_tensors",
-]
 
 
 # Files of tensors that are there whole or not at all.
@@ -271,7 +251,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
         scores = {name: checked(of, "scores", {}) for name, of in content["scores"].items()}
         there = content["given"]
     except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} is damaged: {error}. Train again with resume=False") from error
+        raise TrainingError(f"{path} is damaged: {error}. Train again with resume=False (--restart)") from error
     check_same_inputs(folder, there, given)
 
     def kept(name: str) -> nn.Module | None:
@@ -280,7 +260,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
 
     final = kept("final")
     if final is None:
-        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train again with resume=False")
+        raise TrainingError(f"{folder / 'final.safetensors'} is gone. Train again with resume=False (--restart)")
     return TrainingResult(
         model=final,
         best=kept("best") if spec.early_stopping else None,
@@ -340,7 +320,7 @@ def check_same_inputs(folder: Path, there: Mapping[str, str], here: Mapping[str,
     if any(there.get(key) != here.get(key) for key in noted):
         raise SpecError(
             f"{folder} holds a run that began from another model or other data. Choose another folder, or start over with "
-            "resume=False"
+            "resume=False (--restart)"
         )
 
 
@@ -362,15 +342,19 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
     """The folder, made where it is not there; one that holds a run of another spec is refused, unless it starts over."""
     path, own = Path(folder), to_plain(spec)
     if path.exists() and not path.is_dir():
-        raise SpecError(f"{path} is a file; the folder of a run was expected")
+        raise SpecError(f"{path}: expected the folder of a run, found a file")
     if resume and (path / SPEC).is_file():
         try:
             there = parse_json(read_regular(path / SPEC, LARGEST_DOCUMENT), finite=False)
         except (OSError, ValueError) as error:
-            raise SpecError(f"{path / SPEC} is damaged: {error}. Choose another folder, or resume=False") from error
-        if differ := list(differences(_as_today(there), public_names(own))):
             raise SpecError(
-                f"{path} holds a run of another spec: {'; '.join(differ)}. Choose another folder, or start over with resume=False"
+                f"{path / SPEC} is damaged: {error}. Choose another folder, or start over with resume=False (--restart)"
+            ) from error
+        differ = differing(_as_today(there), public_names(own))
+        if words := [f"{key} is {json.dumps(old)} there and {json.dumps(new)} here" for key, old, new in differ]:
+            raise SpecError(
+                f"{path} holds a run of another spec: {'; '.join(words)}. Choose another folder, or start over with "
+                "resume=False (--restart)"
             )
     if writes:
         path.mkdir(parents=True, exist_ok=True)
@@ -385,16 +369,3 @@ def _as_today(there: Plain) -> Plain:
     with suppress(SpecError):  # what cannot be read is compared as it stands
         there = to_plain(parse(TrainingSpec, there))
     return public_names(there)
-
-
-def differences(there: Plain, here: Plain, key: str = "") -> Iterator[str]:
-    """Where two specs differ, key by key.
-
-    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
-    ['a.b is 1 there and 3 here']
-    """
-    if isinstance(there, dict) and isinstance(here, dict):
-        for name in dict.fromkeys([*there, *here]):
-            yield from differences(there.get(name), here.get(name), f"{key}.{name}" if key else name)
-    elif there != here:
-        yield f"{key} is {json.dumps(there)} there and {json.dumps(here)} here"

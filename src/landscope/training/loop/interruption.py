@@ -11,8 +11,6 @@ from types import FrameType
 
 from landscope.probe.totals import checked_seconds
 
-__all__ = ["REASONS", "Interruption", "interruptible"]
-
 REASONS = ("time limit", "SIGTERM", "SIGINT", "request")
 """Why a run that can be resumed has ended."""
 

@@ -31,8 +31,6 @@ from landscope.training.schedule import learning_rate
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, memory_format
 
-__all__ = ["SingleProgram", "non_finite_error"]
-
 SHOWN = 12
 EVERY = 50
 """Steps between two looks at the losses where a look waits for the device."""

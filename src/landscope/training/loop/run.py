@@ -47,8 +47,6 @@ from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
 from landscope.training.task_data import SPLITS
 
-__all__ = ["Places", "Program", "Run", "finite"]
-
 
 class Program(Protocol):
     """The tensors of n members, and how they are stepped and evaluated."""

@@ -17,8 +17,6 @@ from landscope.training.evaluate import precise
 from landscope.training.loop.step import METRICS
 from landscope.training.schedule import Row
 
-__all__ = ["State", "Weights", "member", "some"]
-
 Weights = Mapping[str, Tensor]
 """Parameters and buffers of n members by name, each (n, …)."""
 

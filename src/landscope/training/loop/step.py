@@ -25,8 +25,6 @@ from landscope.training.objectives import FAM
 from landscope.training.optimizers import SAM
 from landscope.training.task import Task
 
-__all__ = ["METRICS", "TrainingStep"]
-
 METRICS = ("loss", "error", "kappa")
 """What a step reports, each summed over the samples of the batch."""
 

@@ -38,10 +38,8 @@ from landscope.training.spec import SpecLike, training_spec
 from landscope.training.task import make_task
 from landscope.training.task_data import DataLike
 
-__all__ = ["train"]
 
-
-def train(
+def train(  # noqa: PLR0913 (options of a public function, by keyword)
     spec: SpecLike,
     *,
     model: nn.Module | None = None,

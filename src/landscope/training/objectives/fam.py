@@ -38,7 +38,7 @@ from landscope.curvature.layer.forms import (
     sampled_flatness,
     sign_shapes,
 )
-from landscope.curvature.layer.geometry import is_faithful, nearly_equal
+from landscope.curvature.layer.geometry import Linear, as_matrix, is_faithful, nearly_equal
 from landscope.probe.frozen import unwrap
 from landscope.training.objectives.recording import (
     RecordedCall,
@@ -48,9 +48,6 @@ from landscope.training.objectives.recording import (
     is_straight,
     normalises_batches,
 )
-
-__all__ = ["FAM", "check_call", "check_loss", "flatness_through_outputs", "has_straight_outputs"]
-
 
 # Whether the formulas of `curvature.layer.forms` hold for a layer as a network uses it, checked on the first batch.
 #
@@ -77,7 +74,7 @@ def check_loss(loss: Tensor) -> None:
 
 def check_call(call: RecordedCall, at: Behind, loss: Tensor, name: str) -> None:
     """Refuse a layer that does something other than its type says, and a weight that is also used elsewhere."""
-    batched = 2 if isinstance(call.layer, nn.Linear) else call.weight.dim()
+    batched = 2 if isinstance(call.layer, Linear) else call.weight.dim()
     if call.inputs.dim() < batched:
         raise NotApplicableError(f"FAM expects a batch; {name!r} was called with {tuple(call.inputs.shape)}")
     if not is_faithful(call.layer, call.inputs, call.outputs, atol=APART, rtol=0.0):
@@ -87,11 +84,11 @@ def check_call(call: RecordedCall, at: Behind, loss: Tensor, name: str) -> None:
         )
     if call.outputs.dtype != at.dtype or not (call.weight.is_leaf and call.weight.requires_grad):
         return  # half precision has too few digits to decide; a computed weight is a new tensor each time
-    weight = call.weight.detach().to(at.dtype).flatten(1).requires_grad_()
+    weight = call.matrix.detach().to(at.dtype).requires_grad_()
     plain = call.geometry.apply(weight, call.inputs.detach().to(at.dtype))
     (through,) = torch.autograd.grad(plain, weight, at.slope.detach())
     (whole,) = torch.autograd.grad(loss, call.weight, retain_graph=True)
-    if not nearly_equal(whole.flatten(1), through, APART, 0.0):
+    if not nearly_equal(as_matrix(call.layer, whole), through, APART, 0.0):
         raise NotApplicableError(
             f"the loss depends on the weight of {name!r} in another way than through the layer's output: a weight that is used "
             f"twice, or a penalty on it. Choose another layer, or add the penalty afterwards: `fam(loss) + penalty`."
@@ -136,7 +133,7 @@ def flatness_through_outputs(loss: Tensor, call: RecordedCall, factor: Tensor, d
     pulled = pulled_back(z, a, seeds, differentiable)
     jacobian = (
         pulled.reshape(classes, n, places, d)
-        if isinstance(call.layer, nn.Linear)
+        if isinstance(call.layer, Linear)
         else pulled.reshape(classes, n, d, places).mT
     ).transpose(0, 1)
     patches = call.geometry.patches(call.inputs)[:, 0]
@@ -237,7 +234,7 @@ class FAM:
     def _flatness(self, loss: Tensor) -> Tensor:
         call = self._call(loss)
         mixed = self._samples_mix(loss, call)
-        factor = factor_of(call.weight, self.form == "layerwise")
+        factor = factor_of(call.matrix, self.form == "layerwise")
         return (self._exact if self.probes is None else self._sampled)(loss, call, factor, mixed)
 
     def _call(self, loss: Tensor) -> RecordedCall:

@@ -16,9 +16,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from landscope.core.errors import NotApplicableError, UnknownNameError
 from landscope.curvature.layer.behind import Call
-from landscope.curvature.layer.geometry import Layer
-
-__all__ = ["RecordedCall", "Recorder", "between", "find_layer", "is_straight", "normalises_batches"]
+from landscope.curvature.layer.geometry import Layer, Linear
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def find_layer(model: nn.Module, name: str | None) -> tuple[str, Layer]:
     modules = dict(model.named_modules())
     suitable = [key for key, module in modules.items() if isinstance(module, Layer)]
     if name is None:
-        linear = [key for key in suitable if isinstance(modules[key], nn.Linear)]
+        linear = [key for key in suitable if isinstance(modules[key], Linear)]
         name = (linear or suitable or [""])[-1]
     if name not in modules:
         raise UnknownNameError.among("layer", name, suitable)

@@ -28,8 +28,6 @@ from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
 
-__all__ = ["Adaptive", "Neighbourhood", "Perturbation", "Tensors", "ascent"]
-
 Adaptive = bool | Literal["all"]
 """Which tensors of a group have T = |w| + η: none, those of at least two dimensions, or all."""
 Tensors = list[Tensor] | tuple[Tensor, ...]

@@ -12,8 +12,6 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from landscope.training.optimizers.sam import SAM
 from landscope.training.spec import TrainingSpec
 
-__all__ = ["DecoupledSGD", "build_optimizer", "set_rate"]
-
 
 class DecoupledSGD(SGD):
     """SGD with decoupled weight decay (Loshchilov and Hutter 2019): w ← (1 − lr·decay) w, then a step without decay.

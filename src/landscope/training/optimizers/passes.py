@@ -20,20 +20,6 @@ from torch.optim.optimizer import ParamsT
 
 from landscope.core.errors import StepOrderError
 
-__all__ = [
-    "Adding",
-    "Around",
-    "Noted",
-    "accumulate_gradients",
-    "clip_gradients",
-    "empty_slots",
-    "filled",
-    "same_gradients",
-    "shares",
-    "unscaled_since",
-    "without_averaging",
-]
-
 
 def accumulate_gradients(
     closure: Callable[[], Tensor], params: Sequence[Tensor], scaler: GradScaler | None = None, share: float = 1.0
@@ -236,8 +222,10 @@ class Adding:
     (True, False)
     """
 
-    def __init__(self, params: Iterable[Tensor]) -> None:
+    def __init__(self, params: Iterable[Tensor], empty: bool = False) -> None:
         self._held = [param for param in params if param.grad is not None and param.requires_grad]
+        self._empty = empty
+        """Whether the gradients that are there are zeros (`empty_slots`)."""
         self._noted = {id(param): Noted([param]) for param in self._held}
         """The gradients that were there, or the sums that began with them."""
         self._sums: dict[int, Tensor] = {}
@@ -274,11 +262,14 @@ class Adding:
     def _before(self, param: Tensor, grad: Tensor) -> None:
         """Called with a gradient that may be about to be added to the parameter's."""
         self._add_by_hand(param)
-        self._found[id(param)] = self._remains(param)
-        if self._found[id(param)] and param.grad is not None and param.grad.layout == grad.layout == torch.strided:
+        found = self._remains(param)
+        if found and param.grad is not None and param.grad.layout == grad.layout == torch.strided:
             total = param.grad.detach() + grad.detach()
             if not torch.equal(total, grad):
                 self._sums[id(param)] = total
+            else:  # zeros: those it began with, or written without being counted (`param.grad.data.zero_()`)
+                found = self._empty
+        self._found[id(param)] = found
 
     def _after(self, param: Tensor) -> None:
         """Called when it was."""

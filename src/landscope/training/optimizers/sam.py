@@ -62,8 +62,6 @@ from landscope.training.optimizers.statistics import (
     runs_compiled,
 )
 
-__all__ = ["SAM"]
-
 LossT = TypeVar("LossT", Tensor, float)
 
 
@@ -308,7 +306,8 @@ class SAM(passes.Around):
         if model is None and self._owners is None:
             self._owners = nn.ModuleList(owners(params))
         with repeated_statistics(self._known(model)) as put_back, passes.empty_slots(params):
-            adding = passes.Adding(param for param, grad in zip(params, before, strict=True) if passes.filled([grad]))
+            watched = [param for param, grad in zip(params, before, strict=True) if passes.filled([grad])]
+            adding = passes.Adding(watched, empty=True)
             try:
                 with torch.enable_grad():
                     loss = closure()

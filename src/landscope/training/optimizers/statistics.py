@@ -24,9 +24,6 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.module import _global_forward_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["calls_seen_by", "first_call", "frozen_statistics", "owners", "repeated_statistics", "runs_compiled"]
-
-
 # Which modules run: seen by one hook for all modules of the process, there only while somebody wants to know.
 #
 # Compiled code calls no hooks, and `torch.compile` warns of them: there, modules are looked for among the interpreter's

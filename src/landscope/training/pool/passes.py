@@ -23,8 +23,6 @@ from landscope.training.evaluate import ELEMENTS, SAMPLES, Score, autocast, mist
 from landscope.training.loop.state import some
 from landscope.training.task import Task
 
-__all__ = ["Passes", "Stack", "stacked"]
-
 
 @dataclass
 class Stack:

@@ -35,8 +35,6 @@ from landscope.training.schedule import learning_rate
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
 
-__all__ = ["StackedProgram"]
-
 Gradients = dict[str, Tensor]
 Part = tuple[Tensor, Tensor]
 

@@ -24,8 +24,6 @@ from landscope.training.task import Forward, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Choice", "Overrides", "Pool", "Strategy"]
-
 Overrides = Mapping[str, Sequence[object]]
 """Keys of a spec, such as "optimizer.lr", with one value for each member."""
 

@@ -46,9 +46,6 @@ from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, built_model
 from landscope.training.task_data import DataLike
 
-__all__ = ["PoolFolder", "PoolRun", "train_sequentially", "train_stacked"]
-
-
 # The folder of a pool: a folder of a run for each member, and checkpoints of those that are stacked.
 #
 # pool.json                the strategy of the pool, which is kept when it is resumed

@@ -37,10 +37,8 @@ from landscope.training.spec import SpecLike, TrainingSpec, training_spec
 from landscope.training.task import Task, make_task
 from landscope.training.task_data import DataLike
 
-__all__ = ["NUMBERS", "choose", "member_specs", "train_pool", "unsupported"]
 
-
-def train_pool(
+def train_pool(  # noqa: PLR0913 (options of a public function, by keyword)
     spec: SpecLike,
     seeds: int | Sequence[int] = 50,
     *,
@@ -158,7 +156,7 @@ def member_specs(
     """
     if isinstance(seeds, int):
         if isinstance(seeds, bool) or seeds < 1:
-            raise SpecError(f"seeds: a number of members ≥ 1 or a list of seeds was expected, got {seeds!r}")
+            raise SpecError(f"seeds: expected a number of members ≥ 1 or a list of seeds, got {seeds!r}")
         seeds = range(spec.seed, spec.seed + seeds)
     if not len(seeds):
         raise SpecError("seeds: the list is empty; a pool has at least one member")
@@ -168,7 +166,7 @@ def member_specs(
             raise UnknownNameError.among("number that may differ between members", key, NUMBERS)
         if isinstance(values, str) or not isinstance(values, Sequence) or len(values) != len(seeds):
             found = f"{len(values)} values" if isinstance(values, Sequence) else repr(values)
-            raise SpecError(f"overrides[{key!r}]: one value for each of {len(seeds)} members was expected, got {found}")
+            raise SpecError(f"overrides[{key!r}]: expected one value for each of {len(seeds)} members, got {found}")
     return [_member(spec, seed, {key: values[at] for key, values in given.items()}) for at, seed in enumerate(seeds)]
 
 
@@ -179,7 +177,7 @@ def _member(spec: TrainingSpec, seed: int, numbers: Mapping[str, object]) -> Tra
     for key, value in numbers.items():
         part = key.rpartition(".")[0]
         if part and get(plain, part) is None:
-            raise SpecError(f"overrides[{key!r}]: the spec has no {part}; say `{part}` in it first")
+            raise SpecError(f"overrides[{key!r}]: the spec has no {part}; set `{part}` in it first")
         plain = with_value(plain, key, to_plain(value))
     return parse(TrainingSpec, plain)
 

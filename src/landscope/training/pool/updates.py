@@ -21,8 +21,6 @@ from torch import Tensor
 
 from landscope.training.spec import OptimizerSpec
 
-__all__ = ["Settings", "State", "fresh_state", "over", "update"]
-
 State = dict[str, dict[str, Tensor]]
 """What an optimizer remembers, by its name and the parameter's, stacked as the parameters are."""
 

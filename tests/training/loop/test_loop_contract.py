@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_runs import BASE, EXACT, METHODS, distance, interrupted, merged, same, weights
 from processes import run_together
 from safetensors.torch import load_file, save_file
-from training.loop_runs import BASE, EXACT, METHODS, distance, interrupted, merged, same, weights
 
 from landscope.training.loop.train import train
 

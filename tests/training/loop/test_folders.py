@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_runs import BASE, interrupted, merged, same
 from torch import Tensor, nn
-from training.loop_runs import BASE, interrupted, merged, same
 
 from landscope.core.errors import SpecError
 from landscope.training.loop.folder import STATE, read_tensors, write_tensors

@@ -7,8 +7,8 @@ import math
 
 import pytest
 import torch
+from loop_runs import Settings, merged
 from torch import Tensor
-from training.loop_runs import Settings, merged
 
 from landscope.core.seeding import generator
 from landscope.data import load

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from loop_runs import BASE, EXACT, distance, merged, weights
 from torch import Tensor, nn
-from training.loop_runs import BASE, EXACT, distance, merged, weights
 
 from landscope.core.seeding import generator
 from landscope.data import Augmentation, load

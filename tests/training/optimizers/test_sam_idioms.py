@@ -337,3 +337,21 @@ def test_gradients_that_the_user_holds_are_not_written_to() -> None:
     expected = torch.autograd.grad(loss_of(model, *batch())(), list(model.parameters()))
     sam.step(closure)
     assert all(torch.equal(a, b) for a, b in zip(seen[: len(expected)], expected, strict=True))
+
+
+def test_gradients_cleared_behind_their_counter() -> None:
+    """`param.grad.data.zero_()` is how gradients were cleared for years; torch does not count that write."""
+    ours, theirs = network(), network()
+    sam, reference = sam_for(ours, "momentum"), sam_for(theirs, "momentum")
+    for seed in range(3):
+        loss = loss_of(ours, *batch(seed=seed))
+        loss().backward()
+        sam.first_step()
+        for param in ours.parameters():
+            param.grad.data.zero_()
+        loss().backward()
+        sam.second_step()
+        for param in ours.parameters():
+            param.grad.data.zero_()
+        by_hand(reference, theirs, loss_of(theirs, *batch(seed=seed)))
+        assert same_bits(ours, theirs)

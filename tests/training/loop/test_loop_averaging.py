@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from loop_runs import BASE, EXACT, distance, merged, weights
 from torch import Tensor, nn
-from training.loop_runs import BASE, EXACT, distance, merged, weights
 
 from landscope.data import load
 from landscope.training.averaging import recompute_statistics

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_runs import BASE, merged
 from malformed import TEXTS, with_other
-from training.loop_runs import BASE, merged
 
 from landscope.core.errors import LandscopeError, SpecError, TrainingError
 from landscope.training.loop.folder import TrainingResult, read_tensors, write_tensors

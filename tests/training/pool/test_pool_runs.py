@@ -175,6 +175,7 @@ def test_resuming_between_rows_gives_the_same_weights(steps: int, averaging: str
     assert_identical(whole, pool_of(spec, folder=tmp_path))
 
 
+@pytest.mark.slow
 def test_rows_change_nothing_but_the_history() -> None:
     spec = {"model": MLP, "epochs": 600, "batch_size": "full", "optimizer": {"name": "adam", "lr": 1e-3}}
     every, some = pool_of(spec, 2), pool_of({**spec, "evaluate_every": 250}, 2)
@@ -324,7 +325,7 @@ def test_large_activations_are_sequential_on_a_cpu(monkeypatch: pytest.MonkeyPat
         (
             {"overrides": {"optimizer.lr": [0.1]}},
             SpecError,
-            "one value for each of 3 members was expected, got 1 values",
+            "expected one value for each of 3 members, got 1 values",
         ),
         ({"overrides": {"optimizer.lr": 0.1}}, SpecError, "one value for each of 3 members"),
         ({"overrides": {"optimizer.lr": [0.1, -1, 0.2]}}, SpecError, "optimizer.lr: must be a number ≥ 0"),

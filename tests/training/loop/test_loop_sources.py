@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from loop_runs import BASE, Settings, merged
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
-from training.loop_runs import BASE, Settings, merged
 
 from landscope.core.errors import SpecError
 from landscope.data import DATASETS, load

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from loop_runs import BASE, Signal, merged
 from torch import Tensor, nn
-from training.loop_runs import BASE, Signal, merged
 from typer.testing import CliRunner
 
 from landscope.cli import train as command

@@ -6,8 +6,8 @@ import copy
 
 import pytest
 import torch
+from loop_runs import BASE, EXACT, METHODS, merged
 from torch import Tensor, nn
-from training.loop_runs import BASE, EXACT, METHODS, merged
 
 from landscope.core.errors import DifferentiationError, SpecError
 from landscope.specs.schema import parse

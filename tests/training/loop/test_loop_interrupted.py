@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_killed import SPEC
+from loop_runs import BASE, METHODS, Signal, distance, interrupted, merged, same
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from training.loop_killed import SPEC
-from training.loop_runs import BASE, METHODS, Signal, distance, interrupted, merged, same
 
 from landscope.core.errors import NonFiniteTrainingError, SpecError, TrainingError
 from landscope.models import build

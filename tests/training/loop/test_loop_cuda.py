@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from loop_runs import BASE, METHODS, Settings, distance, interrupted, merged
 from torch import Tensor, nn
-from training.loop_runs import BASE, METHODS, Settings, distance, interrupted, merged
 
 from landscope.core.errors import NonFiniteTrainingError
 from landscope.core.seeding import generator

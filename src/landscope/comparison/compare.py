@@ -1,0 +1,105 @@
+"""`landscope.compare`: two or more checkpoints on the same data, the first of them the one that the others are set against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+
+from landscope.comparison.agreement import Agreement, agreement
+from landscope.comparison.differences import Difference, by_groups, differences
+from landscope.comparison.result import Comparison
+from landscope.core.errors import OperandError
+from landscope.core.progress import progress_display
+from landscope.measures.measuring import measured
+from landscope.measures.resolve import Wanted, resolve_measures
+from landscope.measures.results import Report
+from landscope.probe.probe import Probe
+from landscope.probe.reading import DataLike, freeze
+from landscope.probe.totals import checked_limit
+
+__all__ = ["compare"]
+
+POINTS = 25
+"""Of the line between two models."""
+
+
+def compare(
+    models: Mapping[str, nn.Module | Probe],
+    data: DataLike | None = None,
+    measures: Wanted = None,
+    *,
+    seconds: float | None = None,
+    paired: bool = True,
+    progress: bool | None = None,
+    **point: object,
+) -> Comparison:
+    """Measure models on the same data and say what differs: by how much, and whether that is real.
+
+    Args:
+        models: by name, in order; the others are compared with the first. Or probes, which hold their data.
+        data, measures: as for `measure`. The data is read once and kept.
+        seconds: for the measures of all models together; then nothing is paired.
+        paired: measure means over rows on groups of them as well, for the true error of a difference: about twice the work.
+        progress: show what is running; by default on a terminal only.
+        point: what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`, `seed`.
+
+    The line between two models of one architecture, how often they disagree and how alike their features are come with it:
+    `comparison.agreements`. Nothing is said about models of different architectures that depends on the scale of weights.
+
+    >>> import torch
+    >>> x, y = torch.randn(40, 2), torch.arange(40) % 2
+    >>> before, after = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> found = compare({"before": before, "after": after}, (x, y), ["loss", "l2_norm"])
+    >>> [difference.measure for difference in found.differences]
+    ['loss', 'l2_norm']
+    """
+    if len(models) < 2:
+        raise OperandError(f"a comparison needs at least two models by name, got {len(models)}")
+    allowed = checked_limit("seconds", seconds)
+    probes = _probes(models, data, point)
+    first, *others = probes
+    chosen = resolve_measures(measures, probes[first].seed)
+    reports: dict[str, Report] = {}
+    groups = {}
+    with progress_display(progress, 2 * len(probes)) as bar:
+        for number, (name, probe) in enumerate(probes.items()):
+            bar.show(2 * number, 2 * len(probes), name)
+            reports[name] = measured(probe, chosen, seconds=None if allowed is None else allowed / len(probes))
+            bar.show(2 * number + 1, 2 * len(probes), f"{name}, on groups of rows")
+            groups[name] = by_groups(probe, chosen, reports[name]) if paired and allowed is None else {}
+        tests = max(1, len(others) * sum(e.status.has_value for e in reports[first].values()))
+        found: list[Difference] = []
+        agreements: dict[str, Agreement] = {}
+        for name in others:
+            bar.show(2 * len(probes) - 1, 2 * len(probes), f"the line to {name}")
+            found += differences(name, reports[first], reports[name], groups[first], groups[name], tests)
+            agreements[name] = agreement(probes[first], probes[name], POINTS)
+    return Comparison(reports, tuple(found), agreements, _same_architecture(probes))
+
+
+def _probes(
+    models: Mapping[str, nn.Module | Probe], data: DataLike | None, point: Mapping[str, object]
+) -> dict[str, Probe]:
+    held = [isinstance(model, Probe) for model in models.values()]
+    if any(held) != all(held):
+        raise OperandError("pass probes, which hold their data, or models and data; not some of each")
+    if all(held):
+        if data is not None:
+            raise OperandError("probes hold their data already; pass either probes, or models and data")
+        probes = {name: probe for name, probe in models.items() if isinstance(probe, Probe)}
+        sizes = {name: probe.n_samples for name, probe in probes.items()}
+        if len(set(sizes.values())) > 1:
+            raise OperandError(
+                f"the probes hold different numbers of samples: {sizes}; compare models on the same data"
+            )
+        return probes
+    if data is None:
+        raise OperandError("no data: pass a DataLoader, a Dataset, or (x, y) tensors as the second argument")
+    rows = data if isinstance(data, tuple | Mapping) else freeze(data)
+    return {name: Probe(model, rows, **point) for name, model in models.items()}  # type: ignore[arg-type]
+
+
+def _same_architecture(probes: Mapping[str, Probe]) -> bool:
+    shapes = [[(name, tuple(p.shape)) for name, p in probe.params.items()] for probe in probes.values()]
+    return all(other == shapes[0] for other in shapes[1:])

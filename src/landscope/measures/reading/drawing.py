@@ -1,0 +1,104 @@
+"""The figure of a report: a panel for every family, each on a scale of its own, and the spectrum where it was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from landscope.core.estimate import Estimate, Status
+from landscope.core.json import Plain
+from landscope.measures.base import MEASURES
+from landscope.measures.reading.rows import Row, Rows
+from landscope.spectra import Spectrum
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_report"]
+
+INK, MUTED, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#0b5d8f", "#d55e00"
+PANEL, ROW = 3.4, 0.26
+"""Inches: the width of a panel's axes, and the height of a row."""
+DECADES = 30.0
+"""Values further apart than this factor are drawn by their size on a logarithmic axis."""
+NOWHERE = 1e-12
+
+
+def plot_report(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> Figure:
+    """Every value with two standard errors either way: wide those over the data, thin the estimator's own."""
+    from matplotlib.figure import Figure
+
+    families = {family: kept for family, rows in Rows.of(estimates).families.items() if (kept := _drawn(rows))}
+    spectra = {name: e for name, e in estimates.items() if "offdiagonal" in e.details}
+    spectrum = "hessian_spectrum" if "hessian_spectrum" in spectra else next(iter(spectra), "")
+    panels: list[tuple[str, list[Row]]] = [*families.items(), *([(spectrum, [])] if spectrum else [])]
+    columns = min(2, max(len(panels), 1))
+    lines = [panels[start : start + columns] for start in range(0, len(panels), columns)]
+    heights = [max([0.35 + ROW * len(rows) if rows else 2.0 for _, rows in line]) for line in lines] or [1.0]
+    size = (columns * (PANEL + 2.3), sum(heights) + 0.55 * len(heights) + 0.5)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes, (title, rows) in zip(grid.flat, panels, strict=False):
+        if rows:
+            _family(axes, rows)
+        else:
+            Spectrum.from_dict(spectra[spectrum].details).plot(ax=axes)
+            axes.set_xlabel("eigenvalue", fontsize=8)
+            axes.set_ylabel("density", fontsize=8)
+            title = MEASURES[spectrum].title if spectrum in MEASURES else spectrum
+        axes.set_title(title, loc="left", fontsize=9, fontweight="bold", color=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=INK, labelsize=8)
+    told = [str(about[key]) for key in ("model", "parameters", "samples", "loss") if key in about]
+    figure.suptitle(" · ".join(told), x=0.01, ha="left", fontsize=10, color=INK)
+    figure.supxlabel(
+        "two standard errors either way: wide over the data, thin of the estimator; arrows: at least, at most",
+        fontsize=7,
+        color=MUTED,
+    )
+    return figure
+
+
+def _drawn(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.estimate.status.has_value]
+
+
+def _family(axes: Axes, rows: Sequence[Row]) -> None:
+    """A row for each measure; by size on a logarithmic axis where the values are far apart."""
+    values = [row.estimate.value for row in rows]
+    sizes = [abs(value) for value in values if value]
+    log = bool(sizes) and max(sizes) > DECADES * min(sizes)
+    for place, row in enumerate(rows):
+        _value(axes, place, row.estimate, log=log)
+        axes.text(1.02, place, row.value, transform=axes.get_yaxis_transform(), va="center", fontsize=7, color=MUTED)
+    axes.set_yticks(range(len(rows)), [MEASURES[row.name].title if row.name in MEASURES else row.name for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(axis="x", color="#e9eae5", lw=0.7)
+    axes.set_axisbelow(True)
+    if log:
+        axes.set_xscale("log")
+    else:
+        axes.axvline(0, color=MUTED, lw=0.6)
+        low, high = axes.get_xlim()
+        axes.set_xlim(min(low, 0.0), max(high, 0.0) if high > NOWHERE else 1.0)
+    units = list(dict.fromkeys(MEASURES[row.name].unit for row in rows if row.name in MEASURES))
+    sign = "size, orange where negative" if log and min(values) < 0 else ""
+    axes.set_xlabel(", ".join(filter(None, [units[0] if len(units) == 1 else "", sign])), fontsize=7, color=MUTED)
+
+
+def _value(axes: Axes, place: int, estimate: Estimate, *, log: bool) -> None:
+    colour = NEGATIVE if estimate.value < 0 else ACCENT
+    at = abs(estimate.value) if log else estimate.value
+    if log and at == 0:
+        return
+    for error, width, shade in ((estimate.data_stderr, 6.0, 0.25), (estimate.stderr, 1.6, 1.0)):
+        if error:
+            low = max(at - 2 * error, at / 10) if log else at - 2 * error
+            axes.plot([low, at + 2 * error], [place, place], lw=width, color=colour, alpha=shade, solid_capstyle="butt")
+    marker = {Status.LOWER_BOUND: ">", Status.UPPER_BOUND: "<"}.get(estimate.status, "o")
+    if math.isfinite(at):
+        axes.plot(at, place, marker, ms=4.5, color=colour)

@@ -1,0 +1,278 @@
+"""The reading: what the numbers of a report say in words, and what they do not.
+
+**A minimum?** In the quadratic model of the loss a gradient step of length 1/λ₁ lowers it by at least ‖g‖²/(2λ₁), because no
+direction curves more than λ₁. Set against the loss itself, this share says how far from the bottom the weights are, in a unit
+that rescaled weights and other losses have in common. A negative λ_min, by more than its error, says that no bottom is there.
+
+**Learning rate.** Gradient descent on a quadratic form is stable for rates below 2/λ₁, with momentum β below 2(1 + β)/λ₁
+(Cohen et al. 2021).
+
+**Scale.** Multiplying one layer of a ReLU network by a and the next by 1/a changes no prediction and every number that is not
+invariant to it (Dinh et al. 2017).
+
+Nothing here calls a network sharp or flat: there is no such threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from landscope.core.estimate import Estimate, Status
+from landscope.core.json import Plain
+from landscope.core.text import counted, significant
+from landscope.measures.base import MEASURES
+from landscope.measures.facts import Family
+from landscope.measures.reading.references import Place, kinds, places
+from landscope.measures.reading.rows import Row, Rows
+
+__all__ = ["Remark", "reading"]
+
+STATIONARY, DESCENDING = 1e-3, 1e-2
+"""Shares of the loss that a gradient step would take off: below the first there is nothing to gain, above the second there is."""
+VANISHING = 1e-2
+"""A cross-entropy below which the curvature is small because the loss is."""
+CROSS_ENTROPY = "cross_entropy"
+"""In the name of a loss, the model's own or a function's."""
+MOMENTUM = 0.9
+NAMED = 6
+"""Measures that a sentence names."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A topic and what is said about it."""
+
+    topic: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.text}"
+
+
+def reading(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> tuple[Remark, ...]:
+    """What the estimates say, as far as they were measured.
+
+    >>> found = {"hessian_top_eigenvalue": Estimate(4.0, 0.04, status=Status.CONVERGED), "l2_norm": Estimate(1.0)}
+    >>> print(reading(found, {})[0])
+    Learning rate: Full-batch gradient descent on this data is stable below 2/λ₁ = 0.500 ± 0.005 (with momentum 0.9 below 0.95). \
+Small batches may need less; Adam follows another limit.
+    """
+    said = (
+        ("A minimum?", _minimum(estimates)),
+        ("Learning rate", _learning_rate(estimates)),
+        ("Scale", _scale(estimates)),
+        ("Caution", " ".join(_cautions(estimates, about))),
+        ("Among others", _among_others(estimates, about)),
+    )
+    return tuple(Remark(topic, text) for topic, text in said if text)
+
+
+def _value(estimates: Mapping[str, Estimate], name: str) -> Estimate | None:
+    found = estimates.get(name)
+    return found if found is not None and found.status.has_value else None
+
+
+# Is this a minimum of this data at all?
+
+
+def _minimum(estimates: Mapping[str, Estimate]) -> str:
+    """The gradient and the smallest eigenvalue against their errors; empty where neither was measured."""
+    slope, curve = _slope(estimates), _downwards(estimates)
+    if slope is None and curve is None:
+        return ""
+    verdict = {
+        (True, False): "As far as was measured, yes",
+        (True, True): "Stationary, but not a minimum",
+        (True, None): "Nearly stationary; hessian_bottom_eigenvalue would tell the rest",
+        (False, True): "No",
+        (False, False): "No",
+        (False, None): "No",
+        (None, True): "No",
+    }.get((slope[0] if slope else None, curve[0] if curve else None), "Cannot tell")
+    reasons = [f"{part[1]}." for part in (slope, curve) if part is not None]
+    why = [_WHY_DESCENDING] if slope is not None and slope[0] is False else []
+    return " ".join([f"{verdict}.", *reasons[:1], *why, *reasons[1:]])
+
+
+_WHY_DESCENDING = "Weight decay, early stopping, or other data than it was trained on leave such a gradient."
+
+
+def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
+    """Whether the point is stationary, and how that is known."""
+    norm, top, loss = (_value(estimates, name) for name in ("gradient_norm", "hessian_top_eigenvalue", "loss"))
+    if norm is None:
+        return None
+    if norm.value == 0 and not norm.status.is_bound:
+        return True, "The gradient is zero"
+    at = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(norm.status, "")
+    shown = f"The gradient norm is {at}{significant(norm.value, 2)}"
+    if norm.status.is_bound or top is None or not top.value > 0:
+        return None, shown
+    gain = norm.value**2 / (2 * top.value)
+    if loss is None or not loss.value > 0:
+        return None, f"{shown}, worth {significant(gain, 2)} of loss in a step of 1/λ₁"
+    share = gain / loss.value
+    if top.status.is_bound:  # a larger λ₁ makes the step smaller, and the gain
+        told = f"{shown}: a step of 1/λ₁ along it would lower the loss by at most {_percent(share)}"
+        return (True if share < STATIONARY else None), told
+    told = f"{shown}: a step of 1/λ₁ along it would lower the loss by about {_percent(share)}"
+    return (True if share < STATIONARY else False if share >= DESCENDING else None), told
+
+
+def _downwards(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
+    """Whether some direction curves downwards, and how that is known."""
+    bottom, top = (_value(estimates, name) for name in ("hessian_bottom_eigenvalue", "hessian_top_eigenvalue"))
+    if bottom is None:
+        return None
+    error = 2 * (bottom.stderr or 0.0)
+    if bottom.bracket is not None:
+        error = max(error, bottom.bracket[1] - bottom.value)
+    known = top is not None and top.value > 0 and not top.status.is_bound and not bottom.status.is_bound
+    part = f" ({_percent(abs(bottom.value) / top.value)} of λ₁)" if known and top is not None else ""
+    at = "at most " if bottom.status is Status.UPPER_BOUND else ""
+    shown = f"λ_min is {at}{_with_error(bottom)}{part}"
+    if bottom.value + error < 0:
+        unsure = bottom.data_stderr is not None and bottom.value + 2 * bottom.data_stderr > 0
+        other = ", though other samples might not show it" if unsure else ""
+        return True, f"{shown}, so the loss curves downwards along some direction{other}"
+    if bottom.status is Status.UPPER_BOUND:
+        return None, f"{shown}, which leaves its sign open"
+    if abs(bottom.value) <= error:
+        return False, f"{shown}, zero within its error"
+    return False, shown
+
+
+# Which learning rates are stable.
+
+
+def _learning_rate(estimates: Mapping[str, Estimate]) -> str:
+    top = _value(estimates, "hessian_top_eigenvalue")
+    if top is None or not top.value > 0:
+        return ""
+    rate = 2 / top.value
+    error = rate * (top.stderr or 0.0) / top.value
+    with_momentum = significant((1 + MOMENTUM) * rate, 2)
+    if top.status is Status.LOWER_BOUND:
+        limit = f"a limit that is at most 2/λ₁ = {significant(rate, 2)} (with momentum {MOMENTUM} {with_momentum})"
+    elif top.bracket is not None and top.bracket[0] > 0:
+        low, high = (significant(2 / end, 2) for end in reversed(top.bracket))
+        limit = f"2/λ₁ = {significant(rate, 2)} ({low} to {high}; with momentum {MOMENTUM} below {with_momentum})"
+    else:
+        shown = _with_error(Estimate(rate, error)) if error > 1e-3 * rate else significant(rate)
+        limit = f"2/λ₁ = {shown} (with momentum {MOMENTUM} below {with_momentum})"
+    return (
+        f"Full-batch gradient descent on this data is stable below {limit}. Small batches may need less; Adam follows "
+        f"another limit."
+    )
+
+
+# What depends on scale.
+
+
+def _scale(estimates: Mapping[str, Estimate]) -> str:
+    """Which families of numbers rescaled weights change, and which numbers they do not."""
+    shown = [row.name for row in Rows.of(estimates) if row.name in MEASURES and row.estimate.status.has_value]
+    asked = [name for name in shown if not MEASURES[name].family.is_of_predictions]
+    fixed = [name for name in asked if "layer_rescaling" in MEASURES[name].invariant_to]
+    moved = list(dict.fromkeys(MEASURES[name].family.value for name in asked if name not in fixed))
+    if not moved:
+        return ""
+    kept = f" It does not change {_named(fixed)}." if fixed else ""
+    return (
+        f"Rescaling the weights of a ReLU network changes its {_named(moved)} rows and not one prediction: compare them between "
+        f"networks of one architecture that were trained alike, not across architectures.{kept}"
+    )
+
+
+# What is saturated, a bound, too uncertain, or not finished.
+
+
+def _cautions(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> Iterator[str]:
+    rows = [row for row in Rows.of(estimates) if row.estimate.status.has_value]
+    loss = _value(estimates, "loss")
+    curved = [row.name for row in rows if row.name in MEASURES and MEASURES[row.name].family is Family.CURVATURE]
+    if CROSS_ENTROPY in str(about.get("loss")) and loss is not None and loss.value < VANISHING and curved:
+        yield (
+            f"At a cross-entropy of {significant(loss.value, 2)} all curvature is small because the outputs are so sure: "
+            f"compare only at equal loss, or at equal temperature."
+        )
+    for told, doubted in (
+        ("Known no better than to its own size", [row.name for row in rows if _doubt(row.estimate) == "own"]),
+        ("Another sample could change all of it", [row.name for row in rows if _doubt(row.estimate) == "data"]),
+        ("Saturated, no information of its own", _of_status(rows, Status.SATURATED)),
+        ("What a search has found so far, not the extreme", _of_status(rows, Status.LOWER_BOUND, Status.UPPER_BOUND)),
+        ("Ended before the accuracy asked for", _of_status(rows, Status.BUDGET_SPENT, Status.INTERRUPTED)),
+    ):
+        if doubted:
+            yield f"{told}: {_named(doubted)}."
+
+
+def _of_status(rows: Iterable[Row], *statuses: Status) -> list[str]:
+    return [row.name for row in rows if row.estimate.status in statuses]
+
+
+def _doubt(estimate: Estimate) -> str:
+    """Which error is as large as the value, if one is: two standard errors of it reach zero."""
+    if estimate.status.is_bound or estimate.value == 0:
+        return ""
+    size = abs(estimate.value) / 2
+    return "own" if (estimate.stderr or 0.0) >= size else "data" if (estimate.data_stderr or 0.0) >= size else ""
+
+
+# Where the values lie among networks of the same kind.
+
+
+def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> str:
+    """Of networks that were measured alike; or that there are none. Empty where the report does not say what the network is."""
+    family, outputs, loss = about.get("architecture"), about.get("outputs"), about.get("loss")
+    size = _count(about.get("parameters"))
+    if not isinstance(family, str) or not isinstance(outputs, int) or not isinstance(loss, str) or size is None:
+        return ""
+    plain = about.get("mode") == "eval" and about.get("temperature") == 1.0 and not about.get("part")
+    found = places(estimates, family, outputs, loss, size) if plain else None
+    if found is None:
+        return (
+            f"None of the {len(kinds())} kinds of networks that Landscope ships values of is comparable with this one in "
+            f"architecture, size, loss and state of training: nothing to rank these values against."
+        )
+    kind, among = found
+    return (
+        f"{kind.title} trained to a similar loss ({kind.source}): {'; '.join(map(_place, among[:NAMED]))}. Other data and "
+        f"another training: a bearing, not a verdict."
+    )
+
+
+def _place(place: Place) -> str:
+    return f"{place.measure} is larger than in {place.smaller} of {place.of}"
+
+
+def _count(words: Plain) -> int | None:
+    first = words.split()[0].replace(",", "") if isinstance(words, str) and words else ""
+    return int(first) if first.isdigit() else None
+
+
+# Words.
+
+
+def _with_error(estimate: Estimate) -> str:
+    shown = str(Estimate(estimate.value, estimate.stderr or 0.0)) if estimate.stderr else significant(estimate.value, 3)
+    return shown.replace("-", "−")
+
+
+def _percent(share: float) -> str:
+    """A share in per cent, in words where it is not worth a number.
+
+    >>> _percent(0.0312), _percent(1e-9), _percent(math.inf)
+    ('3.1 %', 'less than 0.01 %', '–')
+    """
+    if not math.isfinite(share):
+        return "–"
+    return "less than 0.01 %" if share < 1e-4 else f"{significant(100 * share, 2)} %"
+
+
+def _named(names: Sequence[str]) -> str:
+    few = len(names) <= NAMED
+    *first, last = names if few else [*names[: NAMED - 1], counted(len(names) - NAMED + 1, "other")]
+    return f"{', '.join(first)} and {last}" if first else last
