@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from landscope import Report, Status
 from landscope.models import build
 
 Call = Callable[..., tuple[int, str, str]]
@@ -23,7 +23,7 @@ DIGITS = [*NET, "--data", "digits"]
 
 MISTAKES = {
     "no such command": (["mesure"], 2, "Did you mean 'measure'"),
-    "no model": (["measure", "NET", "--data", "digits"], 2, "Missing option '--model'. See: landscope measure --help"),
+    "no model": (["measure", "NET", "--data", "digits"], 2, "give --model; no spec.json of a training lies beside"),
     "model": (["measure", "NET", "--model", "mlpp", "--data", "digits"], 2, "did you mean 'mlp'?"),
     "data": (["measure", "NET", *NET, "--data", "digit"], 2, "did you mean 'digits'?"),
     "measure": (["measure", "NET", *DIGITS, "--measures", "los"], 2, "did you mean 'loss'?"),
@@ -41,8 +41,12 @@ MISTAKES = {
         "cannot be loaded with the options",
     ),
     "clash": (["measure", "NET", *DIGITS, "--data-option", "pixels=raw"], 2, "write --pixels instead"),
-    "other data": (["measure", "NET", *NET, "--data", "circles"], 2, "does not take the rows of circles, 2 of float32"),
-    "a graph": (["measure", "NET", *NET, "--data", "cora"], 2, "measure it from Python"),
+    "other data": (
+        ["measure", "NET", *NET, "--data", "circles"],
+        2,
+        "does not fit the model: other shapes: fc.bias (10 in the",
+    ),
+    "a graph": (["robustness", "NET", *NET, "--data", "cora"], 2, "cora holds no images"),
     "module": (["measure", "NET", "--model", "no_such:net", "--data", "digits"], 2, "No module named 'no_such'"),
     "function": (["measure", "NET", "--model", "torch:net", "--data", "digits"], 2, "torch has no function 'net'"),
     "no module": (
@@ -93,9 +97,9 @@ def test_files_that_are_no_checkpoint(call: Call, tmp_path: Path) -> None:
     for name, reason in {
         "none.pt": "no such file",
         "whole.pt": "that is code, which is not run. Save model.state_dict()",
-        "nothing.pt": "epoch are no tensors",
-        "list.pt": "holds a list where a state dict was expected",
-        "empty.pt": "holds nothing where",
+        "nothing.pt": "epoch are not tensors",
+        "list.pt": "expected a state dict, found a list",
+        "empty.pt": "expected a state dict, found nothing",
         "text.pt": "neither a safetensors file nor one that torch.save wrote",
         "short.pt": "neither a safetensors file nor one that torch.save wrote",
         "cut.pt": "neither a safetensors file nor one that torch.save wrote",
@@ -111,7 +115,7 @@ def test_files_that_are_no_checkpoint(call: Call, tmp_path: Path) -> None:
 def test_settings_files(call: Call, digits_net: Path, tmp_path: Path) -> None:
     file = tmp_path / "chosen.yaml"
     for content, reason in {
-        "loss: [1": "is not YAML",
+        "loss: [1": "the bracket that opens here is not closed",
         "3": "expected measures with settings",
         "loss: 3": "must be written {key: value}",
         "hessian_trace: {tool: 1}": "Its settings: ",
@@ -154,7 +158,33 @@ def test_interrupted(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("landscope.cli.doctor.examine", interrupted)
     code, out, err = call("doctor")
     assert (code, out) == (130, "")
-    assert err.strip() == "landscope: stopped. What is done is kept; run the same command to resume."
+    assert err == "landscope: stopped\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_reader_that_has_seen_enough() -> None:
+    command = [sys.executable, "-m", "landscope", "models"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, env=environment)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_unknown_name_in_a_training_is_told_with_its_line(call: Call, tmp_path: Path) -> None:
+    spec = tmp_path / "first.yaml"
+    spec.write_text("data: digts\nmodel: mlp\n")
+    assert f"{spec}:1: data: unknown data 'digts'; did you mean 'digits'?" in call("train", spec)[2]
+    spec.write_text("data: digits\nmodel: mpl\n")
+    assert f"{spec}:2: model: unknown model 'mpl'; did you mean 'mlp'?" in call("train", spec)[2]
+    spec.write_text("name: a\ntraining:\n  data: digts\n  model: mlp\n")
+    assert f"{spec}:3: unknown data set 'digts'; did you mean 'digits'?" in call("study", "run", spec, "--dry-run")[2]
+
+
+def test_nothing_to_measure(call: Call) -> None:
+    code, _, err = call("measure")
+    assert (code, "nothing to measure; name a file of weights" in err) == (2, True)
 
 
 @pytest.mark.slow
@@ -165,12 +195,13 @@ def test_ctrl_c_in_the_middle_of_a_measurement(digits_net: Path, tmp_path: Path)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("[1/"), "the first measure is done"
-        time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         err = process.stderr.read()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert list(tmp_path.iterdir()) == []
+    report = Report.load(tmp_path / "report.json")  # what there was by then
+    assert any(found.status.has_value for found in report.values())
+    assert any(found.status in (Status.INTERRUPTED, Status.SKIPPED) for found in report.values())
 
 
 def test_code_that_ends_the_process_is_told(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

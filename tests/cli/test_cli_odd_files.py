@@ -29,7 +29,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("work has begun")
 
-    monkeypatch.setattr("landscope.cli.sources.loaded_model", refuse)
+    monkeypatch.setattr("landscope.cli.sources.make_task", refuse)
     monkeypatch.setattr("landscope.training.loop.train.train", refuse)
 
 

@@ -12,8 +12,9 @@ import pytest
 from study_runs import do_here
 
 from landscope.core.errors import SpecError
-from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
-from landscope.report.write import ReportOptions, write_study_report
+from landscope.papers.framework.records import Bundle, load_bundle, save_bundle
+from landscope.report.of_study import write_study_report
+from landscope.report.write import ReportOptions
 from landscope.specs.schema import parse
 from landscope.studies.grid import runs_of
 from landscope.studies.record import long_table, wide_table
@@ -173,7 +174,7 @@ def test_a_report_is_written_again_where_it_would_be_another(
         made.append(path)
         return path
 
-    monkeypatch.setattr("landscope.report.write.write_report", write_report)
+    monkeypatch.setattr("landscope.report.of_study.write_report", write_report)
 
     def is_written() -> bool:
         made.clear()

@@ -12,7 +12,7 @@ from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.write import options_of
+from landscope.report.of_study import options_of
 from landscope.specs.schema import parse
 from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.spec import StudySpec

@@ -30,7 +30,7 @@ from landscope.report.sections.landscapes import landscape_section
 from landscope.report.sections.layers import layer_section
 
 COLUMNS = ReportOptions(measures=["train.hessian_trace", "train.l2_norm"], outcomes=["test.error", "test.ece"])
-CORRELATED = ["forest", "correlations", "redundancy", "scatter", "within-between", "within"]
+CORRELATED = ["baseline", "forest", "correlations", "redundancy", "scatter", "within-between", "within"]
 MODELS = ["reliability", "corruptions", "spectra", "landscape", "training", "layers", "igs"]
 BEGINNINGS = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
 
@@ -146,7 +146,10 @@ def test_planes_share_one_scale_whose_kind_is_told() -> None:
     assert {type(norm).__name__ for norm in norms} == {"LogNorm"}
     assert len({(norm.vmin, norm.vmax) for norm in norms}) == 1
     assert bar.get_ylabel() == "loss, logarithmic scale"
-    [plot] = in_browser(landscape)
+    beside, alone = (block for block in landscape_section(study).blocks if isinstance(block, Figure))
+    assert (beside.kind, alone.kind) == ("grid", "landscape")
+    assert alone.paper_panels == []
+    [plot] = in_browser(alone)
     assert isinstance(plot, Plot)
     assert plot.spec["log"]
     assert plot.spec["ends"] == pytest.approx([0.01, 1e4], rel=1)

@@ -17,11 +17,11 @@ from landscope.measures import Report
 from landscope.report import ReportOptions, figures, write_report
 from landscope.report.data.associations import associate
 from landscope.report.data.cohorts import Cohorts
+from landscope.report.of_study import options_of
 from landscope.report.page.blocks import Prose, Table
 from landscope.report.page.figure import Figure
 from landscope.report.sections.answer import answer_section
 from landscope.report.sections.conditions import condition_section
-from landscope.report.write import options_of
 from landscope.specs.schema import parse
 from landscope.studies.record import MeasuredModel, Record
 from landscope.studies.spec import StudySpec
@@ -59,7 +59,7 @@ def test_models_without_the_outcome_do_not_count() -> None:
     values = [3.0, 1.0, 2.0, 5.0, 4.0, 7.0, 6.0]
     lead, caption = answer([made(i, {"m": values[i % 7]}, {"error": errors[i] if i < 7 else None}) for i in range(40)])
     bar = smallest_significant(7, 0.05)
-    assert f"in 7 models, after adjusting for 1 test. To be significant, τ would have to reach ±{bar:.2f}." in lead
+    assert f"over 7 models, after adjusting for 1 test. To be significant, τ would have to reach ±{bar:.2f}." in lead
     assert "n = 7 of 40 models." in caption
     lead, _ = answer([made(i, {"m": values[i % 7]}, {"error": errors[i] if i < 4 else None}) for i in range(40)])
     assert "no τ of 4 models could count as more than chance" in lead
@@ -156,3 +156,22 @@ def test_conditions_of_different_data_are_not_ranked() -> None:
 
     assert marks("digits") == {"", "best", "worst"}
     assert marks("function {}") == {""}
+
+
+def test_models_that_do_not_fit_are_counted_and_the_others_asked_again() -> None:
+    """The link is one of models that are on their way; among those at minima there is none."""
+    order = [3, 0, 4, 1, 5, 2, 7, 6]
+    records = [
+        made(
+            i, {"m": float(i), "error": 0.2 if i < 20 else 0.0}, {"error": 0.01 * (i if i < 20 else 20 + order[i - 20])}
+        )
+        for i in range(28)
+    ]
+    study = Cohorts.of(records, outcomes=["test.error"])
+    words = " ".join(str(block) for block in answer_section(study, associate(study, study.main)).blocks)
+    assert "8 of 28 models fit 99 % of their training rows; the others may not be at minima." in words
+    assert "Among those that fit, 8 models, 0 of 1 pair go together (p not adjusted)." in words
+    none = [made(i, {"m": float(i), "error": 0.5}, {"error": 0.1 * i}) for i in range(8)]
+    study = Cohorts.of(none, outcomes=["test.error"])
+    words = " ".join(str(block) for block in answer_section(study, associate(study, study.main)).blocks)
+    assert "No model fits 99 % of its training rows: these may not be minima." in words

@@ -28,7 +28,7 @@ PARTS = """(() => {
   const parts = [...figure.querySelectorAll('.canvas.js-plotly-plot, .canvas .js-plotly-plot')];
   const inked = '.plot path, .plot image, canvas, .hm image';
   const drawn = parts.filter((part) => part.querySelector('.main-svg') && part.querySelectorAll(inked).length > 0);
-  const expected = figure.dataset.plot === 'landscape' ? 4 : 1; // contours and surfaces of train and test
+  const expected = figure.dataset.plot === 'landscapes' ? 4 : 1; // contours and surfaces of train and test
   return drawn.length === expected && parts.length === expected;
 })()"""
 """Whether a figure holds all its plots and each of them shows something."""
@@ -146,7 +146,7 @@ def test_a_row_and_the_legend_light_models_up_too(page: Page) -> None:
     assert all(plot["bright"] in (None, int(7 in plot["shown"])) for plot in page.evaluate(LIT))
     page.evaluate("document.querySelectorAll('#legend button')[1].click()")
     assert page.evaluate(LIT_ROWS) == [5, 6, 7, 8, 9]
-    assert page.evaluate("document.querySelectorAll('#conditions tr.lit').length") == 2  # one in each of two tables
+    assert page.evaluate("document.querySelectorAll('#conditions th.lit').length") == 3  # one in each of three tables
 
 
 def test_an_address_with_a_model_opens_with_it_lit(report: Path, tmp_path: Path) -> None:
@@ -159,12 +159,12 @@ def test_an_address_with_a_model_opens_with_it_lit(report: Path, tmp_path: Path)
 
 def test_the_landscape_follows_the_chosen_model(page: Page) -> None:
     draw_all(page)
-    heights = "JSON.stringify(document.querySelector('[data-plot=landscape] .js-plotly-plot').data[0].z)"
+    heights = "JSON.stringify(document.querySelector('[data-plot=landscapes] .js-plotly-plot').data[0].z)"
     before = page.evaluate(heights)
     page.evaluate("document.querySelector('tr[data-run=\"5\"]').click()")
     page.wait(f"{heights} !== {json.dumps(before)}")
     assert (
-        page.evaluate("document.querySelector('[data-plot=landscape] select').selectedOptions[0].textContent")
+        page.evaluate("document.querySelector('[data-plot=landscapes] select').selectedOptions[0].textContent")
         == "weight decay · seed 0"
     )
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from landscope import models
 from landscope.core.errors import SpecError
+from landscope.specs.code import source_version
 from landscope.specs.names import (
     ALIASES,
     HOMES,
@@ -21,7 +22,6 @@ from landscope.specs.names import (
     locate,
     public_name,
     public_names,
-    source_version,
 )
 
 ROOT = Path(__file__).parent.parent.parent

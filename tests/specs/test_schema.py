@@ -164,7 +164,7 @@ def test_toml_errors_name_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "a: [1", r"a\.yaml:\d+: is not YAML"),
+        ("a.yaml", "a: [1", r"a\.yaml:\d+: the bracket that opens here is not closed"),
         ("a.yaml", "a: 1\na: 2\n", "a.yaml:2: the key 'a' stands here twice"),
         ("a.txt", "a: 1", "written in YAML, TOML or JSON"),
         ("a.toml", "a = ", "is not TOML"),

@@ -107,9 +107,10 @@ def test_being_asked_to_stop_leaves_checkpoints(store, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         executor(store).run(jobs, on_event=watch)
-    assert events == [("started", jobs[0].key), ("stopped", jobs[0].key)]
+    assert events == [(kind, jobs[0].key) for kind in ("started", "stopping", "stopped")]
     assert [store.status(job.key).state for job in jobs] == [RunState.INTERRUPTED, RunState.WAITING]
     assert store.run(jobs[0].key).latest().outcome == "stopped"
+    assert store.status(jobs[0].key).error == ""  # it was asked to
     assert signal.getsignal(signal.SIGINT) is before
 
     (tmp_path / "go on").touch()
@@ -184,7 +185,7 @@ def test_the_largest_peak_is_remembered(monkeypatch):
 def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3,GPU-5")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(local_module, "_cores", lambda: 7)
+    monkeypatch.setattr(local_module, "usable_cores", lambda: 7)
     jobs = [Job.of({"seed": seed}, Resources(gpus=seed % 2)) for seed in range(4)]
     events = []
     executor(store, surroundings, workers=2).run(jobs, on_event=events.append)
@@ -197,7 +198,7 @@ def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
 @pytest.mark.parametrize(("asked", "given"), [("1", "1"), ("12", "7"), ("none", "7")])
 def test_fewer_threads_that_the_environment_asks_for_are_kept(store, monkeypatch, asked, given):
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    monkeypatch.setattr(local_module, "_cores", lambda: 7)
+    monkeypatch.setattr(local_module, "usable_cores", lambda: 7)
     executor(store, surroundings, workers=1).run([Job.of({"seed": 1})])
     [(_, record)] = store.records()
     assert record["OMP_NUM_THREADS"] == given

@@ -142,7 +142,7 @@ def test_being_asked_to_stop_takes_the_rest_back(store, number):
     with pytest.raises(KeyboardInterrupt):
         done(store, jobs, cluster, on_event=lambda event: event.kind == "finished" and os.kill(os.getpid(), number))
     assert cluster.events[:2] == [("started", jobs[0].key), ("finished", jobs[0].key)]
-    assert cluster.events[2:] == [("stopped", j.key) for j in jobs[1:]]
+    assert cluster.events[2:] == [(kind, j.key) for kind in ("stopping", "stopped") for j in jobs[1:]]
     assert done(store, jobs, Here(store)) == Summary(finished=[j.key for j in jobs[1:]], skipped=[jobs[0].key])
 
 

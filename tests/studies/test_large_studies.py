@@ -11,13 +11,14 @@ from store_processes import forked_and_killed
 from typer.testing import CliRunner
 
 import landscope.studies.study as study_module
-from landscope.cli import app, study_runs
+from landscope.cli import app
+from landscope.cli.study import showing
 from landscope.models import catalogue as options
 from landscope.specs import schema
 from landscope.specs.canonical import canonical_json
-from landscope.studies import preflight
+from landscope.studies import forecast
 from landscope.studies.executors.base import Job, Summary, ignore, to_do
-from landscope.studies.store import RunState, Store, locks
+from landscope.studies.store import RunState, RunStatus, Store, locks
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.study import Study
 
@@ -98,12 +99,12 @@ def test_resuming_and_a_dry_run_read_each_record_once(study: Study, reads: Count
     assert len(json.loads(called(*words, "--no-report", "--json"))["skipped"]) == RUNS
     assert reads.total() == RUNS  # nothing is shown that would have to be read again
     reads.clear()
-    assert f"{RUNS} runs, one at a time about" in called(*words, "--dry-run")
-    assert reads.total() == RUNS + 1
+    assert "every run is done" in called(*words, "--dry-run")
+    assert reads.total() == RUNS
 
 
 def test_a_long_list_of_runs_is_cut(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_runs, "MOST_ROWS", 5)
+    monkeypatch.setattr(showing, "MOST_ROWS", 5)
     spec = tmp_path / "many.json"
     spec.write_text(json.dumps(WRITTEN))
     words = ("study", "run", spec, "--into", tmp_path / "s", "--dry-run")
@@ -112,11 +113,13 @@ def test_a_long_list_of_runs_is_cut(study: Study, tmp_path: Path, monkeypatch: p
 
 
 def test_a_huge_network_is_not_built_to_be_timed(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "MOST_WEIGHTS", 10)
-    monkeypatch.setattr(preflight, "make_task", pytest.fail)
-    told = preflight.forecast(study)
-    assert set(told.training.values()) == {None}
-    assert told.total == 0
+    monkeypatch.setattr(forecast, "MOST_WEIGHTS", 10)
+    monkeypatch.setattr(forecast, "make_task", pytest.fail)
+    waiting = {key: RunStatus(key, RunState.WAITING) for key in study.runs}
+    for seconds in (None, 10.0):
+        told = forecast.forecast(study, waiting, seconds)
+        assert (told.expected, told.seconds) == ({}, 0)
+        assert told.sentence() == f"{RUNS} runs to do; how long they take is known when one is done"
 
 
 def test_a_record_that_changed_is_found_by_all_of_them(study: Study, tmp_path: Path) -> None:

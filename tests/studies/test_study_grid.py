@@ -156,7 +156,7 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
         ({"measuring": {"checkpoints": ["step 5"]}}, "needs snapshots"),
         ({"measuring": {"checkpoints": ["last"]}}, "got 'last'"),
         ({"measuring": {"splits": {"training": "all"}}}, "expected the splits train, validation and test"),
-        ({"measuring": {"splits": {"train": {"as_published": "fan"}}}}, "did you mean 'fam'"),
+        ({"measuring": {"splits": {"train": ["fam/neuronwse"]}}}, "did you mean 'fam/neuronwise'"),
         ({"measuring": {"corruptions": {"names": ["fogg"]}}}, "did you mean 'fog'"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_study_is_kept_and_opened_again(tmp_path: Path) -> None:
     assert again.spec == study.spec
     assert again.runs.keys() == study.runs.keys()
     assert again.store.root == study.store.root
-    with pytest.raises(SpecError, match="holds no study"):
+    with pytest.raises(SpecError, match="no such folder"):
         Study.open(tmp_path / "two")
 
 

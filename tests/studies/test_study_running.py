@@ -13,9 +13,10 @@ from study_runs import do_here
 from landscope import Probe, measure
 from landscope.core.errors import RunStoppedError, SpecError
 from landscope.data import load
-from landscope.measures.as_published.temperature import unconverged_temperature
 from landscope.models import build
+from landscope.papers.explicit_regularisation.as_published import unconverged_temperature
 from landscope.studies.record import MeasuredModel, Record
+from landscope.studies.store.parts import TAKEN
 from landscope.studies.study import Study
 from landscope.studies.work import attempt
 from landscope.studies.work import run as running
@@ -111,30 +112,39 @@ def test_only_what_is_asked_for_is_measured_again_at_a_temperature(tmp_path: Pat
 
 
 def test_a_third_temperature_is_that_of_a_papers_code(tmp_path: Path) -> None:
-    splits = {
-        "train": {
-            "measures": ["loss", "l2_norm"],
-            "tempered": ["loss"],
-            "as_published": "explicit-regularisation",
-            "only": ["fisher_rao"],
-        },
-        "test": ["ece"],
-    }
-    measuring = {"temperature": "published", "splits": splits}
+    measures = {"loss": None, "l2_norm": None, "root": {"measure": "fisher_rao_homogeneous", "layers": 6}}
+    splits = {"train": {"measures": measures, "tempered": ["loss", "root"]}, "test": ["ece"]}
+    measuring = {"temperature": ["none", "fitted", "explicit-regularisation/temperature"], "splits": splits}
     study = do_here(Study.of({**SPEC, "seeds": 1, "axes": {}, "measuring": measuring}, tmp_path))
     (record,) = study.records()
     plain, scaled, coded = record.subjects
-    assert list(plain.reports["train"])[2:] == ["published.fisher_rao", "corrected.fisher_rao"]
-    assert list(scaled.reports["train"]) == ["loss", "published.fisher_rao", "corrected.fisher_rao"]
-    assert list(coded.reports["train"]) == ["loss", "published.fisher_rao"]
+    assert list(plain.reports["train"]) == list(measures)
+    assert list(scaled.reports["train"]) == list(coded.reports["train"]) == ["loss", "root"]
     assert ["reliability" in subject.extras for subject in record.subjects] == [True, True, False]  # "after" is ours
     net = build("mlp", in_features=2, widths=(4,), num_classes=2)
     net.load_state_dict(load_file(study.store.run(record.run).path("training/final.safetensors")))
     x, y = load("circles").validation
     assert coded.temperature == pytest.approx(unconverged_temperature(net.eval()(x), y).value, rel=1e-5)
     assert coded.temperature == coded.reports["calibration"]["temperature"].value != scaled.temperature
-    with pytest.raises(SpecError, match="as_published"):
-        Study.of({**SPEC, "measuring": {"temperature": "published", "splits": {"train": ["loss"]}}}, tmp_path / "wrong")
+
+
+def test_a_measure_may_have_fewer_rows_than_its_split(tmp_path: Path) -> None:
+    measures = {"loss": None, "few": {"measure": "loss", "rows": 8}, "gradient_norm": {"rows": 8}}
+    splits = {"train": {"measures": measures, "tempered": ["few"]}, "test": ["ece"]}
+    measuring = {"temperature": ["none", "fitted", "explicit-regularisation/temperature"], "splits": splits}
+    study = do_here(Study.of({**SPEC, "seeds": 1, "axes": {}, "measuring": measuring}, tmp_path))
+    plain, scaled, coded = study.records()[0].subjects
+    train = plain.reports["train"]
+    assert list(train) == list(measures)
+    assert train["loss"].value != train["few"].value
+    assert [train[name].settings.get("rows") for name in measures] == [None, 8, 8]
+    # a group of rows that is left out at one temperature is found again at the next
+    assert len({subject.reports["train"]["few"].value for subject in (plain, scaled, coded)}) == 3
+    for wrong in ({"loss": {"rows": 0}}, {"loss": {"rows": True}}):
+        with pytest.raises(SpecError, match="rows must be"):
+            Study.of({**SPEC, "measuring": {"splits": {"train": {"measures": wrong}}}}, tmp_path / "wrong")
+    with pytest.raises(SpecError, match="unknown fit of a temperature"):
+        Study.of({**SPEC, "measuring": {"temperature": ["none", "explicit-regularisation/none"]}}, tmp_path / "wrong")
 
 
 def test_temperature_is_fitted_on_validation_rows_and_changes_no_prediction(study: Study) -> None:
@@ -168,7 +178,7 @@ def test_consistency_is_that_of_the_predictions(study: Study) -> None:
 def test_a_run_goes_on_where_it_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study, after: int
 ) -> None:
-    """Stopped in the middle of an epoch, and after the first of six measurements."""
+    """Stopped in the middle of an epoch, and in the first of six measurements."""
     again = Study.of(SPEC, tmp_path)
     key, run = next(iter(again.runs.items()))
     folder = again.store.add(run.plain)
@@ -185,7 +195,7 @@ def test_a_run_goes_on_where_it_was_stopped(
         run_in_folder(folder.spec(), str(folder.folder))
     assert not folder.done()
     assert folder.path("training/final.safetensors").exists() == (after == 15)
-    assert len(list(folder.path("state/measured").glob("*.json"))) == (after == 15)
+    assert folder.path(TAKEN).exists() == (after == 15)
     monkeypatch.setattr(attempt, "stop_requested", lambda: False)
     with folder.claim():
         run_in_folder(folder.spec(), str(folder.folder))

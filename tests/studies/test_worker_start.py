@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from store_work import work
 
+from landscope.core import search_path
 from landscope.core.errors import StudyError
-from landscope.core.safe_start import search_path
 from landscope.studies.executors import Event, Job, LocalExecutor
 from landscope.studies.store import RunState, Store
 

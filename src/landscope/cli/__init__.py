@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from landscope.cli import bench, catalogues, doctor, measure, recipe, robustness, study, train
+from landscope.cli import bench, catalogues, compare, compare_studies, doctor, measure, paper, robustness, study, train
 from landscope.cli.failures import EXIT_CODES, Commands
 from landscope.core.text import examples
 
@@ -26,9 +26,10 @@ app = typer.Typer(
         "landscope doctor                                     # check the installation",
         "landscope data list                                  # list the data sets",
         "landscope measure net.safetensors --model resnet20 --data cifar10 --samples 1000",
+        "landscope compare before.pt after.pt --model resnet20 --data cifar10   # what differs, and whether it is real",
         "landscope train spec.yaml                            # one network, resumable",
         "landscope study run study.yaml                       # a pool of networks, and a report",
-        "landscope recipe run adaptive-sharpness --size tiny  # a paper's experiment",
+        "landscope paper run adaptive-sharpness --size tiny   # a paper's experiment",
         "landscope robustness net.safetensors --model resnet20 --data cifar10",
         "landscope measure --help                             # every command has examples",
     )
@@ -42,12 +43,15 @@ app = typer.Typer(
 
 app.add_typer(catalogues.data_app, name="data")
 app.add_typer(study.app, name="study")
-app.add_typer(recipe.app, name="recipe")
+app.add_typer(paper.app, name="paper")
+app.add_typer(paper.app, name="recipe", hidden=True)  # its name before 0.1.0
 app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("report", epilog=study.REPORT_EXAMPLES)(study.report)
 app.command("models", epilog=catalogues.MODEL_EXAMPLES)(catalogues.models)
 app.command("measures", epilog=catalogues.MEASURE_EXAMPLES)(catalogues.measures)
 app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("compare-studies", epilog=compare_studies.EXAMPLES)(compare_studies.compare_studies)
 app.command("robustness", epilog=robustness.EXAMPLES)(robustness.robustness)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)

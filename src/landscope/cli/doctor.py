@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from landscope.cli.options import Json
 from landscope.cli.output import console, print_json, table
-from landscope.core.text import examples, size
+from landscope.core.text import counted, examples, size
 
 __all__ = ["CORE", "EXAMPLES", "EXTRAS", "Machine", "doctor", "examine"]
 
@@ -137,7 +137,7 @@ def _rows(found: Machine) -> Iterator[tuple[str, str, str]]:
     yield "device", found.device, ""
     for name, held in found.gpus.items():
         yield "gpu", f"{name}, {size(held)}", ""
-    yield "processor", f"{found.threads} threads of {found.cpus} cores", ""
+    yield "processor", f"{counted(found.threads, 'thread')} of {counted(found.cpus, 'core')}", ""
     yield "memory", f"{size(found.memory_available)} available", ""
     yield "torch.compile", found.compiler if found.compiles else "cannot work", "" if found.compiles else found.compiler
     for name, version_found in found.packages.items():

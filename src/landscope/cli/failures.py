@@ -22,6 +22,8 @@ EXIT_CODES = {
     130: "stopped by Ctrl-C",
 }
 
+BROKEN_PIPE = 141
+"""As the shell reports a process that SIGPIPE ended."""
 _DETAILS = 4
 # Typer brings its own copy of click in some versions and depends on click in others; this finds the class in both.
 _UsageError: type = typer.BadParameter.__bases__[0]
@@ -92,7 +94,10 @@ class Commands(TyperGroup):
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
         except (KeyboardInterrupt, typer.Abort):
             code = 130
-        except SystemExit as error:  # by code that the command was given: ours leaves below
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # as in `landscope measures | head`
+                sys.exit(BROKEN_PIPE)
+            # by code that the command was given: ours leaves below
             sys.stderr.write(
                 f"landscope: error: code that the command runs ended the process (sys.exit({error.code!r}))\n"
             )
@@ -103,5 +108,5 @@ class Commands(TyperGroup):
             sys.stderr.write(f"landscope: error: {one_line(error)}\n")
             code = exit_code(error)
         if code == 130:
-            sys.stderr.write("\nlandscope: stopped. What is done is kept; run the same command to resume.\n")
+            sys.stderr.write("landscope: stopped\n")
         sys.exit(code or 0)

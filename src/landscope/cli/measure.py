@@ -4,40 +4,43 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from landscope.cli.failures import CommandError
 from landscope.cli.options import (
-    Checkpoint,
     DataName,
     DataOptions,
     Device,
     Json,
-    Model,
     ModelOptions,
+    ModelOrFolder,
+    OptionalCheckpoint,
     PixelScale,
     Root,
     Samples,
     named_measures,
 )
 from landscope.cli.output import console, note, target
-from landscope.core.text import examples, shape
+from landscope.core.text import examples
 
 if TYPE_CHECKING:
+    from landscope.core.json import Plain
     from landscope.measures.resolve import Wanted
 
 __all__ = ["EXAMPLES", "measure"]
 
 EXAMPLES = examples(
-    "landscope measure net.safetensors --model mlp -o in_features=64 --data digits",
+    "landscope measure runs/first                          # what `landscope train` left there",
+    "landscope measure net.safetensors --model mlp --data digits",
     "landscope measure vgg.pt --model vgg19 --data cifar10 --pixels standard --samples 2000 \\",
     "    --measures loss,accuracy,hessian_top_eigenvalue,relative_flatness --output vgg.json",
     "landscope measure net.pt --model my_package.nets:build -o width=32 --data mnist --split test",
     "landscope measure net.pt --model resnet20 --data cifar10 --settings chosen.yaml --seconds 600",
     "landscope measure net.pt --model my_package.nets:build --data my_package.rows:load",
     "torchrun --nproc-per-node 4 -m landscope measure net.pt --model resnet18 --data cifar10",
+    "landscope measure --model hf:runs/gpt2 --data texts.jsonl --max-length 512",
 ) + (
     "\n\n\b\nA settings file names measures and what to change in them:\n"
     "  loss:\n  hessian_trace: {tol: 0.01}\n  relative_flatness: {layer: fc}"
@@ -45,18 +48,20 @@ EXAMPLES = examples(
 
 
 def measure(
-    checkpoint: Checkpoint,
-    model: Model,
-    data: DataName,
+    checkpoint: OptionalCheckpoint = None,
+    model: ModelOrFolder = None,
+    data: DataName = None,
     option: ModelOptions = None,
     data_option: DataOptions = None,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split to measure on.")] = "train",
     samples: Samples = None,
-    pixels: PixelScale = "unit",
+    pixels: PixelScale = None,
     measures: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,C", help="Names from `landscope measures`.  [default: all that apply]", show_default=False
+            metavar="core|all|A,B,C",
+            help="Names from `landscope measures`, or all.  [default: core]",
+            show_default=False,
         ),
     ] = None,
     settings: Annotated[
@@ -68,13 +73,30 @@ def measure(
     loss: Annotated[
         str | None,
         typer.Option(
-            help="cross_entropy, mse, binary_cross_entropy, exponential.  [default: cross_entropy for classes, else mse]",
+            help="model (what the model computes from the labels), cross_entropy, mse, binary_cross_entropy, exponential.  "
+            "[default: the model's own where it has one, otherwise cross_entropy for classes, else mse]",
             show_default=False,
         ),
     ] = None,
     mode: Annotated[
         Literal["eval", "batch_statistics"], typer.Option(help="BatchNorm's statistics: its own, or each batch's.")
     ] = "eval",
+    per: Annotated[
+        Literal["token", "sequence"] | None,
+        typer.Option(help="What counts the same where samples are sequences.  [default: token]", show_default=False),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Tokens of a text at most.  [default: the model's limit, 1024 at most]", show_default=False
+        ),
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the texts.  [default: text]", show_default=False)
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the labels.  [default: label]", show_default=False)
+    ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -99,9 +121,16 @@ def measure(
 ) -> None:
     """Measure a saved model on a data set.
 
-    The report has value, error bar, status and cost of every measure. On a terminal the table fills while you wait and its
-    error bars shrink; Ctrl-C keeps what is there. With --seconds or --passes every measure gets a first estimate, then a
-    fair share of what is left.
+    The folder of a training, or weights in it, are measured on the data that they were trained on, on the same scale and
+    splits, as the spec there says; what is given here goes before that, with a warning where it differs.
+
+    The report has the value of every measure, its error bars, and a reading in words. On a terminal the table fills while
+    you wait and its error bars shrink; Ctrl-C keeps what is there. With --seconds or --passes every measure gets a first
+    estimate, then a fair share of what is left.
+
+    A model of Hugging Face's (hf:FOLDER) is measured on texts, at the loss that it computes itself: --data names a .txt file
+    with a text per line, or a .jsonl file with an object per line (text; prompt and completion; text and label; text and target;
+    tokens and labels).
 
     Under torchrun each process takes its part of the rows, on a GPU of its own where there are several.
     """
@@ -111,34 +140,50 @@ def measure(
 
     import landscope
     from landscope.cli import sources
+    from landscope.cli.sources import Given, saved_network
     from landscope.measures.measuring import INTERRUPTED
     from landscope.measures.resolve import resolve_measures
+    from landscope.models.pretrained import PREFIX
     from landscope.probe.loss.losses import LOSSES
     from landscope.probe.totals import checked_limit
 
     checked_limit("--seconds", seconds)
     checked_limit("--passes", passes)
-    if loss is not None:
+    if loss not in (None, "model"):
         LOSSES[loss]
     target(output)
     chosen = resolve_measures(_wanted(measures, settings), seed)
     place = sources.usable_device(device)
-    net = sources.loaded_model(checkpoint, model, option)
-    found = sources.loaded_rows(data, root, pixels, split, **sources.parsed_options(data_option))
-    x, y = found.x[:samples], found.y[:samples]
-    if not len(x):
-        raise CommandError(f"{data} has no {split} rows")
-    if x.dim() > 2 and sources.takes_vectors(net, model):
-        note(f"{model} declares vectors: inputs {shape(x.shape[1:])} are flattened")
-        x = x.flatten(1)
-    sources.check_fits(net, x, found.classes, data)
+    if model is not None and model.startswith(PREFIX):
+        subject = sources.loaded_texts(
+            model,
+            checkpoint,
+            data,
+            samples=samples,
+            max_length=max_length,
+            text_column=text_column,
+            label_column=label_column,
+            seed=seed,
+        )
+    elif checkpoint is None:
+        if model is None:
+            raise CommandError(
+                "nothing to measure; name a file of weights, or the folder of a training, such as runs/first"
+            )
+        raise CommandError(
+            f"--model {model} needs a CHECKPOINT with its weights; the folder of a training needs no --model"
+        )
+    else:
+        given = Given(model, option, data, data_option, pixels, root, loss)
+        subject = saved_network(checkpoint, given).subject(split, samples, seed, place)
     with sources.process_group(place) as (place, rank, world):
         report = landscope.measure(
-            net,
-            (x[rank::world], y[rank::world]),
+            subject.model,
+            subject.part(rank, world),
             chosen,
-            loss=loss or ("cross_entropy" if found.classes else "mse"),
+            loss=loss if subject.loss is None else subject.loss,
             mode=mode,
+            per=per,
             temperature=temperature,
             batch_size=batch_size,
             device=place,
@@ -151,23 +196,28 @@ def measure(
         )
     if rank > 0:  # every process has the same report; one shows it
         return
-    origin = {"checkpoint": str(checkpoint), "source": model, "data": f"{data} ({found.version})", "split": split}
-    report = replace(report, about={**report.about, **origin, "pixels": pixels})
+    notices = [
+        *cast("list[Plain]", report.about.get("notices", [])),
+        *cast("list[Plain]", subject.about.get("notices", [])),
+    ]
+    about = {**report.about, **subject.about, **({"notices": notices} if notices else {})}
+    report = replace(report, about=about)
     if output is not None:
         report.save(output)
         note(f"written: {output}")
     if as_json:
         typer.echo(report.to_json())
     else:
-        console().print(report.table())
+        console().print(report)
     if any(estimate.reason.startswith(INTERRUPTED) for estimate in report.values()):
+        note("this is what was measured until you stopped it; the same command would start over")
         raise typer.Exit(130)
 
 
 def _wanted(names: str | None, settings: Path | None) -> Wanted:
-    """What is to be measured: all, some by name, or some with settings from a file."""
+    """What is to be measured: the core set, all, some by name, or some with settings from a file."""
     if settings is None:
-        return None if names is None else named_measures(names)
+        return names if names in (None, "all", "core") else named_measures(names)
     if names is not None:
         raise CommandError("give --measures or --settings, not both")
     from landscope.core.errors import SpecError

@@ -10,6 +10,7 @@ import typer
 from landscope.cli.failures import CommandError
 
 __all__ = [
+    "FROM_SPEC",
     "Checkpoint",
     "DataName",
     "DataOptions",
@@ -21,7 +22,9 @@ __all__ = [
     "Json",
     "Model",
     "ModelOptions",
+    "ModelOrFolder",
     "Only",
+    "OptionalCheckpoint",
     "PixelScale",
     "Pool",
     "RetryFailed",
@@ -41,21 +44,32 @@ Root = Annotated[
         help="Folder of the data sets.  [default: $LANDSCOPE_DATA, then the user's cache]", show_default=False
     ),
 ]
-Checkpoint = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CHECKPOINT",
-        help="Weights: a safetensors file, or a state dict written by torch.save, also under the key "
-        "'state_dict', 'model_state_dict' or 'model'.",
-        show_default=False,
-    ),
-]
+_WEIGHTS = typer.Argument(
+    metavar="CHECKPOINT",
+    help="The folder of a training; or weights: a safetensors file, or a state dict written by torch.save, also under the "
+    "key 'state_dict', 'model_state_dict' or 'model'.",
+    show_default=False,
+)
+Checkpoint = Annotated[Path, _WEIGHTS]
+OptionalCheckpoint = Annotated[Path | None, _WEIGHTS]
+FROM_SPEC = "  [default: that of the spec beside the weights]"
 Model = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NAME|MODULE:FUNCTION",
         help="A name from `landscope models`, or package.module:function, which is called with the options and returns "
-        "an nn.Module; the current folder is searched, too.",
+        f"an nn.Module; the current folder is searched, too.{FROM_SPEC}",
+        show_default=False,
+    ),
+]
+ModelOrFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|MODULE:FUNCTION|hf:FOLDER",
+        help="A name from `landscope models`; package.module:function, which is called with the options and returns "
+        "an nn.Module (the current folder is searched, too); or hf:FOLDER, made by save_pretrained, which brings its weights."
+        f"{FROM_SPEC}",
         show_default=False,
     ),
 ]
@@ -70,11 +84,11 @@ ModelOptions = Annotated[
     ),
 ]
 DataName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        metavar="NAME|MODULE:FUNCTION",
-        help="A name from `landscope data list`, or package.module:function, which is called with --data-option and returns "
-        "a mapping from train, validation and test to (x, y) or to a Dataset.",
+        metavar="NAME|MODULE:FUNCTION|FILE",
+        help="A name from `landscope data list`; package.module:function, which is called with --data-option and returns "
+        f"a mapping from train, validation and test to (x, y) or to a Dataset; for hf: models a file of texts.{FROM_SPEC}",
         show_default=False,
     ),
 ]
@@ -88,15 +102,22 @@ DataOptions = Annotated[
     ),
 ]
 PixelScale = Annotated[
-    Pixels,
+    Pixels | None,
     typer.Option(
         help="Scale of the inputs: images in [0, 1] (unit), in [−1, 1] (symmetric), with the training set's mean 0 "
         "and deviation 1 (standard), or bytes (raw). Use the one the model was trained with."
+        "  [default: that of the spec beside the weights, else unit]",
+        show_default=False,
     ),
 ]
 Samples = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Use only the first N samples.  [default: all]", show_default=False),
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Use N samples, drawn in proportion to the classes; of a file of texts the first N.  [default: all]",
+        show_default=False,
+    ),
 ]
 Device = Annotated[
     str | None,

@@ -1,15 +1,26 @@
-"""`landscope robustness`: accuracy under every corruption at every severity, in one command."""
+"""`landscope robustness`: accuracy under every corruption at every severity, or under attack, in one command."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from landscope.cli.failures import CommandError
-from landscope.cli.options import Checkpoint, DataOptions, Device, Json, Model, ModelOptions, PixelScale, Root, Samples
+from landscope.cli.options import (
+    FROM_SPEC,
+    Checkpoint,
+    DataOptions,
+    Device,
+    Json,
+    Model,
+    ModelOptions,
+    PixelScale,
+    Root,
+    Samples,
+)
 from landscope.cli.output import console, note, print_json, progress, table, target
 from landscope.core.text import examples, shape
 
@@ -18,29 +29,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from landscope.data import DataCard, Pixels
-    from landscope.measures.robustness import CorruptionAccuracy
+    from landscope.measures.robustness import Classifier, CorruptionAccuracy
 
 __all__ = ["EXAMPLES", "robustness"]
 
 EXAMPLES = examples(
+    "landscope robustness runs/first                       # what `landscope train` left there",
     "landscope robustness vgg.safetensors --model vgg19 --data cifar10 --pixels standard --output vgg.csv",
     "landscope robustness net.pt --model resnet20 --data cifar10 --corruptions fog,snow --severities 3,5",
     "landscope robustness net.pt --model lenet5 --data mnist --samples 500 --json",
+    "landscope robustness net.pt --model resnet20 --data cifar10 --samples 200 --eps 0.03",
 )
 
 
 def robustness(
     checkpoint: Checkpoint,
-    model: Model,
-    data: Annotated[str, typer.Option(help="A set of images from `landscope data list`.", show_default=False)],
+    model: Model = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help=f"A set of images from `landscope data list`.{FROM_SPEC}", show_default=False),
+    ] = None,
     option: ModelOptions = None,
     data_option: DataOptions = None,
     severities: Annotated[str, typer.Option(metavar="1,2,…", help="How strong, from 1 to 5.")] = "1,2,3,4,5",
     corruptions: Annotated[
         str, typer.Option(metavar="all|main|A,B,…", help="All 19, the 15 of CIFAR-C's table, or some by name.")
     ] = "all",
+    eps: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Attack instead: how far each pixel in [0, 1] may be moved.", show_default=False),
+    ] = None,
     samples: Samples = None,
-    pixels: PixelScale = "unit",
+    pixels: PixelScale = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -66,31 +86,62 @@ def robustness(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Score a saved classifier on corrupted images.
+    """Score a saved classifier on corrupted images, or on attacked ones.
 
     All 19 corruptions of CIFAR-C at severities 1 to 5, on the whole test set. The corrupted images are made where the
     model is, in batches, and never stored; they are normalised as --pixels says after corruption.
-    """
-    from landscope.cli import sources
-    from landscope.core.files import write_whole
-    from landscope.data import corrupt
-    from landscope.measures.robustness import Classifier, corruption_accuracy
 
+    With --eps the images are attacked instead, by one step, by ascent on the cross-entropy, and by attacks that are hard to
+    fool. Each leaves an accuracy that the robust accuracy is at most: quote the last.
+    """
+    from dataclasses import replace
+
+    from landscope.cli.sources import Given, saved_network, usable_device
+    from landscope.core.files import write_whole
+    from landscope.data import DATASETS, corrupt, load, scaled
+    from landscope.data.loading import draw
+    from landscope.measures.robustness import Classifier, corruption_accuracy
+    from landscope.models.catalogue import takes_vectors
+    from landscope.specs.names import is_import
+
+    of = saved_network(checkpoint, Given(model, option, data, data_option, pixels, root))
+    model, data = of.model.name, of.data.name
+    pixels = cast("Pixels", of.data.options.get("pixels", "unit"))
     if pixels == "raw":
         raise CommandError("--pixels raw: corruptions are made on images in [0, 1]; choose unit, symmetric or standard")
     target(output)
     names, levels = _names(corruptions), _levels(severities)
-    place = sources.usable_device(device)
-    net = sources.loaded_model(checkpoint, model, option)
-    splits = sources.loaded_data(data, root, "raw", **{"validation": 0, **sources.parsed_options(data_option)})
-    x, y = (rows[:samples] for rows in splits.test)
+    place = usable_device(device)
+    given = {key: value for key, value in of.data.options.items() if key not in ("pixels", "root")}
+    if is_import(data) or DATASETS[data].task != "classification":
+        raise CommandError(f"{data} holds no images with classes; corruptions and attacks are for those")
+    splits = load(data, root=root, pixels="raw", **{"validation": 0, **given})  # type: ignore[arg-type]
+    x, y = splits.test
+    if samples is not None and samples < len(y):
+        chosen, _ = draw(y, samples, seed, "corrupted")  # as a study draws them
+        x, y = x[chosen], y[chosen]
     if x.dim() != 4 or not splits.card.classes:
-        raise CommandError(f"{data} holds no images with classes ({splits.card.task}, inputs {tuple(x.shape[1:])})")
-    flat = sources.takes_vectors(net, model)
+        raise CommandError(f"{data} holds no images with classes: its inputs are {shape(x.shape[1:])}")
+    net = of.task().model
+    flat = takes_vectors(net, model)
     if flat:
         note(f"{model} declares vectors: images {shape(x.shape[1:])} are flattened after corruption")
     prepare = _preparation(pixels, splits.card, flat)
-    sources.check_fits(net, prepare(x[:2]), splits.card.n_classes, data)
+    version = f"{data} ({splits.card.version})"
+    about = {"checkpoint": str(checkpoint), "model": model, "data": version, "pixels": pixels, "seed": seed}
+    title = f"{model} on {data}: {len(x):,} images"
+    if eps is not None:
+        classifier = replace(Classifier.of(net, place, precision, batch_size), prepare=prepare)
+        left = _attacked(classifier, scaled(x, "unit", (), ()), y, eps, seed)
+        if output is not None:
+            rows = "".join(f"{name},{accuracy}\n" for name, accuracy in left.items())
+            write_whole(output, f"attack,accuracy\n{rows}".encode(), flush=False)
+            note(f"written: {output}")
+        if as_json:
+            print_json({**about, "eps": eps, "samples": len(x), "accuracy_at_most": left})
+        else:
+            console().print(_attack_table(left, len(x), f"{title}, each pixel moved by at most {eps:g}"))
+        return
     with progress() as tick:
         scores = corruption_accuracy(
             Classifier.of(net, place, precision, batch_size),
@@ -107,10 +158,9 @@ def robustness(
         write_whole(output, scores.to_long_frame().to_csv(index=False).encode(), flush=False)
         note(f"written: {output}")
     if as_json:
-        about = {"checkpoint": str(checkpoint), "model": model, "data": f"{data} ({splits.card.version})"}
-        print_json({**about, "pixels": pixels, "seed": seed, **_plain(scores)})
+        print_json({**about, **_plain(scores)})
     else:
-        console().print(_table(scores, f"{model} on {data}: {scores.samples:,} images"))
+        console().print(_table(scores, title))
         if scores.mean_stderr is not None:
             typer.echo(f"Other images would change the mean by ± {100 * scores.mean_stderr:.2g}.")
 
@@ -124,6 +174,31 @@ def _preparation(pixels: Pixels, card: DataCard, flat: bool) -> Callable[[Tensor
         return x.flatten(1) if flat else x
 
     return prepare
+
+
+def _attacked(classifier: Classifier, x: Tensor, y: Tensor, eps: float, seed: int) -> dict[str, float]:
+    """The accuracy that each attack leaves, from the weakest to all of them together."""
+    from landscope.measures.robustness import fgsm, pgd, strongest
+
+    with progress() as tick:
+        tick("one step", 0, 3)
+        step = fgsm(classifier, x, y, eps)
+        tick("ascent on the cross-entropy", 1, 3)
+        ascent = pgd(classifier, x, y, eps, steps=40, seed=seed)
+        tick("attacks that are hard to fool", 2, 3)
+        found = strongest(classifier, x, y, eps, seed=seed)
+    together = float((step.correct & ascent.correct & found.correct).double().mean())
+    clean, *others = found.after.items()
+    return dict([clean, ("FGSM", step.accuracy.value), ("PGD-40", ascent.accuracy.value), *others, ("all", together)])
+
+
+def _attack_table(left: dict[str, float], n: int, title: str) -> Table:
+    shown = table("attack", "accuracy, %", "± other images", right=["accuracy, %", "± other images"], title=title)
+    for name, accuracy in left.items():
+        bound = "" if name == "clean" or accuracy == 0 else "at most "
+        error = 100 * (accuracy * (1 - accuracy) / max(n - 1, 1)) ** 0.5
+        shown.add_row(name, f"{bound}{100 * accuracy:.1f}", f"{error:.1f}", style="bold" if name == "all" else "")
+    return shown
 
 
 def _names(words: str) -> list[str]:

@@ -25,7 +25,7 @@ EXAMPLES = examples(
     "landscope train resnet.yaml",
     "landscope train resnet.yaml --set seed=2 --set optimizer.lr=0.1 --into runs/resnet-2",
     "landscope train resnet.yaml --time-limit 3600        # run it again to resume",
-    "landscope measure runs/resnet/final.safetensors --model resnet18 --data cifar10",
+    "landscope measure runs/resnet                        # on the data that it was trained on",
 ) + (
     "\n\n\b\nA spec names data and model; everything else has a default:\n"
     "  data: {name: cifar10, pixels: standard}\n  model: resnet18\n  epochs: 30\n"
@@ -70,8 +70,12 @@ def train(
     by Ctrl-C, killed, or the power fails, run it again: it resumes from the last checkpoint, and ends with the same weights.
     """
     from landscope.cli.sources import usable_device
+    from landscope.core.errors import UnknownNameError
+    from landscope.data import DATASETS
+    from landscope.models import MODELS
     from landscope.probe.totals import checked_seconds
     from landscope.specs.documents import read_document
+    from landscope.specs.names import is_import, search_also
     from landscope.specs.schema import parse
     from landscope.training.loop.train import train as run
     from landscope.training.spec import TrainingSpec
@@ -79,7 +83,14 @@ def train(
     checked_seconds("--time-limit", time_limit)
     checked_seconds("--checkpoint-every", checkpoint_every)
     document = read_document(spec)
+    if isinstance(document.content, dict) and "training" in document.content:
+        raise CommandError(f"{spec} describes a study; run it with: landscope study run {spec}")
+    search_also(spec.absolute().parent)
     settings = parse(TrainingSpec, _changed(document.content, change or ()), document.place)
+    for key, known in (("data", DATASETS), ("model", MODELS)):
+        name = getattr(settings, key).name
+        if not is_import(name) and name not in known:
+            raise CommandError(f"{document.place.get((key,), spec)}: {key}: {UnknownNameError.among(key, name, known)}")
     folder = writable_folder(into or Path("runs") / spec.stem)
     callbacks = _callbacks(tensorboard, wandb)
     try:
@@ -101,7 +112,7 @@ def train(
         print_json(_summary(result))
     elif result.finished:
         console().print(_scores(result))
-        note(f"{result.stopped}, {duration(result.seconds)}; written: {folder}")
+        note(f"{result.stopped}, {duration(result.seconds)}; written: {folder}. Next: landscope measure {folder}")
     if not result.finished:
         raise StoppedError(
             f"stopped after {result.epochs} of {settings.epochs} epochs ({result.stopped}); run the same command to resume"

@@ -7,30 +7,27 @@ their hashes) and no request leave; the data lies in it as JSON that cannot be t
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
-from typing import cast
 
 import pandas as pd
-from jinja2 import Environment
-from markupsafe import Markup
 
 from landscope.analysis.coefficients import Method
-from landscope.core.errors import SpecError, UnknownNameError
+from landscope.core.errors import UnknownNameError
 from landscope.core.files import write_whole
 from landscope.core.json import Plain
 from landscope.core.text import counted
 from landscope.report.data.associations import Associations, associate
 from landscope.report.data.cohorts import Cohorts
+from landscope.report.data.contrasts import contrasts
 from landscope.report.page.blocks import Block, Claim, Downloads, Panels, Plot, Prose, Section, Table
-from landscope.report.page.embedding import content_hash, embedded_json, packed_csv, plotly_script
+from landscope.report.page.embedding import packed_csv, plotly_script
 from landscope.report.page.figure import Figure
+from landscope.report.page.html import Masthead, rendered
 from landscope.report.page.matplotlib import FORMATS, as_picture, save
 from landscope.report.page.plotly import in_browser
-from landscope.report.page.style import colour
 from landscope.report.sections.answer import answer_section, claim_section
 from landscope.report.sections.axes import axis_section
 from landscope.report.sections.calibration import calibration_section
@@ -39,34 +36,30 @@ from landscope.report.sections.correlations import correlation_section, scatter_
 from landscope.report.sections.histories import history_section
 from landscope.report.sections.landscapes import landscape_section
 from landscope.report.sections.layers import corruption_section, invariance_section, layer_section
-from landscope.report.sections.models import data_section, estimate_section, files, plain_study, provenance_section
+from landscope.report.sections.models import (
+    data_section,
+    estimate_section,
+    files,
+    plain_study,
+    provenance_section,
+    term_section,
+    terms_of,
+)
 from landscope.report.sections.reference import ComparedNumber, compared_section
 from landscope.report.sections.spectra import igs_section, spectrum_section
 from landscope.report.sections.through_training import through_section
 from landscope.report.sections.within_between import within_between_section
-from landscope.specs.schema import to_plain
-from landscope.studies.record import Failure, Record, wide_table
-from landscope.studies.spec import AnalysisSpec, StudySpec
-from landscope.studies.store import RunStatus
-from landscope.studies.study import Study, report_mark
+from landscope.studies.record import Failure, Record
 
 __all__ = [
     "ReportOptions",
     "StudyReport",
     "figures",
-    "options_of",
     "write_report",
-    "write_study_figures",
-    "write_study_report",
 ]
 
 COHORTS = 4
 """Kinds of models (checkpoints, temperatures) whose correlations are computed."""
-SCRIPTS = (
-    *("data", "theme", "look", "scatter", "forest", "landscape"),
-    *("drawing", "linking", "legend", "models", "files", "begin"),
-)
-"""Parts of the page's script, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +119,12 @@ class StudyReport:
         every = [found for found in asked if found is not None]
         main = _main(study, every)
         tables = files(study, every)
+        against = contrasts(study, options.baseline)
         sections = [
-            answer_section(study, main, options.claims, options.notes),
+            answer_section(study, main, against, options.claims, options.notes),
             claim_section(study, options.claims),
             estimate_section(study),
-            condition_section(study, options.baseline),
+            condition_section(study, against),
             axis_section(study),
             through_section(study),
             correlation_section(study, every),
@@ -146,6 +140,7 @@ class StudyReport:
             invariance_section(study),
             compared_section(study, options.compared),
             data_section(tables),
+            term_section(terms_of(study)),
             provenance_section(study, options.spec, options.failed),
         ]
         return cls(study, every, [section for section in sections if section.blocks], tables, options)
@@ -155,6 +150,12 @@ class StudyReport:
         """Those that can be drawn on paper, in the order of the page."""
         blocks = [block for section in self.sections for block in section.blocks]
         return [block for block in blocks if isinstance(block, Figure) and block.paper_panels]
+
+    @property
+    def answer(self) -> str:
+        """What the page says first, in a sentence or two."""
+        blocks = [block for section in self.sections if section.key == "answer" for block in section.blocks]
+        return next((block.text for block in blocks if isinstance(block, Prose) and block.tone == "lead"), "")
 
     def html(self, plotly: str = "") -> str:
         """The page; `plotly` is the script of that name, without which it is static."""
@@ -180,36 +181,8 @@ class StudyReport:
     def _page(
         self, sections: Sequence[Section], kicker: str, data: dict[str, Plain] | None = None, plotly: str = ""
     ) -> str:
-        from landscope import __version__
-
-        parts = resources.files("landscope.report") / "assets"
-
-        def read(name: str) -> str:
-            return (parts / name).read_text(encoding="utf-8")
-
-        script, allowed = "", ""
-        if data is not None:
-            script = '"use strict";\n(() => {\n' + "\n".join(read(f"{name}.js") for name in SCRIPTS) + "})();\n"
-            allowed = f"script-src {content_hash(script)} {content_hash(plotly)}; "
-        policy = (
-            f"default-src 'none'; {allowed}style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
-            "form-action 'none'"
-        )
-        template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(read("page.html"))
-        return template.render(
-            title=self.options.title,
-            question=self.options.question,
-            kicker=kicker,
-            sections=sections,
-            policy=policy,
-            colour=colour,
-            version=__version__,
-            mark=self.options.mark,
-            style=Markup(read("page.css")),
-            data=None if data is None else Markup(embedded_json(data)),
-            plotly=Markup(plotly),
-            script=Markup(script),
-        )
+        head = Masthead(self.options.title, self.options.question, kicker, self.answer, self.options.mark)
+        return rendered(head, sections, terms_of(self.study), data, plotly)
 
 
 def write_report(records: Sequence[Record], path: str | os.PathLike[str], options: ReportOptions = DEFAULTS) -> Path:
@@ -237,6 +210,7 @@ def figures(
 ) -> list[Path]:
     """Draw every figure of the report for which there is data, as PNG, SVG and PDF, and return the files.
 
+        baseline         every condition over the baseline, with intervals
         forest           every measure against every outcome, with intervals
         correlations     the same numbers as a heat map; redundancy: everything with everything
         scatter          the strongest measures (columns) against the outcomes (rows), conditions by colour
@@ -307,80 +281,3 @@ def _main(study: Cohorts, every: Sequence[Associations]) -> Associations | None:
 
 def _today() -> str:
     return f"{datetime.now(UTC):%d %B %Y}".lstrip("0")
-
-
-# The report of a study in a store, and its figures.
-
-
-def write_study_report(
-    study: Study,
-    path: str | os.PathLike[str],
-    records: Sequence[Record],
-    statuses: Mapping[str, RunStatus],
-    *,
-    static: bool = False,
-) -> Path:
-    """The report of what is done so far: of the study's records and of the statuses of its runs."""
-    options = replace(
-        options_of(study.spec, records),
-        failed=study.failures(statuses),
-        static=static,
-        mark=report_mark(study, statuses, light=static),
-    )
-    return write_report(records, path, options)
-
-
-def write_study_figures(
-    study: Study, folder: str | os.PathLike[str], formats: Sequence[str], records: Sequence[Record]
-) -> list[Path]:
-    """Figures for papers, of the same columns as the report."""
-    for word in formats:
-        if word not in FORMATS:
-            raise SpecError(f"expected png, svg or pdf as the format of figures, got {word!r}")
-    return figures(records, folder, formats, options_of(study.spec, records))
-
-
-def options_of(spec: StudySpec, records: Sequence[Record]) -> ReportOptions:
-    """What a study's spec asks, as far as it was measured.
-
-    Columns that no record has are left out with a sentence that says so; where that leaves no outcome or measure, it is an error.
-    Outcomes of classifiers that a study did not name and does not have (its network predicts numbers, or shapes) give way to
-    those that it has.
-    """
-    analysis = spec.analysis
-    known = set(wide_table(records).columns)
-    others = not _outcomes_are_named(analysis) and analysis.outcomes[0] not in known
-    return ReportOptions(
-        title=spec.name,
-        question=spec.question or None,
-        spec=cast(Mapping[str, Plain], to_plain(spec)),
-        measures=None if analysis.measures is None else _measured("measure", analysis.measures, known),
-        outcomes=None if others else _measured("outcome", analysis.outcomes, known) or None,
-        method=analysis.method,
-        given=analysis.given if analysis.given in known else None,
-        baseline=analysis.baseline,
-        checkpoint=analysis.checkpoint,
-        notes=_left_out(analysis, known),
-    )
-
-
-def _outcomes_are_named(analysis: AnalysisSpec) -> bool:
-    return analysis.outcomes != AnalysisSpec().outcomes
-
-
-def _measured(kind: str, names: Sequence[str], known: Collection[str]) -> list[str]:
-    """Those that some record has; where there is none, there is nothing to report."""
-    found = [name for name in names if name in known]
-    if names and not found:
-        raise UnknownNameError.among(f"{kind} of the analysis", names[0], known)
-    return found
-
-
-def _left_out(analysis: AnalysisSpec, known: Collection[str]) -> list[str]:
-    """A sentence for every name of the analysis that no record has."""
-    named = [("measure", name) for name in analysis.measures or ()]
-    named += [("outcome", name) for name in analysis.outcomes if _outcomes_are_named(analysis)]
-    if analysis.given not in (None, AnalysisSpec().given):
-        named.append(("column to account for", str(analysis.given)))
-    errors = [UnknownNameError.among(kind, name, known) for kind, name in named if name not in known]
-    return [f"Left out, because no record has it: {str(error).partition(' Choices: ')[0]}" for error in errors]

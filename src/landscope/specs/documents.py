@@ -13,6 +13,7 @@ from typing import TypeVar
 import yaml
 
 from landscope.core.errors import SpecError
+from landscope.core.text import counted
 from landscope.specs.limits import DEEPEST, LARGEST_FILE, MOST_VALUES, toml_excess, too_deep, too_many, whole_characters
 from landscope.specs.schema import Path, parse
 
@@ -166,10 +167,59 @@ def _yaml(file: FilePath, text: str) -> Document:
         walk(node, ())
         return Document(None if node is None else loader.construct_document(node), place)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{file}:{mark.line + 1}" if mark else str(file)
-        what = "" if isinstance(error, _RefusedError) else "is not YAML: "
-        raise SpecError(f"{where}: {what}{getattr(error, 'problem', None) or error}") from error
+        if not isinstance(error, yaml.MarkedYAMLError):
+            raise SpecError(f"{file}: is not YAML: {error}") from error
+        line, problem = (
+            (error.problem_mark.line, error.problem) if isinstance(error, _RefusedError) else _words(error, text)
+        )
+        raise SpecError(f"{file}:{line + 1}: {problem}") from error
+
+
+def _words(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
+    """The line that is to blame for what a parser found, counted from 0, and what is wrong with it."""
+    lines = text.split("\n")
+    at, problem = error.problem_mark.line, str(error.problem)
+    opened = error.context_mark.line if error.context_mark else at
+    own = lines[at] if at < len(lines) else ""
+    above = next((number for number in range(at - 1, -1, -1) if _bare(lines[number])), at)
+    before, indent = lines[above], _indent(own)
+    if "\t" in own[: len(own) - len(own.lstrip())]:
+        return at, "is indented with a tab; YAML takes spaces"
+    if "found character" in problem:
+        return at, f"a value that begins with {problem.split(chr(39))[1]} must be in quotes"
+    if problem.startswith("expected ',' or"):
+        return opened, f"the bracket that opens here is not closed before line {at + 1}"
+    if "end of stream" in problem and "quoted" in str(error.context):
+        return opened, "the quotation mark that opens here is not closed"
+    if problem == "could not find expected ':'":
+        return above, f"expected `key: value`, got {before.strip()!r}; a colon and a space are missing"
+    if problem.startswith("expected <block end>"):
+        return at, _misfit(lines, at)
+    if problem == "mapping values are not allowed here":
+        if missing := re.match(r"\s*[\w.\-]+:(?=\S)", before):
+            return above, f"a space is missing after {missing[0].strip()!r}"
+        if above != at and indent > _indent(before) and not before.rstrip().endswith(":"):
+            return at, _misfit(lines, at)
+        return at, "there is a second ': ' in this line; write a value that contains one in quotes"
+    return at, f"is not YAML: {problem}"
+
+
+def _misfit(lines: list[str], at: int) -> str:
+    """That the keys of one mapping do not begin in one column, and in which ones they could."""
+    open_at: list[int] = []
+    for line in filter(_bare, lines[:at]):
+        indent = _indent(line)
+        open_at = [*(other for other in open_at if other < indent), indent]
+    columns = " or ".join(str(indent) for indent in reversed(open_at))
+    return f"is indented by {counted(_indent(lines[at]), 'space')}, which fits no line above it; expected {columns}"
+
+
+def _bare(line: str) -> str:
+    return line.strip() if not line.lstrip().startswith("#") else ""
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _toml(file: FilePath, text: str) -> Document:

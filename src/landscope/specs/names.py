@@ -1,8 +1,8 @@
 """Functions of the user's own, named in a spec or on the command line as `package.module:function`.
 
-Whoever names one has its module imported and the function called: a spec is code. What is installed comes first; the current
-folder is searched last, and only where a name leads nowhere else, so that a file there never stands in for a module that
-Python or another package means. `locate` looks a name up without running anything.
+Whoever names one has its module imported and the function called: a spec is code. What is installed comes first; the folder of
+the spec's file (`search_also`) and the current folder are searched last, and only where a name leads nowhere else, so that a file
+there never stands in for a module that Python or another package means. `locate` looks a name up without running anything.
 
 What Landscope itself lends to specs has a public name, `landscope:NAME`, that says nothing of where the code lies: results are
 recognised by it, so code may move. The places at which such things once lay stay readable for ever.
@@ -10,7 +10,7 @@ recognised by it, so code may move. The places at which such things once lay sta
 
 from __future__ import annotations
 
-import hashlib
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -27,7 +27,10 @@ from landscope.core.errors import LandscopeError, SpecError
 from landscope.core.json import Plain
 
 __all__ = [
+    "PACKAGE",
+    "also_searched",
     "call_imported",
+    "find_module",
     "former_names",
     "import_function",
     "is_import",
@@ -35,7 +38,8 @@ __all__ = [
     "public_name",
     "public_names",
     "renamed",
-    "source_version",
+    "search_also",
+    "split_name",
 ]
 
 PACKAGE = __package__.partition(".")[0]
@@ -56,19 +60,19 @@ HOMES: dict[str, str] = {
     "VGGImageNetHead": "landscope.models.vgg:VGGImageNetHead",
     "VisionTransformer": "landscope.models.vit:VisionTransformer",
     "WideResNet": "landscope.models.resnet:WideResNet",
-    "HessianTime": "landscope.recipes.fam_timing:HessianTime",
-    "MovedCentreSharpness": "landscope.measures.as_published.notebook_ascent:MovedCentreSharpness",
-    "StaleStatistics": "landscope.measures.as_published.notebook_ascent:StaleStatistics",
-    "abalone_of_the_notebook": "landscope.recipes.adaptive_sharpness_notebooks:abalone_of_the_notebook",
-    "enlarged_digits": "landscope.recipes.false_friend_images:enlarged_digits",
-    "enlarged_efficientnet": "landscope.recipes.fam_inputs:enlarged_efficientnet",
-    "enlarged_grey_digits": "landscope.recipes.function_centric:enlarged_digits",
-    "halved_cifar10": "landscope.recipes.false_friend_images:halved_cifar10",
-    "halved_fashion_mnist": "landscope.recipes.halved_images:halved_fashion_mnist",
-    "layer_rows": "landscope.recipes.fam_timing:layer_rows",
-    "lenet5_left_in_evaluation": "landscope.recipes.adaptive_sharpness_notebooks:lenet5_left_in_evaluation",
-    "mnist_split": "landscope.recipes.false_friend:mnist_split",
-    "rte_word_pieces": "landscope.recipes.fam_inputs:rte_word_pieces",
+    "HessianTime": "landscope.papers.fam.timing:HessianTime",
+    "MovedCentreSharpness": "landscope.papers.adaptive_sharpness.as_published:MovedCentreSharpness",
+    "StaleStatistics": "landscope.papers.adaptive_sharpness.as_published:StaleStatistics",
+    "abalone_of_the_notebook": "landscope.papers.inputs:abalone_of_the_notebook",
+    "enlarged_digits": "landscope.papers.inputs:enlarged_digits",
+    "enlarged_efficientnet": "landscope.papers.inputs:enlarged_efficientnet",
+    "enlarged_grey_digits": "landscope.papers.inputs:enlarged_grey_digits",
+    "halved_cifar10": "landscope.papers.inputs:halved_cifar10",
+    "halved_fashion_mnist": "landscope.papers.inputs:halved_fashion_mnist",
+    "layer_rows": "landscope.papers.fam.timing:layer_rows",
+    "lenet5_left_in_evaluation": "landscope.papers.inputs:lenet5_left_in_evaluation",
+    "mnist_split": "landscope.papers.inputs:mnist_split",
+    "rte_word_pieces": "landscope.papers.inputs:rte_word_pieces",
 }
 """What `landscope:NAME` stands for: where it lies now. Whoever moves it changes its line, and adds one to `FORMER`."""
 
@@ -105,6 +109,10 @@ FORMER: dict[str, str] = {
     "landscope.models.text.bert": "BertClassifier",
     "landscope.models.volumes": "Autoencoder3d",
     "landscope.models.volumes.autoencoder": "Autoencoder3d",
+    "landscope.papers.adaptive_sharpness.as_published": "MovedCentreSharpness StaleStatistics",
+    "landscope.papers.fam.timing": "HessianTime layer_rows",
+    "landscope.papers.inputs": "abalone_of_the_notebook enlarged_digits enlarged_efficientnet enlarged_grey_digits "
+    "halved_cifar10 halved_fashion_mnist lenet5_left_in_evaluation mnist_split rte_word_pieces",
     "landscope.recipes.adaptive_sharpness_notebooks": "abalone_of_the_notebook lenet5_left_in_evaluation",
     "landscope.recipes.false_friend": "mnist_split",
     "landscope.recipes.false_friend_images": "enlarged_digits halved_cifar10",
@@ -179,22 +187,24 @@ def import_function(source: str) -> Callable[..., object]:
     5.0
     >>> import_function("math:hypothenuse")
     Traceback (most recent call last):
-    landscope.core.errors.SpecError: math:hypothenuse: math has no function 'hypothenuse'
+    landscope.core.errors.SpecError: math:hypothenuse: math has no function 'hypothenuse'; did you mean math:hypot?
     """
-    module_name, function_name = _parts(source)
+    module_name, function_name = split_name(source)
     try:
         module = _imported(module_name)
         function = getattr(module, function_name, None)
     except LandscopeError:
         raise
     except ModuleNotFoundError as error:
-        raise SpecError(f"{source}: {error}. It is looked for where packages are and in this folder") from error
+        raise SpecError(f"{source}: {error}. {_searched()}") from error
     except SystemExit as error:
         raise SpecError(f"{source}: importing {module_name} ended the process ({_ended(error)})") from error
     except Exception as error:
         raise SpecError(f"{source}: importing {module_name} failed ({_described(error)})") from error
     if not callable(function):
-        raise SpecError(f"{source}: {module_name} has no function {function_name!r}{_hidden(module)}")
+        raise SpecError(
+            f"{source}: {module_name} has no function {function_name!r}{_nearest(module, function_name)}{_hidden(module)}"
+        )
     return cast(Callable[..., object], function)
 
 
@@ -205,50 +215,36 @@ def locate(source: str) -> Path | None:
     'decoder.py'
     >>> locate("nowhere:build")
     Traceback (most recent call last):
-    landscope.core.errors.SpecError: nowhere:build: there is no module named 'nowhere'. It is looked for where packages are and in
-    this folder
+    landscope.core.errors.SpecError: nowhere:build: there is no module named 'nowhere'. It was looked for where packages are ...
     """
-    module_name, _ = _parts(source)
-    top, *below = module_name.split(".")
+    module_name, _ = split_name(source)
+    found = find_module(module_name)
+    if found is None and find_module(top := module_name.partition(".")[0]) is None:
+        raise SpecError(f"{source}: there is no module named {top!r}. {_searched()}")
+    return Path(found.origin) if found is not None and found.has_location and found.origin else None
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Where a module would be imported from, without importing anything; None where there is none, or only code could show it."""
+    top, *below = name.split(".")
     found = _find(top)
     if found is None or found.origin is None:  # not there, or a mere folder, which a package in this one goes before
-        found = PathFinder.find_spec(top, [*sys.path, *_here()]) or found
-    if found is None:
-        raise SpecError(
-            f"{source}: there is no module named {top!r}. It is looked for where packages are and in this folder"
-        )
+        found = PathFinder.find_spec(top, [*sys.path, *_own_folders()]) or found
     name = top
     for part in below:
+        within = None if found is None else found.submodule_search_locations
         name = f"{name}.{part}"
-        within = found.submodule_search_locations
-        found = None if within is None else PathFinder.find_spec(name, within)
-        if found is None:
-            return None
-    return Path(found.origin) if found.has_location and found.origin else None
+        found = None if within is None else _find_below(name, list(within))
+    return found
 
 
-def source_version(source: str, *, imports: bool = True) -> str:
-    """The name of a function with a digest of the file that it is written in, so that an edit is another version.
-
-    A function of our own goes by its public name alone, one without a file by its name. Without `imports` nothing is run, and the
-    function is taken to be written in the module that it is named by.
-
-    >>> source_version("math:hypot")
-    'math:hypot'
-    """
-    if source.partition(":")[0].partition(".")[0] == PACKAGE:
-        if imports:
-            import_function(source)  # a wrong name is found out
-        return public_name(source)
-    if imports:
-        module = sys.modules.get(getattr(import_function(source), "__module__", "") or "")
-        written = getattr(module, "__file__", None)
-        file = Path(written) if written else None
-    else:
-        file = locate(source)
-    if file is None or file.suffix != ".py":
-        return source
-    return f"{source} {hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+def _find_below(name: str, within: list[str]) -> ModuleSpec | None:
+    try:
+        return PathFinder.find_spec(name, within)
+    except KeyError:  # a mere folder, of which Python asks the package that it is in, and that is not imported
+        found = ModuleSpec(name, None, is_package=True)
+        found.submodule_search_locations = [os.path.join(place, name.rpartition(".")[2]) for place in within]
+        return found
 
 
 def call_imported(source: str, options: Mapping[str, object]) -> object:
@@ -301,8 +297,12 @@ def _line(error: BaseException) -> str:
     return f", {own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
-def _parts(source: str) -> tuple[str, str]:
-    """Module and function, where they lie now."""
+def split_name(source: str) -> tuple[str, str]:
+    """Module and function of a name, where they lie now.
+
+    >>> split_name("landscope:MLP")
+    ('landscope.models.mlp', 'MLP')
+    """
     package, _, name = public_name(source).partition(":")
     home = HOMES.get(name, source) if package == PACKAGE else source
     module_name, _, function_name = home.partition(":")
@@ -324,20 +324,39 @@ def _imported(name: str) -> ModuleType:
         return importlib.import_module(name)  # an installed module that needs one of this folder
 
 
+_also: list[str] = []
+"""Folders of spec files, the last one first; searched before the current one."""
+
+
+def search_also(folder: str | os.PathLike[str]) -> None:
+    """Have a folder searched for modules that are found nowhere else: that of the spec's file, wherever the command is given."""
+    absolute = os.path.abspath(folder)
+    _also[:] = [absolute, *(other for other in _also if other != absolute)]
+
+
+def also_searched() -> tuple[str, ...]:
+    """The folders of spec files, for a process on another machine."""
+    return tuple(_also)
+
+
+def _searched() -> str:
+    return f"It was looked for where packages are installed and in {' and '.join(_own_folders())}"
+
+
 def _search_here() -> bool:
-    """Have the current folder searched after all others; False where it was already."""
-    here = [folder for folder in _here() if folder not in sys.path]
+    """Have the folders of spec files and the current one searched after all others; False where they were already."""
+    here = [folder for folder in _own_folders() if folder not in sys.path]
     sys.path += here
     if here:
         importlib.invalidate_caches()
     return bool(here)
 
 
-def _here() -> list[str]:
+def _own_folders() -> list[str]:
     try:
-        return [os.getcwd()]
+        return list(dict.fromkeys([*_also, os.getcwd()]))
     except FileNotFoundError:  # the current folder was removed
-        return []
+        return list(_also)
 
 
 def _find(top: str) -> ModuleSpec | None:
@@ -348,11 +367,18 @@ def _find(top: str) -> ModuleSpec | None:
         return None
 
 
+def _nearest(module: ModuleType, name: str) -> str:
+    """The function of the module whose name is most like one that it does not have."""
+    known = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {module.__name__}:{near[0]}?" if near else ""
+
+
 def _hidden(module: ModuleType) -> str:
     """That a file of this folder is not what was imported, where there is one of that name."""
     top = module.__name__.partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None)
-    for folder in _here():
+    for folder in _own_folders():
         own = PathFinder.find_spec(top, [folder])
         if own is not None and own.origin and own.origin != loaded:
             return f". {own.origin} is not read, because an installed module has that name: give it another"

@@ -11,7 +11,8 @@ The types of a dataclass's fields or of a function's arguments say what is allow
     another dataclass                   a mapping of its fields
 
 A dataclass may name one field as its `SHORTHAND` (a bare value stands for it) and one mapping as its `REST` (keys that are
-not fields go there). What does not fit is collected with its place, so that one reading reports every mistake.
+not fields go there). `GONE` holds fields that there were once, with their defaults: what was stored with these is read. What
+does not fit is collected with its place, so that one reading reports every mistake.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "Range",
     "check_value",
     "describe",
+    "former_fields",
     "map_instances",
     "parse",
     "to_plain",
@@ -194,8 +196,9 @@ def _instance(value: object, cls: type, path: Path) -> object:
     if shorthand is not None and value is not None and not isinstance(value, Mapping):
         value = {shorthand: value}
     if not isinstance(value, Mapping):
-        raise MismatchError((path, f"must be {describe(cls)}, but is {value!r}"))
-    known = _hints(cls)
+        found = "is empty" if value is None and not path else f"is {value!r}"
+        raise MismatchError((path, f"must be {describe(cls)}, but {found}"))
+    known, gone = _hints(cls), former_fields(cls)
     problems: list[tuple[Path, str]] = [(path, f"{name!r} is missing") for name in _required(cls) if name not in value]
     given: dict[str, object] = {}
     others: dict[str, object] = {}
@@ -206,6 +209,8 @@ def _instance(value: object, cls: type, path: Path) -> object:
                 given[key] = check_value(item, known[key], (*path, key))
             except MismatchError as error:
                 problems += error.problems
+        elif key in gone and item == gone[key]:
+            pass
         elif rest is not None:
             others[key] = item
         else:
@@ -312,8 +317,13 @@ def without_defaults(plain: Plain, hint: object) -> Plain:
     return map_instances(plain, hint, _without_defaults)
 
 
+def former_fields(cls: type) -> Mapping[str, Plain]:
+    """The fields that a dataclass once had, with the defaults that they had, in plain values."""
+    return cast(Mapping[str, Plain], getattr(cls, "GONE", {}))
+
+
 def _without_defaults(cls: type, values: dict[str, Plain]) -> dict[str, Plain]:
-    usual = _defaults(cls)
+    usual = {**_defaults(cls), **former_fields(cls)}
     return {name: value for name, value in values.items() if name not in usual or not _equal(value, usual[name])}
 
 

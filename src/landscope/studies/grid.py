@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
+from typing import cast
 
 from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 from landscope.core.json import Plain
@@ -21,7 +22,10 @@ from landscope.specs.schema import MismatchError, Path, check_value, to_plain, w
 from landscope.studies.spec import SPLITS, AnalysisSpec, StudySpec
 from landscope.training.spec import ModelSpec, TrainingSpec
 
-__all__ = ["Level", "RunSpec", "levels", "runs_of", "select_runs"]
+__all__ = ["WEIGHTS", "Level", "RunSpec", "levels", "runs_of", "select_runs"]
+
+WEIGHTS = "weights"
+"""Among the versions of a study: the digest of each file of weights that it takes."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +105,19 @@ def runs_of(
 ) -> list[RunSpec]:
     """Every run of the study, checked; one error names every mistake with its place in the file.
 
-    `versions` (of the data and of the user's own code) become part of every run's key. With `imports` the networks and measures
-    of the user's own are imported, to check that they are there; without, nothing that the spec names is run.
+    `versions` (of the data, of the user's own code and of files of weights) become part of the key of every run that they are
+    about. With `imports` the networks and measures of the user's own are imported, to check that they are there; without,
+    nothing that the spec names is run.
     """
     measuring = public_names(to_plain(study.measuring))
-    common: dict[str, Plain] = {"measuring": measuring, "versions": public_names(dict(versions or {}))}
+    weights = (versions or {}).get(WEIGHTS)
+    shared = {name: version for name, version in (versions or {}).items() if name != WEIGHTS}
+    common: dict[str, Plain] = {"measuring": measuring, "versions": public_names(shared)}
     problems = {with_location(path, text, place): None for path, text in _unmeasured(study, imports)}
     if study.checkpoints is not None:
         if problems:
             raise SpecError("\n".join(problems))
-        return list(_checkpoint_runs(study, common))
+        return list(_checkpoint_runs(study, common, weights if isinstance(weights, dict) else {}))
     try:
         axes = {axis: levels(axis, written) for axis, written in study.axes.items()}
     except MismatchError as error:
@@ -161,7 +168,7 @@ def _unmeasured(study: StudySpec, imports: bool) -> Iterator[tuple[Path, str]]:
             names = wanted.measures_by_name() if imports else wanted.names()
         except LandscopeError as error:
             yield ("measuring", "splits", split), str(error)
-        measured[split] = None if names is None else [f"{split}.{name}" for name in (*names, *wanted.of_paper())]
+        measured[split] = None if names is None else [f"{split}.{name}" for name in names]
     analysis, usual = study.analysis, AnalysisSpec()
     named: dict[Path, str] = {
         ("analysis", kind, number): column
@@ -245,16 +252,16 @@ def _check_checkpoints(study: StudySpec, training: TrainingSpec) -> None:
             raise MismatchError((at, f'"{checkpoint}" needs snapshots: [{checkpoint[5:]}] in the training'))
 
 
-def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain]) -> Iterator[RunSpec]:
+def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain], weights: Mapping[str, Plain]) -> Iterator[RunSpec]:
     taken = study.checkpoints
     assert taken is not None
     names = [FilePath(file).stem for file in taken.files]
     for file, name in zip(taken.files, names, strict=True):
         label = name if names.count(name) == 1 else file
-        source = public_names(to_plain(replace(taken, files=(file,))))
-        yield RunSpec(
-            condition=label, axes={"model": label}, seed=0, plain={"checkpoint": source, **common, "figures": True}
-        )
+        plain = {"checkpoint": public_names(to_plain(replace(taken, files=(file,)))), **common, "figures": True}
+        if file in weights:
+            plain["versions"] = {**cast(dict[str, Plain], common["versions"]), WEIGHTS: weights[file]}
+        yield RunSpec(condition=label, axes={"model": label}, seed=0, plain=plain)
 
 
 # Some of the runs of a study: by seed, by condition, by the level of an axis.

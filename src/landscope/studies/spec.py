@@ -28,9 +28,8 @@ from typing import Annotated, ClassVar, Literal
 
 from landscope.core.errors import SpecError, UnknownNameError
 from landscope.data import CORRUPTIONS
-from landscope.measures import AS_PUBLISHED
-from landscope.measures.as_published.preset import Preset
-from landscope.measures.base import Measure
+from landscope.measures.base import MEASURES, Measure
+from landscope.measures.calibration.temperature import TEMPERATURE_FITS
 from landscope.measures.resolve import resolve_measures
 from landscope.probe.loss.losses import LOSSES
 from landscope.specs.limits import excess
@@ -57,33 +56,26 @@ class SplitSpec:
     """What is measured on one split: `all`, names, or names with settings; `samples` draws this many of its samples.
 
     A measure is reported under its own name, or under another that its settings give it, so that it can be taken twice:
-    `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`.
-    `as_published` adds the measures of a paper as its code computed them (under "published.NAME") and corrected (under
-    "corrected.NAME"); `only` picks some of them. Where models are measured at a fitted temperature, too, `tempered` names
-    those of `measures` that are taken again there (all, where it is left out); those of a paper always are.
+    `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`. With `rows: 2000` among its
+    settings it is measured on that many samples instead. Where models are measured at fitted temperatures, too, `tempered` names
+    the measures that are taken again there (all, where it is left out).
     """
 
     SHORTHAND: ClassVar[str] = "measures"
+    GONE: ClassVar[Mapping[str, object]] = {"as_published": None, "only": []}
 
     measures: Literal["all"] | tuple[str, ...] | dict[str, dict[str, object] | None] = ()
     samples: Natural | None = None
-    as_published: str | None = None
-    only: tuple[str, ...] = ()
     tempered: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if (names := self.names()) is not None:
             self._check_tempered(names)
-        if self.only and self.as_published is None:
-            raise SpecError("`only` picks measures of `as_published`, which is not given")
-        if self.as_published is not None:
-            known = AS_PUBLISHED[self.as_published].measures
-            for name in self.only:
-                if name not in known:
-                    raise UnknownNameError.among(f"measure of {self.as_published}", name, known)
+        for name in self.measures if isinstance(self.measures, Mapping) else ():
+            self.rows_of(name)
 
     def measures_by_name(self, seed: int = 0) -> dict[str, Measure]:
-        """The measures by the name under which they are reported; `as_published` is not among them.
+        """The measures by the name under which they are reported.
 
         >>> split = SplitSpec(measures={"near": {"measure": "random_sharpness", "rho": 0.005}, "l2_norm": None})
         >>> {name: measure.key for name, measure in split.measures_by_name().items()}
@@ -95,7 +87,7 @@ class SplitSpec:
 
     def own(self) -> list[str]:
         """Those of the user's own among the measures, as `package.module:Class`; `measures_by_name` imports them."""
-        return [key for key, _ in self._written().values() if is_import(key)]
+        return [key for key, _ in self.written().values() if is_import(key)]
 
     def names(self) -> list[str] | None:
         """The names that `measures_by_name` reports, without importing; None where only a measure itself knows its own name.
@@ -108,23 +100,38 @@ class SplitSpec:
             return list(self.measures)
         return None if self.own() else list(found)
 
-    def _written(self) -> dict[str, tuple[str, dict[str, object]]]:
-        """Name → measure and settings."""
+    def written(self) -> dict[str, tuple[str, dict[str, object]]]:
+        """What `measures` asks for: the name, the measure and its settings."""
         if self.measures == "all":
-            return {}
+            return {name: (name, {}) for name in MEASURES}
         if not isinstance(self.measures, Mapping):
             return {name: (name, {}) for name in self.measures}
         each = {name: dict(settings or {}) for name, settings in self.measures.items()}
+        for settings in each.values():
+            settings.pop("rows", None)
         return {name: (str(settings.pop("measure", name)), settings) for name, settings in each.items()}
+
+    def rows_of(self, name: str) -> int | None:
+        """How many samples a measure is taken on, by the name under which it is reported; all where there is no number.
+
+        >>> split = SplitSpec(measures={"loss": None, "hessian_trace": {"rows": 100}}, samples=5000)
+        >>> split.rows_of("loss"), split.rows_of("hessian_trace")
+        (5000, 100)
+        """
+        settings = self.measures.get(name) if isinstance(self.measures, Mapping) else None
+        rows = (settings or {}).get("rows", self.samples)
+        if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
+            raise SpecError(f"{name}: rows must be a positive whole number, got {rows!r}")
+        return rows
 
     def _resolved(self, seed: int, *, imports: bool) -> dict[str, Measure]:
         if self.measures == "all":
-            return resolve_measures(None, seed)
+            return resolve_measures("all", seed)
         if not isinstance(self.measures, Mapping):
             return resolve_measures([name for name in self.measures if imports or not is_import(name)], seed)
         return {
             name: resolve_measures({key: settings}, seed)[key]
-            for name, (key, settings) in self._written().items()
+            for name, (key, settings) in self.written().items()
             if imports or not is_import(key)
         }
 
@@ -132,21 +139,6 @@ class SplitSpec:
         for name in self.tempered or ():
             if name not in names:
                 raise UnknownNameError.among("measure of this split", name, names)
-
-    def of_paper(self) -> dict[str, Measure]:
-        """The measures of `as_published` by the name under which they are reported.
-
-        >>> list(SplitSpec(as_published="explicit-regularisation", only=("log_igs",)).of_paper())
-        ['published.log_igs', 'corrected.log_igs']
-        """
-        if self.as_published is None:
-            return {}
-        preset = AS_PUBLISHED[self.as_published]
-        return {
-            f"{kind}.{name}": measures[name]
-            for name in self.only or preset.measures
-            for kind, measures in (("published", preset.measures), ("corrected", preset.corrected))
-        }
 
 
 def _default_splits() -> dict[str, SplitSpec]:
@@ -187,9 +179,9 @@ class MeasuringSpec:
 
     checkpoints: tuple[str, ...] = ("final",)
     """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots)."""
-    temperature: Literal["none", "fitted", "both", "published"] = "none"
-    """Measure at T = 1, at the temperature fitted on the validation rows, at both, or also at that which the code of the paper
-    in `as_published` fits; there only what is published is measured, besides `tempered`."""
+    temperature: Literal["none", "fitted", "both"] | tuple[str, ...] = "none"
+    """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits, such
+    as [none, fitted, explicit-regularisation/temperature]."""
     splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
     mode: Literal["eval", "batch_statistics"] = "eval"
     """Whether BatchNorm is measured as it predicts, or on the statistics of each batch."""
@@ -220,21 +212,16 @@ class MeasuringSpec:
                 raise SpecError(f'expected the checkpoints "final", "best", "average" or "step N", got {checkpoint!r}')
         if not self.checkpoints or not self.splits:
             raise SpecError("expected at least one checkpoint and one split")
-        if self.temperature == "published" and self.preset_with_temperature is None:
-            raise SpecError(
-                "temperature: published needs a split with as_published, of a paper whose code fits a temperature"
-            )
+        for fit in self.temperature if isinstance(self.temperature, tuple) else ():
+            if fit != "none":
+                TEMPERATURE_FITS[fit]
 
     @property
-    def preset_with_temperature(self) -> Preset | None:
-        """That of the first split whose paper fits a temperature."""
-        named = [AS_PUBLISHED[split.as_published] for split in self.splits.values() if split.as_published is not None]
-        return next((preset for preset in named if preset.temperature is not None), None)
-
-    @property
-    def temperatures(self) -> int:
-        """At how many temperatures each set of weights is measured."""
-        return {"none": 1, "fitted": 1, "both": 2, "published": 3}[self.temperature]
+    def temperature_fits(self) -> tuple[str, ...]:
+        """What decides each temperature at which a set of weights is measured: `none` (T = 1), or the name of a fit."""
+        if isinstance(self.temperature, tuple):
+            return self.temperature
+        return ("none", "fitted") if self.temperature == "both" else (self.temperature,)
 
 
 @dataclass(frozen=True, kw_only=True)

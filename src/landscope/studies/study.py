@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from landscope.core.errors import DamagedFileError, DataFileError, SpecError
+from landscope.core import display
+from landscope.core.errors import DamagedFileError, DataFileError, SpecError, UnknownNameError
 from landscope.core.files import LARGEST_DOCUMENT, read_regular, write_in_store
-from landscope.core.json import OBJECT, TEXT, Plain, checked, parse_json
+from landscope.core.json import LIST, OBJECT, TEXT, Plain, checked, parse_json
 from landscope.data import status as data_status
+from landscope.specs.code import code_digests, file_version, source_version
 from landscope.specs.documents import read_document
-from landscope.specs.names import is_import, public_name, source_version
+from landscope.specs.names import is_import, public_name, public_names, search_also
 from landscope.specs.schema import Path, parse, to_plain
 from landscope.studies.executors.base import Job, Resources
-from landscope.studies.grid import RunSpec, runs_of
+from landscope.studies.grid import WEIGHTS, RunSpec, runs_of
 from landscope.studies.record import Failure, Record, wide_table, with_consistency
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus, Store
@@ -30,11 +35,11 @@ from landscope.training.spec import DataSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Progress", "Study", "has_mark", "report_mark"]
+__all__ = ["KeptStudy", "Progress", "Study", "has_mark", "kept_answer", "report_mark"]
 
 
 STUDY_FILE = "study.json"
-_KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT}
+_KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT, "former": LIST, "code": OBJECT}
 TIMED_RUNS = 32
 """About this many finished runs are read to estimate how long one takes."""
 
@@ -64,8 +69,46 @@ class Progress:
         return None if self.seconds_per_run is None else self.seconds_per_run * self.left
 
 
+@dataclass(frozen=True)
+class KeptStudy:
+    """What the file in a study's folder says: the spec as it last ran, and what its runs are recognised by."""
+
+    spec: Mapping[str, Plain]
+    root: FilePath
+    """Where its runs are."""
+    versions: Mapping[str, Plain]
+    former: Sequence[Mapping[str, Plain]]
+    code: Mapping[str, Mapping[str, str]]
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str]) -> KeptStudy:
+        """What `Study.save` wrote; `SpecError` where there is none."""
+        place = FilePath(folder) / STUDY_FILE
+        try:
+            kept = checked(parse_json(read_regular(place, LARGEST_DOCUMENT)), "a study", _KEPT, ("former", "code"))
+            former = [checked(one, "versions", {}) for one in kept.get("former", ())]
+            code = {name: checked(digests, "digests", {}) for name, digests in kept.get("code", {}).items()}
+            root = (FilePath(folder) / kept["store"]).resolve()
+        except FileNotFoundError:
+            if not FilePath(folder).exists():
+                raise SpecError(f"{folder}: no such folder; expected that of a study, such as studies/NAME") from None
+            raise SpecError(
+                f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise SpecError(f"{place} cannot be read: {error}") from error
+        return cls(kept["spec"], root, dict(kept["versions"]), former, code)
+
+    def is_of(self, study: Study) -> bool:
+        """Whether the study has not changed since."""
+        return self.spec == to_plain(study.spec) and self.versions == study.versions
+
+
 class Study:
     """A spec, its runs by their keys in the store that holds them; without `imports`, nothing that the spec names is run.
+
+    `versions` are those of the data and of the user's code, which are part of the keys. Runs that an older version of Landscope
+    made are found by their `former` ones, also by those that are known from `before`, the study that its folder held so far.
 
     >>> import tempfile
     >>> spec = {"name": "tiny", "training": {"model": "mlp"}, "axes": {"rate": {"optimizer.lr": [0.1, 0.2]}}, "seeds": 2}
@@ -82,12 +125,43 @@ class Study:
         place: Mapping[Path, str] | None = None,
         versions: Mapping[str, Plain] | None = None,
         *,
+        former: Sequence[Mapping[str, Plain]] = (),
+        before: KeptStudy | None = None,
         imports: bool = True,
     ) -> None:
         self.spec = spec
         self.store = Store(FilePath(root))
-        self.versions = dict(_versions(spec, place, imports) if versions is None else versions)
-        self.runs = {self.store.key(run.plain): run for run in runs_of(spec, place, self.versions, imports=imports)}
+        self.code: Mapping[str, Mapping[str, str]] = {} if versions is not None else _code(spec)
+        """For each function of the user's own, the digests of the definitions that it runs: which of them has changed."""
+        self.versions = dict(_versions(spec, place, imports, source_version) if versions is None else versions)
+        self.former = [dict(one) for one in former]
+        if versions is None and spec.checkpoints is not None:
+            self.versions[WEIGHTS] = _weights(spec.checkpoints.files, before)
+        if versions is None and (self.code or spec.checkpoints is not None):
+            self.former.append(_versions(spec, place, imports, file_version))
+        if before is not None and before.versions == self.versions:
+            self.former += [dict(one) for one in before.former if one not in self.former]
+        self.runs = dict(map(self._found, runs_of(spec, place, self.versions, imports=imports)))
+
+    def _found(self, run: RunSpec) -> tuple[str, RunSpec]:
+        """A run with its key in the store, where it may lie under what its version was called before."""
+        key = self.store.key(run.plain)
+        for versions in self.former if not self.store.holds(key) else ():
+            before = replace(run, plain={**run.plain, "versions": public_names(versions)})
+            former = self.store.key(before.plain)
+            if self.store.holds(former) and not self._outdated(run, former):
+                return former, before
+        return key, run
+
+    def _outdated(self, run: RunSpec, former: str) -> bool:
+        """Whether weights were written after an older version, which did not look into the file, had measured them."""
+        source = run.plain.get("checkpoint")
+        if not isinstance(source, dict):
+            return False
+        file = str(cast(list[Plain], source["files"])[0])
+        with suppress(OSError):
+            return os.path.getmtime(file) > os.path.getmtime(self.store.run_path(former, "record.json"))
+        return False
 
     @classmethod
     def of(
@@ -99,29 +173,24 @@ class Study:
         if isinstance(source, Mapping):
             return cls(parse(StudySpec, source), root)
         document = read_document(source)
+        search_also(FilePath(source).absolute().parent)
         return cls(parse(StudySpec, document.content, document.place), root, document.place)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Study:
         """The study that `save` kept in a folder; its data need not be there any more."""
-        place = FilePath(folder) / STUDY_FILE
-        try:
-            kept = checked(parse_json(read_regular(place, LARGEST_DOCUMENT)), "a study", _KEPT)
-            spec, versions = kept["spec"], dict(kept["versions"])
-            root = (FilePath(folder) / kept["store"]).resolve()
-        except FileNotFoundError:
-            raise SpecError(
-                f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise SpecError(f"{place} cannot be read: {error}") from error
-        return cls(parse(StudySpec, spec, {(): str(place)}), root, versions=versions, imports=False)
+        kept = KeptStudy.read(folder)
+        spec = parse(StudySpec, kept.spec, {(): str(FilePath(folder) / STUDY_FILE)})
+        study = cls(spec, kept.root, versions=kept.versions, former=kept.former, imports=False)
+        study.code = kept.code
+        return study
 
     def save(self, folder: str | os.PathLike[str]) -> FilePath:
         """Keep the spec in a folder, so that `open` finds the study there."""
         place = FilePath(folder) / STUDY_FILE
         store = os.path.relpath(self.store.root, FilePath(folder).absolute())
-        kept = {"name": self.spec.name, "store": store, "versions": self.versions, "spec": to_plain(self.spec)}
+        own = {"former": self.former, "code": self.code} if self.former else {}
+        kept = {"name": self.spec.name, "store": store, "versions": self.versions, "spec": to_plain(self.spec), **own}
         write_in_store(place, json.dumps(kept, indent=2, ensure_ascii=False).encode())
         return place
 
@@ -160,6 +229,12 @@ class Study:
         known = set(self.store.keys(self.runs))
         return self.store.records(key for key in self.runs if key in known)
 
+    def _repr_html_(self) -> str:
+        statuses = self.statuses()
+        counted = Counter((run.condition, statuses[key].state) for key, run in self.runs.items())
+        rows = [(condition, state, runs) for (condition, state), runs in counted.items()]
+        return display.table(["condition", "state", "runs"], rows, self.spec.name, left=(0, 1))
+
     def records(self) -> list[Record]:
         """The records of the runs that are done, named as this study names them, in its order."""
         records = [self._named(key, self._record(key, plain)) for key, plain in self._stored()]
@@ -190,30 +265,66 @@ class Study:
         return wide_table(self.records())
 
 
-def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool) -> dict[str, Plain]:
+Version: TypeAlias = Callable[..., str]
+"""`source_version` or `file_version`."""
+
+
+def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool, version: Version) -> dict[str, Plain]:
     """Versions of the data and of the user's own code, part of every run's key; data that is missing is reported now."""
     taken = spec.checkpoints
     named = taken.data if taken is not None else parse(DataSpec, (spec.training or {}).get("data", {}))
-    versions: dict[str, Plain] = {"data": _data_version(named, place, imports)}
+    versions: dict[str, Plain] = {"data": _data_version(named, place, imports, version)}
     if others := sorted({name for name in _named(spec.axes, "data") if name != named.name}):
-        versions["data on axes"] = [_data_version(DataSpec(name=name), place, imports) for name in others]
-    written: object = {"model": taken.model.name} if taken is not None else (spec.training, spec.axes)
-    for what, names in {"networks": _named(written, "model"), "measures": _measures(spec)}.items():
+        versions["data on axes"] = [_data_version(DataSpec(name=name), place, imports, version) for name in others]
+    for what, names in {"networks": _networks(spec), "measures": _measures(spec)}.items():
         own = sorted({public_name(name) for name in names if is_import(name)})
         with suppress(SpecError):  # one that cannot be imported is reported with the runs, by the line it stands on
-            versions |= {what: [source_version(name, imports=imports) for name in own]} if own else {}
+            versions |= {what: [version(name, imports=imports) for name in own]} if own else {}
     return versions
 
 
-def _data_version(named: DataSpec, place: Mapping[Path, str] | None, imports: bool) -> Plain:
+def _weights(files: Sequence[str], before: KeptStudy | None) -> dict[str, Plain]:
+    """A digest of each file of weights; of one that is gone the digest that it had."""
+    known = None if before is None else before.versions.get(WEIGHTS)
+    found = dict(known) if isinstance(known, dict) else {}
+    for name in files:
+        with suppress(OSError), open(name, "rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return {name: found[name] for name in files if name in found}
+
+
+def _code(spec: StudySpec) -> dict[str, dict[str, str]]:
+    """What each function of the user's own that a study names executes."""
+    named = [
+        *_named((spec.training, spec.axes, to_plain(spec.checkpoints)), "data"),
+        *_networks(spec),
+        *_measures(spec),
+    ]
+    found = {}
+    for name in sorted({public_name(name) for name in named if is_import(name)}):
+        with suppress(SpecError):
+            found[name] = code_digests(name)
+    return {name: digests for name, digests in found.items() if digests}
+
+
+def _networks(spec: StudySpec) -> Iterator[str]:
+    """Names of networks, as a spec names them."""
+    taken = spec.checkpoints
+    return _named({"model": taken.model.name} if taken is not None else (spec.training, spec.axes), "model")
+
+
+def _data_version(named: DataSpec, place: Mapping[Path, str] | None, imports: bool, version: Version) -> Plain:
     where = (place or {}).get(("training", "data"), "")
     prefix = f"{where}: " if where else ""
     if is_import(named.name):
         try:
-            return source_version(named.name, imports=imports)
+            return version(named.name, imports=imports)
         except SpecError as error:
             raise SpecError(f"{prefix}{error}") from error
-    found = data_status(named.name, root=named.options.get("root"), verify=False)  # type: ignore[arg-type]
+    try:
+        found = data_status(named.name, root=named.options.get("root"), verify=False)  # type: ignore[arg-type]
+    except UnknownNameError as error:
+        raise SpecError(f"{prefix}{error}") from error
     if found.state != "present":
         problems = "; ".join(found.problems[:3])
         raise DataFileError(
@@ -248,8 +359,8 @@ def _named(written: object, what: str, key: str = "") -> Iterator[str]:
             yield from _named(value, what, key)
 
 
-# A mark in the head of a report: a digest of everything it is made from. A study of thousands of runs in which nothing is left
-# to do need not read and draw them all again. It lives here, not with the pages, because those take long to import.
+# In the head of a report: a mark, the digest of everything it is made from, and its answer. A study of thousands of runs in which
+# nothing is left to do need not be read and drawn again. It lives here, not with the pages, because those take long to import.
 
 
 HEAD = 4096
@@ -274,3 +385,11 @@ def has_mark(page: FilePath, mark: str) -> bool:
             return mark.encode() in file.read(HEAD)
     except OSError:
         return False
+
+
+def kept_answer(page: FilePath) -> str:
+    """What a report says first, as its head has it."""
+    with suppress(OSError), page.open("rb") as file:
+        found = re.search(rb'<meta name="description" content="([^"]*)"', file.read(HEAD))
+        return html.unescape(found[1].decode(errors="replace")) if found else ""
+    return ""

@@ -5,7 +5,7 @@ function begin() {
   modelsTable();
   for (const button of all("[data-file]")) button.onclick = () => download(button.dataset.file);
   document.addEventListener("click", (event) => {
-    const row = event.target.closest("tr[data-run], tr[data-condition]");
+    const row = event.target.closest("tr[data-run], tr[data-condition], th[data-condition]");
     if (!row) return;
     const adding = event.shiftKey || event.ctrlKey || event.metaKey;
     if (row.dataset.run !== undefined) choose([Number(row.dataset.run)], adding);

@@ -30,14 +30,14 @@ function landscapeParts(spec, model, height) {
       ...(split.path ? [{ type: "scatter", mode: "lines+markers", x: split.path.map((p) => p[0]), y: split.path.map((p) => p[1]), line: { color: "#fff", width: 1.2 }, marker: { size: 4, color: "#fff" }, hoverinfo: "skip" }] : []),
       { type: "scatter", mode: "markers", x: [0], y: [0], marker: { symbol: "cross-thin", size: 12, line: { color: "#fff", width: 2 } }, hoverinfo: "skip" },
     ],
-    layout: styled({ xaxis: { title: { text: "a" }, constrain: "domain", zeroline: false }, yaxis: { title: { text: "b" }, scaleanchor: "x", constrain: "domain", zeroline: false }, margin: { l: 46, r: 10, t: 8, b: 40 } }, height),
+    layout: styled({ xaxis: { title: { text: plotText(spec.labels[0]) }, constrain: "domain", zeroline: false }, yaxis: { title: { text: plotText(spec.labels[1]) }, scaleanchor: "x", constrain: "domain", zeroline: false }, margin: { l: 46, r: 10, t: 8, b: 40 } }, height),
   }));
   const axis = (title) => ({ title: { text: title, font: { size: 11 } }, color: css("muted"), gridcolor: css("grid"), zerolinecolor: css("grid"), showbackground: false, tickfont: { size: 10 } });
   const solid = model.splits.map((split) => ({
     name: `${split.name}: surface`, needsWebgl: true,
     data: [{ type: "surface", x: split.x, y: split.y, z: height3(split.z), cmin: low, cmax: high, colorscale: SCALE, showscale: false, hoverinfo: "text", text: hover(split), contours: { z: { show: true, usecolormap: false, color: "rgba(255,255,255,0.35)", width: 1, start: low, end: high, size: (high - low || 1) / 14 } } }],
     layout: styled({ margin: { l: 0, r: 0, t: 0, b: 0 }, dragmode: "turntable",
-      scene: { xaxis: axis("a"), yaxis: axis("b"), zaxis: { ...axis("loss"), range: [low, high], ...ticks }, camera: { eye: { x: 1.5, y: 1.5, z: 1.0 } }, aspectmode: "manual", aspectratio: { x: 1, y: 1, z: 0.75 } } }, height),
+      scene: { xaxis: axis("1st direction"), yaxis: axis("2nd direction"), zaxis: { ...axis("loss"), range: [low, high], ...ticks }, camera: { eye: { x: 1.5, y: 1.5, z: 1.0 } }, aspectmode: "manual", aspectratio: { x: 1, y: 1, z: 0.75 } } }, height),
   }));
   return [...flat, ...solid];
 }

@@ -69,6 +69,10 @@ function lightPage() {
   const touched = new Set([...chosen].map(conditionOf));
   for (const row of all("tr[data-run]")) row.classList.toggle("lit", chosen.has(Number(row.dataset.run)));
   for (const row of all("tr[data-condition]")) row.classList.toggle("lit", touched.has(Number(row.dataset.condition)));
+  for (const head of all("th[data-condition]")) {
+    const on = touched.has(Number(head.dataset.condition)), place = head.cellIndex;
+    for (const row of head.closest("table").rows) row.cells[place].classList.toggle("lit", on);
+  }
   for (const chip of all("#legend button")) {
     const members = runs.flatMap((run, place) => (run.condition === Number(chip.dataset.condition) ? [place] : []));
     chip.setAttribute("aria-pressed", String(members.length > 0 && members.every((run) => chosen.has(run))));

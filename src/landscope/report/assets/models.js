@@ -1,5 +1,6 @@
 // The table of all models: sorted, searched and paged here, so that a thousand of them cost nothing until they are looked at.
-const PAGE = 25;
+// On paper it stands in parts of as many columns as a sheet has room for.
+const PAGE = 25, ON_SHEET = 9;
 function modelsTable() {
   const box = $("#model-table");
   if (!box) return;
@@ -13,7 +14,12 @@ function modelsTable() {
     bar.append(make("label", {}, "models", select));
   }
   bar.append(back, on, pages);
+  const paper = make("div", { className: "on-paper" });
+  let sheets = () => [];
+  addEventListener("beforeprint", () => paper.replaceChildren(...sheets()));
+  addEventListener("afterprint", () => paper.replaceChildren());
   box.prepend(bar);
+  $(".scroll", box).after(paper);
   back.onclick = () => { state.page -= 1; fill(); };
   on.onclick = () => { state.page += 1; fill(); };
   const columns = data.columns.filter((column) => cohorts.some((cohort) => cohort.values[column]));
@@ -34,22 +40,26 @@ function modelsTable() {
     back.disabled = state.page === 0; on.disabled = state.page === last;
     back.hidden = on.hidden = last === 0;
     pages.textContent = `${order.length} model${order.length === 1 ? "" : "s"}${last ? `, page ${state.page + 1} of ${last + 1}` : ""}`;
-    head.replaceChildren(make("tr", {}, make("th", { className: "text", textContent: "model" }), ...columns.map((column) => {
+    const heads = (some) => make("tr", {}, make("th", { className: "text", textContent: "model" }), ...some.map((column) => {
       const arrow = state.by === column ? (state.down ? " ▴" : " ▾") : "";
       return make("th", { title: `${column}: sort` }, make("button", { type: "button", textContent: (labels[column] || column) + arrow, onclick: () => {
         state.down = state.by === column ? !state.down : true; state.by = column; fill();
       } }));
-    })));
-    body.replaceChildren(...order.slice(state.page * PAGE, (state.page + 1) * PAGE).map((place) => {
+    }));
+    const rows = (some) => order.slice(state.page * PAGE, (state.page + 1) * PAGE).map((place) => {
       const run = cohort.runs[place];
       const name = make("td", { title: `run ${runs[run].id}` }, mark(conditionOf(run)), make("span", { className: "value", textContent: runName(run) }));
-      const row = make("tr", {}, name, ...columns.map((column) => {
+      const row = make("tr", {}, name, ...some.map((column) => {
         const value = cohort.values[column] ? cohort.values[column][place] : null;
         return make("td", {}, make("span", { className: "value", textContent: number(value) }));
       }));
       row.dataset.run = run;
       return row;
-    }));
+    });
+    head.replaceChildren(heads(columns));
+    body.replaceChildren(...rows(columns));
+    const parts = columns.flatMap((_, start) => (start % ON_SHEET ? [] : [columns.slice(start, start + ON_SHEET)]));
+    sheets = () => parts.map((some) => make("table", {}, make("thead", {}, heads(some)), make("tbody", {}, ...rows(some))));
     for (const row of all("tr[data-run]", box)) row.classList.toggle("lit", chosen.has(Number(row.dataset.run)));
   }
   fill();

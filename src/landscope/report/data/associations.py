@@ -1,8 +1,8 @@
 """Which measures go with which outcomes, cohort by cohort: `landscope.analysis.correlate` under the names that readers see.
 
-Up to `FEW` models everything is asked: intervals by BCa, the correlation inside conditions, the partial correlation given the
-training loss, one axis at a time. For more, intervals come from percentiles of fewer resamples, as good by then, and the rest
-is asked of the strongest pairs only (`landscope.report.sections.within_between`): the report of a thousand models takes seconds.
+Runs of one condition are not independent of each other, so the units are conditions where a study has several: their means are
+correlated, and beside that stands what holds inside conditions. A study of one condition correlates its models. Models that have
+not learnt are left out and counted. The partial correlation given the training loss allows for the recorded errors of that loss.
 """
 
 from __future__ import annotations
@@ -10,19 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from landscope.analysis import CorrelationTable, Finding, Simpson, correlate, correlation, simpson
+import numpy as np
+
+from landscope.analysis import (
+    Correlation,
+    CorrelationTable,
+    Finding,
+    Learnt,
+    correlate,
+    guessing,
+    learnt,
+)
 from landscope.analysis.coefficients import Method
 from landscope.core.errors import UnknownNameError
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
 
-__all__ = ["Associations", "associate", "models_used"]
-
 FEW = 300
-"""Models up to which the full analysis takes seconds."""
-LARGE = {"resamples": 200, "permutations": 199}
+"""Models up to which one axis at a time is asked of every pair: the report of a thousand takes seconds."""
 ENOUGH = 3
-"""Models below which there is no correlation at all."""
+"""Units below which there is no correlation at all."""
+LOSS = "train.loss"
 
 
 @dataclass(frozen=True)
@@ -30,10 +38,14 @@ class Associations:
     """The findings of one cohort; `titles` maps columns to the names under which they are filed."""
 
     cohort: Cohort
+    used: Cohort
+    """Those of its models that have learnt."""
     titles: dict[str, str]
     measures: tuple[str, ...]
     outcomes: tuple[str, ...]
     table: CorrelationTable
+    left_out: str = ""
+    """How many models have not learnt, in a sentence; empty where all have."""
 
     @property
     def tests(self) -> int:
@@ -42,8 +54,28 @@ class Associations:
 
     @property
     def sizes(self) -> list[int]:
-        """The numbers of models that the correlations rest on, without those that have none."""
+        """The numbers of units that the correlations rest on, without those that have none."""
         return [f.correlation.n for f in self.table if f.correlation.p_value is not None]
+
+    @property
+    def by_condition(self) -> bool:
+        """Whether conditions are the units."""
+        return self.table.findings[0].within is not None
+
+    @property
+    def units(self) -> str:
+        """On what the correlations rest: "12 conditions (36 models)", "7 of 40 models"."""
+        if not self.by_condition:
+            return units_used(self.sizes, len(self.used), "models")
+        models = len(self.used)
+        conditions = int(self.used.frame["condition"].nunique())
+        shown = units_used(self.sizes, conditions, "conditions")
+        return shown if models == conditions else f"{shown} ({models} models)"
+
+    @property
+    def of_means(self) -> str:
+        """What is correlated, where it is not the models."""
+        return " between conditions (of their means)" if self.by_condition else ""
 
     def finding(self, measure: str, outcome: str) -> Finding:
         """Of two columns."""
@@ -53,20 +85,28 @@ class Associations:
         """Whether the two go together after adjusting for all tests."""
         return self.finding(measure, outcome).verdict(self.table.rules) == "goes with"
 
+    def sure_inside(self, measure: str, outcome: str) -> bool:
+        """Whether the two go together inside conditions, after adjusting for all tests."""
+        p = self.finding(measure, outcome).within_adjusted_p
+        return p is not None and p <= self.table.rules.alpha
+
+    def paradox(self, measure: str, outcome: str) -> bool:
+        """Whether they go together both between and inside conditions, with opposite signs."""
+        return self.finding(measure, outcome).paradox(self.table.rules)
+
     def strongest(self, outcome: str) -> list[str]:
-        """The measures that have a correlation with an outcome, by its size."""
-        sizes = {m: self.finding(m, outcome).correlation.value for m in self.measures}
+        """The measures that have a correlation with an outcome, by its size; inside conditions where there is none between."""
+        sizes = {m: self.shown(m, outcome).value for m in self.measures}
         return sorted((m for m, value in sizes.items() if value is not None), key=lambda m: -abs(sizes[m] or 0.0))
 
-    def simpson(self, measure: str, outcome: str) -> Simpson:
-        """Overall, inside conditions and between them."""
-        frame = self.cohort.frame.rename(columns=self.titles).rename(columns={"condition": "conditions"})
-        effort = {} if len(frame) <= FEW else LARGE | {"resamples": 0}
-        return simpson(frame, self.titles[measure], self.titles[outcome], "conditions", self.table.method, **effort)
+    def shown(self, measure: str, outcome: str) -> Correlation:
+        """Between conditions, or inside them where these are too few for that."""
+        found = self.finding(measure, outcome)
+        return found.correlation if found.within is None or found.correlation.value is not None else found.within
 
 
 def associate(
-    study: Cohorts, cohort: Cohort, method: Method = "kendall", given: str | None = "train.loss"
+    study: Cohorts, cohort: Cohort, method: Method = "kendall", given: str | None = LOSS
 ) -> Associations | None:
     """All pairs of a cohort; `None` where it has no measure, no outcome, or too few models to ask.
 
@@ -75,60 +115,62 @@ def associate(
     known = set(value_columns(cohort.frame))
     measures = tuple(c for c in study.measures if c in known and c not in study.repeats)
     outcomes = tuple(c for c in study.outcomes if c in known)
-    if not measures or not outcomes or len(cohort) < ENOUGH:
+    guard = learnt_of(study, cohort)
+    used = cohort if guard is None else _only(cohort, guard)
+    if not measures or not outcomes or len(used) < ENOUGH:
         return None
     covariate = given if given in known and given not in outcomes else None
-    if given is not None and given != "train.loss" and given not in known:
+    if given is not None and given != LOSS and given not in known:
         raise UnknownNameError.among("column to account for", given, known)
     titles = _titles([*measures, *outcomes, *([covariate] if covariate else [])])
-    frame = cohort.frame.rename(columns=titles)
+    frame = used.frame.rename(columns=titles)
     levels = [c for c in frame.columns if c.startswith("axis.")]
     frame[levels] = frame[levels].astype(str)  # a level may be a list or a mapping, which nothing can be grouped by
-    asked = [titles[c] for c in measures], [titles[c] for c in outcomes]
-    if len(cohort) > FEW:
-        table = _large(correlate(frame, *asked, method=method, resamples=0, permutations=199), cohort, titles, study)
-    else:
-        axes = [c for c in levels if frame[c].nunique() > 1]
-        table = correlate(
-            frame,
-            *asked,
-            method=method,
-            group="condition" if len(study.conditions) > 1 else None,
-            given=titles[covariate] if covariate and cohort is study.main else None,
-            axes=axes if len(axes) > 1 else (),
-        )
-    return Associations(cohort, titles, measures, outcomes, table)
+    axes = [c for c in levels if frame[c].nunique() > 1]
+    accounted = titles[covariate] if covariate and cohort is study.main else None
+    table = correlate(
+        frame,
+        [titles[c] for c in measures],
+        [titles[c] for c in outcomes],
+        method=method,
+        group="condition",
+        given=accounted,
+        errors=used.errors.rename(columns=titles) if accounted and covariate in used.errors else None,
+        axes=axes if len(axes) > 1 and len(used) <= FEW else (),
+    )
+    return Associations(cohort, used, titles, measures, outcomes, table, "" if guard is None else guard.sentence)
 
 
-def models_used(sizes: Sequence[int], total: int) -> str:
-    """On how many of a cohort's models correlations rest.
+def learnt_of(study: Cohorts, cohort: Cohort) -> Learnt | None:
+    """Which models of a cohort have learnt, or None where the loss of guessing is not known."""
+    starts = [
+        guessing(float(first["train_loss"]), float(first["train_error"]))  # type: ignore[arg-type]
+        for record in study.records
+        if len(record.history) > 1 and {"train_loss", "train_error"} <= set(first := record.history[0])
+    ]
+    chances = [start for start in starts if start is not None]
+    if not chances or LOSS not in cohort.frame:
+        return None
+    return learnt(cohort.frame[LOSS], chance=float(np.median(chances)))
 
-    >>> models_used([40, 40], 40), models_used([7, 7], 40), models_used([38, 40], 40)
-    ('40 models', '7 of 40 models', '38 to 40 models')
+
+def units_used(sizes: Sequence[int], total: int, thing: str) -> str:
+    """On how many of all units correlations rest.
+
+    >>> units_used([40, 40], 40, "models"), units_used([7, 7], 40, "models"), units_used([3, 4], 4, "conditions")
+    ('40 models', '7 of 40 models', '3 to 4 conditions')
     """
     fewest, most = min(sizes, default=total), max(sizes, default=total)
     shown = f"{most}" if fewest == most else f"{fewest} to {most}"
-    return f"{shown} models" if most == total else f"{shown} of {total} models"
+    return f"{shown} {thing}" if most == total else f"{shown} of {total} {thing}"
 
 
-def _large(table: CorrelationTable, cohort: Cohort, titles: dict[str, str], study: Cohorts) -> CorrelationTable:
-    """The same with intervals, in the main cohort only."""
-    if cohort is not study.main:
-        return table
-    columns = {title: column for column, title in titles.items()}
-    found = []
-    for f in table.findings:
-        x, y = (cohort.frame[columns[name]] for name in (f.measure, f.outcome))
-        interval = correlation(
-            x,
-            y,
-            table.method,
-            strata=cohort.frame["condition"],
-            interval="percentile",
-            **LARGE,  # type: ignore[arg-type]
-        )
-        found.append(replace(f, correlation=interval))
-    return replace(table, findings=tuple(found))
+def _only(cohort: Cohort, guard: Learnt) -> Cohort:
+    """The models that have learnt."""
+    if not guard.left_out:
+        return cohort
+    frame, errors = cohort.frame[guard.kept], cohort.errors[guard.kept]
+    return replace(cohort, members={run: cohort.members[run] for run in frame.index}, frame=frame, errors=errors)
 
 
 def _titles(columns: Sequence[str]) -> dict[str, str]:

@@ -31,6 +31,7 @@ __all__ = [
     "default_outcomes",
     "label",
     "measures_behind",
+    "of_predictions",
     "repeated",
     "value_columns",
 ]

@@ -37,7 +37,7 @@ class Prose:
 
     text: str = ""
     items: Sequence[str] = ()
-    tone: Literal["", "lead", "note"] = ""
+    tone: Literal["", "lead", "note", "heading"] = ""
     scripted: bool = False
     """Whether it is about what only the script can do."""
 
@@ -65,6 +65,8 @@ class Picture:
     source: str
     """A data address."""
     caption: str
+    dark: str = ""
+    """The same for a dark page."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,13 @@ class Panels:
     """Plots side by side, as many in a row as fit."""
 
     plots: Sequence[Plot]
+    least: int = 0
+    """The least width of a plot in pixels; 0 for the usual one."""
 
     @property
     def width(self) -> int:
         """The least width of a plot in pixels: three in a row where there is room, two where that leaves none alone."""
-        return 420 if len(self.plots) in (1, 2, 4) else 300
+        return self.least or (420 if len(self.plots) in (1, 2, 4) else 300)
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Head:
     unit: str = ""
     numeric: bool = True
     title: str = ""
+    condition: int | None = None
+    """A swatch of that condition's colour."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,8 @@ class Cell:
     mark: Mark = ""
     title: str = ""
     condition: int | None = None
+    interval: bool = False
+    """Whether what stands in `error` is an interval, and not to be added and subtracted."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,10 @@ class Section:
     key: str
     title: str
     blocks: Sequence[Block]
+    so_what: str = ""
+    """What a reader may take from it, at its end."""
+    link: str = ""
+    """The address of the whole report, where this is a part of one."""
 
 
 @dataclass(frozen=True)

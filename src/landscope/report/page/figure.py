@@ -173,6 +173,8 @@ class Contour:
     run: int
     name: str
     path: Floats | None = None
+    bar: bool = True
+    """Whether the browser shows the scale beside it."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,8 @@ class Figure:
     kind: Literal["grid", "wide", "forest", "landscape", "explorer"] = "grid"
     across: int = 3
     """Panels in a row on paper."""
+    least: int = 0
+    """The least width of a panel of a grid in the browser, in pixels; 0 for the usual one."""
 
     @property
     def paper_panels(self) -> list[Panel]:

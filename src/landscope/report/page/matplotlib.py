@@ -8,8 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +33,20 @@ from landscope.report.page.figure import (
     Points,
     Rule,
 )
-from landscope.report.page.style import DASHES, DIVERGING, NAMED, colour, line, literal, point, shade, tick
+from landscope.report.page.style import (
+    DASHES,
+    DIVERGING,
+    NAMED,
+    Theme,
+    colour,
+    ground,
+    line,
+    literal,
+    point,
+    shade,
+    themed,
+    tick,
+)
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -47,13 +59,6 @@ FORMATS = ("png", "svg", "pdf")
 SCREEN = 110
 """Dots per inch of figures inside a page."""
 PALETTE = 256
-SETTINGS = {
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "landscope",
-    "font.size": 8,
-    "axes.titlesize": 7,
-}
 WIDTH, HEIGHT = 2.3, 1.75
 """Of a panel, in inches."""
 THIN, SMALL = 0.6, 0.55
@@ -74,7 +79,7 @@ HATCHES = ("", "////", "....")
 def save(figure: Figure, conditions: Sequence[str], folder: Path, formats: Sequence[str]) -> list[Path]:
     """Write a figure under its name, in every format; the same study gives the same file."""
     written = []
-    with _settings():
+    with themed("paper"):
         drawn = _laid_out(figure, conditions)
         for suffix in formats:
             path = folder / f"{figure.name}.{suffix}"
@@ -86,12 +91,16 @@ def save(figure: Figure, conditions: Sequence[str], folder: Path, formats: Seque
 
 
 def as_picture(figure: Figure, conditions: Sequence[str]) -> Picture:
-    """A figure as a small PNG inside a page, with one caption for all of it."""
+    """A figure as a small PNG inside a page, in light and in dark, with one caption for all of it."""
+    light, dark = _as_data(figure, conditions, "light"), _as_data(figure, conditions, "dark")
+    return Picture(light, figure.caption or figure.panels[0].caption, dark)
+
+
+def _as_data(figure: Figure, conditions: Sequence[str], theme: Theme) -> str:
     content = io.BytesIO()
-    with _settings():
+    with themed(theme):
         _laid_out(figure, conditions).savefig(content, format="png", dpi=SCREEN, bbox_inches="tight")
-    source = f"data:image/png;base64,{base64.b64encode(_with_palette(content)).decode()}"
-    return Picture(source, figure.caption or figure.panels[0].caption)
+    return f"data:image/png;base64,{base64.b64encode(_with_palette(content)).decode()}"
 
 
 def _with_palette(content: io.BytesIO) -> bytes:
@@ -102,14 +111,6 @@ def _with_palette(content: io.BytesIO) -> bytes:
     smaller = io.BytesIO()
     few.save(smaller, "png", optimize=True)
     return smaller.getvalue()
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    import matplotlib as mpl
-
-    with mpl.rc_context(SETTINGS):  # type: ignore[arg-type]
-        yield
 
 
 def _laid_out(figure: Figure, conditions: Sequence[str]) -> Drawn:
@@ -130,7 +131,7 @@ def on_paper(figure: Figure, conditions: Sequence[str]) -> Drawn:
     sizes = [_size(panel) for panel in panels]
     widths = [max(width for width, _ in sizes[place::columns]) for place in range(columns)]
     heights = [max(height for _, height in sizes[row * columns : (row + 1) * columns]) for row in range(rows)]
-    bar = 0.8 * (figure.kind == "landscape")
+    bar = 0.8 * any(isinstance(mark, Contour) for panel in panels for mark in panel.marks)
     size = (0.4 + sum(widths) + _margin(panels, columns, forest) + bar, 0.3 + sum(heights) + 0.55 * rows)
     drawn = Drawn(figsize=size, layout="compressed" if any(panel.square for panel in panels) else "constrained")
     _legend(drawn, panels, conditions)
@@ -251,7 +252,7 @@ def _symbol(token: str, marker: Marker) -> dict[str, Any]:
     if not marker.symbol and token.startswith("@c"):
         return point(int(token.removeprefix("@c")))
     symbol = {"": "o", "circle": "o", "square": "s", "diamond": "D"}[marker.symbol]
-    return {"color": shade(token), "marker": symbol, "mfc": "white" if marker.hollow else shade(token), "mew": 0.8}
+    return {"color": shade(token), "marker": symbol, "mfc": ground() if marker.hollow else shade(token), "mew": 0.8}
 
 
 def _error_bars(
@@ -267,7 +268,7 @@ def _error_bars(
 def _bars(axes: Axes, mark: Bars, beside: Sequence[Bars]) -> None:
     width = 0.75 / len(beside)
     places = np.arange(float(len(mark.categories))) + width * (beside.index(mark) - (len(beside) - 1) / 2)
-    look = {"hatch": HATCHES[mark.condition // 8 % 3], "edgecolor": "white", "lw": 0}
+    look = {"hatch": HATCHES[mark.condition // 8 % 3], "edgecolor": ground(), "lw": 0}
     axes.bar(places, np.nan_to_num(mark.values), width, color=colour(mark.condition), **look)  # type: ignore[arg-type]
     _error_bars(axes, places, mark.values, "@muted", y_error=mark.error)
     leaning = {"rotation": 45, "ha": "right"} if len(mark.categories) > 6 else {}
@@ -283,7 +284,7 @@ def _heat(axes: Axes, mark: Heat, x: Axis) -> None:
     image = axes.imshow(np.ma.masked_invalid(mark.values), vmin=ends[0], vmax=ends[1], cmap=shades, aspect="auto")
     for row, column in np.argwhere(np.isfinite(mark.values)) if mark.texts else ():
         red, green, blue, _ = image.cmap(image.norm(mark.values[row, column]))
-        ink = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else shade("@ink")
+        ink = "white" if 0.3 * red + 0.59 * green + 0.11 * blue < 0.5 else "black"
         text = mark.texts[row][column]
         axes.text(column, row, text, ha="center", va="center", fontsize=6, color=ink)
     names = [literal(name) for name in mark.columns]
@@ -375,7 +376,7 @@ def _handle(panels: Sequence[Panel], number: int, name: str) -> Artist:
 
     marks = [mark for panel in panels for mark in panel.marks if _condition(mark) is not None]
     if any(isinstance(mark, Bars) for mark in marks):
-        return Patch(facecolor=colour(number), hatch=HATCHES[number // 8 % 3], edgecolor="white", lw=0, label=name)
+        return Patch(facecolor=colour(number), hatch=HATCHES[number // 8 % 3], edgecolor=ground(), lw=0, label=name)
     curves = [mark for mark in marks if isinstance(mark, Line)]
     look = line(number) if curves else {"ls": ""}
     if any(isinstance(mark, Points) for mark in marks) or any(mark.marker is not None for mark in curves):

@@ -42,7 +42,7 @@ def in_browser(figure: Figure) -> list[Block]:
     if figure.kind == "landscape":
         return [Plot(figure.name, _landscape(figure), caption, "landscape", height=first.height)]
     plots = [_plot(panel, figure.kind == "explorer") for panel in figure.panels]
-    return [Panels(plots)] if figure.kind == "grid" else [*plots]
+    return [Panels(plots, figure.least)] if figure.kind == "grid" else [*plots]
 
 
 def _plot(panel: Panel, explorer: bool) -> Plot:
@@ -63,7 +63,8 @@ def _layout(panel: Panel) -> Trace:
     for axis in (x, y) if panel.fixed else ():
         axis["fixedrange"] = True
     if panel.square:
-        x["constrain"], y["scaleanchor"] = "domain", "x"
+        x["constrain"], y["constrain"], y["scaleanchor"] = "domain", "domain", "x"
+        y["constraintoward"] = "top"
     if any(isinstance(mark, Heat) for mark in panel.marks):
         x["showgrid"] = y["showgrid"] = False
         y["autorange"] = "reversed"
@@ -119,6 +120,47 @@ def _traces(mark: Mark) -> Iterator[Trace]:
         yield _bars(mark)
     elif isinstance(mark, Heat):
         yield _heat(mark)
+    elif isinstance(mark, Contour):
+        yield from _contour(mark)
+
+
+def _contour(plane: Contour) -> Iterator[Trace]:
+    """Lines of equal height with a bar of the scale, the way there, and a cross at the model."""
+    low, high = (math.log10(end) if plane.scale.logarithmic else end for end in (plane.scale.low, plane.scale.high))
+    heights = np.log10(plane.heights) if plane.scale.logarithmic else plane.heights
+    bar: Trace = {
+        "thickness": 8,
+        "outlinewidth": 0,
+        "tickfont": {"size": 10},
+        "title": {"text": "loss", "font": {"size": 10}},
+    }
+    if plane.scale.logarithmic:
+        decades = np.arange(math.ceil(low), math.floor(high) + 1)
+        places = decades if len(decades) > 1 else np.linspace(low, high, 4)
+        bar |= {"tickvals": rounded(places), "ticktext": [f"{10.0**place:.2g}" for place in places]}
+    yield {
+        "type": "contour",
+        "x": rounded(plane.x, 4),
+        "y": rounded(plane.y, 4),
+        "z": rounded(heights, 4),
+        "zmin": low,
+        "zmax": high,
+        "colorscale": "Viridis",
+        "contours": {"coloring": "heatmap", "start": low, "end": high, "size": (high - low or 1) / 14},
+        "line": {"width": 0.7, "color": "rgba(255,255,255,0.55)"},
+        "colorbar": bar,
+        "showscale": plane.bar,
+        "text": [[f"loss {value:.4g}" for value in row] for row in plane.heights.tolist()],
+        "hoverinfo": "text",
+    }
+    if plane.path is not None:
+        x, y = rounded(plane.path[:, 0], 4), rounded(plane.path[:, 1], 4)
+        white: Trace = {"color": "#ffffff", "width": 1.2}
+        yield {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, "line": white, "hoverinfo": "skip"} | {
+            "marker": {"size": 4, "color": "#ffffff"}
+        }
+    cross: Trace = {"symbol": "cross-thin", "size": 12, "line": {"color": "#ffffff", "width": 2}}
+    yield {"type": "scatter", "mode": "markers", "x": [0], "y": [0], "marker": cross, "hoverinfo": "skip"}
 
 
 def _line(line: Line) -> Trace:
@@ -305,4 +347,5 @@ def _landscape(figure: Figure) -> Trace:
         "log": scale.logarithmic,
         "ends": rounded([scale.low, scale.high], 4),
         "title": scale.title,
+        "labels": [figure.panels[0].x.title, figure.panels[0].y.title],
     }

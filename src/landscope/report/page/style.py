@@ -6,13 +6,39 @@ filled: up to `NAMED` conditions no two look the same, and a legend names them.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal
 
-__all__ = ["DASHES", "DIVERGING", "NAMED", "colour", "line", "literal", "point", "shade", "tick"]
+__all__ = [
+    "DASHES",
+    "DIVERGING",
+    "NAMED",
+    "Theme",
+    "colour",
+    "ground",
+    "line",
+    "literal",
+    "point",
+    "shade",
+    "themed",
+    "tick",
+]
 
-PAGE = {"@ink": "#1d2126", "@muted": "#646c76", "@faint": "#8d959e", "@accent": "#0b5d8f", "@grid": "#e9eae5"}
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
-"""As in the light theme of the page."""
+Theme = Literal["paper", "light", "dark"]
+PAGES = (
+    {"@ink": "#1d2126", "@muted": "#646c76", "@faint": "#8d959e", "@accent": "#0b5d8f", "@grid": "#e9eae5"},
+    {"@ink": "#e7e9ea", "@muted": "#a0a8b0", "@faint": "#7a828a", "@accent": "#74b9e6", "@grid": "#272c31"},
+)
+GROUNDS = {"paper": "#ffffff", "light": "#fcfcfa", "dark": "#14171a"}
+"""Behind a figure."""
+PALETTES = (
+    ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278"),
+    ("#4da6e0", "#ff8b4a", "#2cc79b", "#e79bc6", "#f5be4b", "#8fd0f7", "#b39ae0", "#b0b5ba"),
+)
+"""Light and dark, as in the themes of the page."""
+_THEME: ContextVar[Theme] = ContextVar("theme", default="paper")
 SYMBOLS = "osD^PvhX"
 DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (4, 1.5)), "dot": (0, (1, 1.2))}
 FILLS = ("full", "none", "left")
@@ -20,11 +46,44 @@ NAMED = 24
 """Conditions that a legend holds: each colour with each dash."""
 DIVERGING = ((0.0, "#b2540b"), (0.25, "#e9b27c"), (0.5, "#f4f4f1"), (0.75, "#86b9dc"), (1.0, "#0b5d8f"))
 """Orange for negative, blue for positive: told apart by every kind of colour vision."""
+SETTINGS = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "landscope",
+    "font.size": 8,
+    "axes.titlesize": 7,
+}
+INKS = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
+BEHIND = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+"""Settings of matplotlib: always the same, and those that are the colour of ink or of the ground."""
+
+
+@contextmanager
+def themed(theme: Theme) -> Iterator[None]:
+    """Inside, matplotlib draws in this theme."""
+    import matplotlib as mpl
+
+    token = _THEME.set(theme)
+    look = {**SETTINGS, **dict.fromkeys(INKS, shade("@ink")), **dict.fromkeys(BEHIND, ground())}
+    try:
+        with mpl.rc_context(look):  # type: ignore[arg-type]
+            yield
+    finally:
+        _THEME.reset(token)
+
+
+def _dark() -> bool:
+    return _THEME.get() == "dark"
+
+
+def ground() -> str:
+    """What is behind a figure."""
+    return GROUNDS[_THEME.get()]
 
 
 def colour(condition: int) -> str:
     """The colour of a condition."""
-    return COLOURS[condition % 8]
+    return PALETTES[_dark()][condition % 8]
 
 
 def shade(token: str) -> str:
@@ -33,7 +92,8 @@ def shade(token: str) -> str:
     >>> shade("@c8"), shade("@ink")
     ('#0072b2', '#1d2126')
     """
-    return PAGE[token] if token in PAGE else colour(int(token.removeprefix("@c")))
+    page = PAGES[_dark()]
+    return page[token] if token in page else colour(int(token.removeprefix("@c")))
 
 
 def line(condition: int) -> dict[str, Any]:
@@ -44,8 +104,8 @@ def line(condition: int) -> dict[str, Any]:
 def point(condition: int) -> dict[str, Any]:
     """Colour, symbol and filling of a condition's points."""
     fill = FILLS[condition // 8 % len(FILLS)]
-    edge = {"mec": "white", "mew": 0.3} if fill == "full" else {"mec": colour(condition), "mew": 0.7}
-    return {"color": colour(condition), "marker": SYMBOLS[condition % 8], "fillstyle": fill, "mfcalt": "white", **edge}
+    edge = {"mec": ground(), "mew": 0.3} if fill == "full" else {"mec": colour(condition), "mew": 0.7}
+    return {"color": colour(condition), "marker": SYMBOLS[condition % 8], "fillstyle": fill, "mfcalt": ground(), **edge}
 
 
 def literal(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The answer, first: which measures correlate with which outcomes, with confidence intervals, in words and one figure."""
+"""The answer, first, in words and figures: which condition is flatter and which is better; then what goes with what."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
-from landscope.analysis import smallest_significant
+from landscope.analysis import Correlation, between, correlation, fits, smallest_significant
 from landscope.core.text import counted
-from landscope.report.data.associations import Associations, models_used
+from landscope.report.data.associations import Associations, learnt_of
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
+from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Claim, Head, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points
+from landscope.report.sections.against_baseline import baseline_figure, baseline_words
 from landscope.report.sections.through_training import through_sentence
 
 __all__ = ["answer_section", "claim_section"]
@@ -23,27 +26,50 @@ OUTCOMES = 4
 MEASURES = 16
 """Rows of the figure."""
 SENTENCES = 5
+MOST = 100
+"""Units beyond which nobody is told how many it takes."""
+ERROR = "train.error"
 NAMED = 3
 """Runs that are named beside a claim."""
 
 
 def answer_section(
-    study: Cohorts, found: Associations | None, claims: Sequence[Claim] = (), notes: Sequence[str] = ()
+    study: Cohorts,
+    found: Associations | None,
+    against: Contrasts | None = None,
+    claims: Sequence[Claim] = (),
+    notes: Sequence[str] = (),
 ) -> Section:
-    """Sentences and a forest plot. Where no correlation can answer, the claims do, and a sentence explains why."""
-    if found is None or _too_few(found):
-        reason = _why_no_answer(study) if found is None else _chance(found)
-        leads = [_verdicts(claims), reason] if claims else [reason]
-        blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(leads)]
-        items: list[str] = []
-    else:
-        lead, items = _words(found)
-        blocks = [Prose(lead, tone="lead")]
-    if found is not None:
-        items += _repeats(study)
-    blocks.append(Prose(items=[*items, *filter(None, [through_sentence(study)])]))
-    blocks += [Prose(note, tone="note") for note in (*notes, *study.notes)]
+    """The conditions against the baseline, the claims where there are any, then the correlations with a forest plot."""
+    leads = [_verdicts(claims)] if claims else []
+    items: list[str] = []
+    if against is not None:
+        sentences, items = baseline_words(against)
+        leads += sentences
+    correlated, more = _correlated(study, found)
+    blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(filter(None, leads))]
+    if items:
+        blocks.append(Prose(items=items))
+    if against is not None:
+        blocks += baseline_figure(study, against)
+    if blocks:
+        blocks.append(Prose("What goes with what", tone="heading"))
+    blocks.append(Prose(correlated, tone="" if blocks else "lead"))
+    blocks.append(Prose(items=[*more, *filter(None, [through_sentence(study)])]))
+    guard = learnt_of(study, study.main)
+    left_out = [guard.sentence] if guard is not None and guard.left_out else []
+    blocks += [Prose(note, tone="note") for note in (*notes, *study.notes, *left_out)]
     return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
+
+
+def _correlated(study: Cohorts, found: Associations | None) -> tuple[str, list[str]]:
+    """What the correlations say, or why they cannot say anything."""
+    if found is None:
+        return _why_no_answer(study), []
+    if _too_few(found):
+        return _chance(found), [*_inside(found), *_fitting(found, []), *_repeats(study)]
+    lead, items = _words(found)
+    return lead, [*items, *_repeats(study)]
 
 
 def claim_section(study: Cohorts, claims: Sequence[Claim]) -> Section:
@@ -76,11 +102,15 @@ def _verdicts(claims: Sequence[Claim]) -> str:
 
 
 def _why_no_answer(study: Cohorts) -> str:
-    n = len(study.main)
+    guard = learnt_of(study, study.main)
+    n = len(study.main) if guard is None else len(study.main) - guard.left_out
     if not study.measures or not study.outcomes:
         missing = "measure of sharpness" if not study.measures else "outcome"
         return f"This study has no correlations to show: no {missing} was measured on these models."
-    models = "One model" if n == 1 else f"{n} models"
+    if not n:
+        return "No model has learnt, so nothing can be shown of minima."
+    learnt = guard is not None and guard.left_out > 0
+    models = f"One model{' that has learnt' * learnt}" if n == 1 else f"{n} models{' that have learnt' * learnt}"
     return (
         f"{models} cannot show whether a measure goes with an outcome: a correlation needs at least three models, and at "
         f"least five before it can count as more than chance."
@@ -103,14 +133,27 @@ def _chance(found: Associations) -> str:
     if not found.tests:
         return f"{cannot}: none is defined ({first.reason})."
     return (
-        f"{cannot}: no {first.symbol} of {_at_most(found)} models could count as more than chance after adjusting for "
-        f"{counted(found.tests, 'test')}."
+        f"{cannot}: no {first.symbol} of {_at_most(found)} could count as more than chance after adjusting for "
+        f"{counted(found.tests, 'test')}.{_fewest(found)}"
+    )
+
+
+def _fewest(found: Associations) -> str:
+    """How many units could show anything at all."""
+    level = found.table.rules.level(found.tests)
+    n = next((n for n in range(3, MOST) if smallest_significant(n, level) is not None), None)
+    if n is None:
+        return ""
+    return (
+        f" It takes at least {n} conditions; more seeds of these do not help."
+        if found.by_condition
+        else f" It takes {n}."
     )
 
 
 def _at_most(found: Associations) -> str:
-    sizes = found.sizes
-    return f"{'up to ' * (min(sizes) < max(sizes))}{max(sizes)}"
+    sizes, thing = found.sizes, "condition" if found.by_condition else "model"
+    return f"{'up to ' * (min(sizes) < max(sizes))}{counted(max(sizes), thing)}"
 
 
 def _words(found: Associations) -> tuple[str, list[str]]:
@@ -123,13 +166,14 @@ def _words(found: Associations) -> tuple[str, list[str]]:
         more = (
             f" {others} other measure{' goes' if others == 1 else 's go'} with at least one outcome." if others else ""
         )
-        lead = f"{_clause(found, *best)}, in {found.finding(*best).correlation.n} models.{more}"
+        lead = f"{_clause(found, *best)}, over {found.finding(*best).correlation.units}.{more}"
     else:
         least = _bar(found) if found.table.method == "kendall" else None
         bar = f" To be significant, {symbol} would have to reach ±{least:.2f}." if least is not None else ""
         adjusted = f"after adjusting for {counted(found.tests, 'test')}"
-        lead = f"No measure can be shown to go with any outcome in {_at_most(found)} models, {adjusted}.{bar}"
-    return lead, [_outcome(found, outcome) for outcome in found.outcomes] + _asides(found, sure)
+        lead = f"No measure can be shown to go with any outcome over {_at_most(found)}, {adjusted}.{bar}"
+    items = [_outcome(found, outcome) for outcome in found.outcomes]
+    return lead, [*items, *_inside(found), *_asides(found, sure), *_fitting(found, sure)]
 
 
 def _clause(found: Associations, measure: str, outcome: str) -> str:
@@ -149,22 +193,48 @@ def _outcome(found: Associations, outcome: str) -> str:
         return f"{_capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
     if not sure:
         verdicts = [found.finding(m, outcome).verdict(found.table.rules) for m in order]
-        undecided, none = verdicts.count("cannot be told"), verdicts.count("no evidence")
+        undecided, weak = verdicts.count("undecided"), verdicts.count("weak at most")
         parts = [f"undecided for {_share(undecided, total)}"] * (undecided > 0)
-        parts += [f"no evidence for {_share(none, total)}"] * (none > 0)
+        parts += [f"weaker than ±{found.table.rules.relevant:g} for {_share(weak, total)}"] * (weak > 0)
         strongest = found.finding(order[0], outcome).correlation
         shown = f"the strongest is {found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}"
         text = f"{_capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
         return text.replace("= -", "= −")
     named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
     rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
-    return f"{_capital(name)}: {len(sure)} of {counted(total, 'measure')} go with it: {', '.join(named)}{rest}."
+    go = "goes" if len(sure) == 1 else "go"
+    return f"{_capital(name)}: {len(sure)} of {counted(total, 'measure')} {go} with it: {', '.join(named)}{rest}."
+
+
+def _inside(found: Associations) -> list[str]:
+    """What holds for models that were trained alike."""
+    if not found.by_condition:
+        return []
+    pairs = [(m, o) for o in found.outcomes for m in found.measures]
+    known = [pair for pair in pairs if found.finding(*pair).within_adjusted_p is not None]
+    if not known:
+        return []
+    shown = [pair for pair in known if found.sure_inside(*pair)]
+    if not shown:
+        return [f"Inside conditions none of {counted(len(known), 'pair')} can be shown to go together."]
+    shown.sort(key=lambda pair: -abs(_within(found, pair) or 0.0))
+    names = "; ".join(
+        f"{found.titles[m]} and {found.titles[o]} ({_signed(_within(found, (m, o)))})" for m, o in shown[:3]
+    )
+    rest = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+    go = "goes" if len(shown) == 1 else "go"
+    return [f"Inside conditions {len(shown)} of {counted(len(known), 'pair')} {go} together: {names}{rest}."]
+
+
+def _within(found: Associations, pair: tuple[str, str]) -> float | None:
+    within = found.finding(*pair).within
+    return None if within is None else within.value
 
 
 def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
     """What makes the sure ones less sure: the opposite sign inside conditions, nothing left once the training loss is known."""
     items = []
-    turned = [pair for pair in sure if found.finding(*pair).paradox]
+    turned = [pair for pair in sure if found.paradox(*pair)]
     if turned:
         names = "; ".join(f"{found.titles[m]} and {found.titles[o]}" for m, o in turned[:3])
         rest = f" and {len(turned) - 3} more" if len(turned) > 3 else ""
@@ -177,6 +247,33 @@ def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
         kept = sum(f.partial_adjusted_p is not None and f.partial_adjusted_p <= alpha for f in asked)
         items.append(f"{kept} of {counted(len(asked), 'pair')} still go together once {given} is accounted for.")
     return items
+
+
+def _fitting(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
+    """How many models are at minima, as far as their training rows tell, and what is left among those."""
+    frame = found.used.frame
+    if ERROR not in frame:
+        return []
+    rows = frame[fits(frame[ERROR]).kept]
+    if len(rows) == len(frame):
+        return []
+    if rows.empty:
+        return ["No model fits 99 % of its training rows: these may not be minima."]
+    text = f"{len(rows)} of {len(frame)} models fit 99 % of their training rows; the others may not be at minima."
+    again = {(m, o): _among(found, rows, m, o) for m, o in sure}
+    if not again:
+        return [text]
+    held = [pair for pair, c in again.items() if c.p_value is not None and c.p_value <= found.table.rules.alpha]
+    held = [pair for pair in held if (again[pair].value or 0.0) * (found.finding(*pair).correlation.value or 0.0) > 0]
+    units = max(again.values(), key=lambda c: c.n).units
+    return [
+        f"{text} Among those that fit, {units}, {len(held)} of {counted(len(again), 'pair')} go together (p not adjusted)."
+    ]
+
+
+def _among(found: Associations, rows: pd.DataFrame, measure: str, outcome: str) -> Correlation:
+    x, y, method = rows[measure], rows[outcome], found.table.method
+    return between(x, y, rows["condition"], method) if found.by_condition else correlation(x, y, method)
 
 
 def _repeats(study: Cohorts) -> list[str]:
@@ -196,7 +293,7 @@ def _forest(found: Associations) -> Figure:
     left = [f"{len(found.measures) - MEASURES} weaker measures"] * (len(found.measures) > MEASURES)
     left += [f"{len(found.outcomes) - OUTCOMES} outcomes"] * (len(found.outcomes) > OUTCOMES)
     more = f" {' and '.join(left)} are in the tables below.".capitalize() if left else ""
-    used = models_used(found.sizes, len(found.cohort))
+    used = found.units
     significant = f"significant after adjusting for {counted(found.tests, 'test')}"
     names = [found.titles[measure] for measure in order]
     along = Axis(
@@ -221,7 +318,7 @@ def _forest(found: Associations) -> Figure:
     return Figure(
         "forest",
         panels,
-        f"{name} of every measure with every outcome, with its 95% bootstrap interval, n = {used}. Right of "
+        f"{name} of every measure with every outcome{found.of_means}, with its 95% interval, n = {used}. Right of "
         f"zero: the larger the measure, the larger the outcome. Filled: {significant}.{more}",
         kind="forest",
     )

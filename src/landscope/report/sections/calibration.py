@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy import stats
 
 from landscope.core.text import counted, significant
 from landscope.measures.calibration.reliability import Reliability
@@ -22,6 +23,8 @@ __all__ = ["both_times", "calibration_section", "calibrations", "pooled"]
 CONDITIONS, ACROSS = 12, 4
 """Diagrams, and how many of them are in a row on paper."""
 PAPER_CAPTION = "Confidence against accuracy: all models of a condition together."
+SURE = 0.05
+"""The p below which the runs of a condition agree that it is too sure of itself, or not sure enough."""
 MODELS = 120
 """Thin lines in all diagrams together."""
 
@@ -75,7 +78,29 @@ def calibration_section(study: Cohorts) -> Section:
         if len(panels) > CONDITIONS:
             blocks.append(Prose(f"{CONDITIONS} of {len(panels)} conditions are shown.", tone="note"))
     title = "Calibration before and after temperature scaling" if both else "Calibration"
-    return Section("calibration", title, [*blocks, *gathered.notes])
+    return Section("calibration", title, [*blocks, *gathered.notes], _so_what(study, found))
+
+
+def _so_what(study: Cohorts, found: Mapping[int, Calibration]) -> str:
+    """Which conditions are too sure of themselves, which not sure enough, before any scaling."""
+    gaps: dict[str, list[float]] = {}
+    for run, tables in found.items():
+        table = tables.get("before") or next(iter(tables.values()))
+        held = table.counts > 0
+        off = float(np.average((table.confidence - table.accuracy)[held], weights=table.counts[held]))
+        gaps.setdefault(study.conditions[study.condition_of[run]], []).append(off)
+    over: list[str] = []
+    under: list[str] = []
+    for name, values in gaps.items():
+        if len(values) > 1 and float(stats.ttest_1samp(values, 0.0).pvalue) < SURE:
+            middle = float(np.mean(values))
+            (over if middle > 0 else under).append(f"{name} by {significant(abs(middle), 2)}")
+    said = [f"too sure: {', '.join(over)}"] * bool(over) + [f"not sure enough: {', '.join(under)}"] * bool(under)
+    if not said:
+        return ""
+    return (
+        f"On average over all samples, {'; '.join(said)}. A temperature fitted on held-out rows corrects such a shift."
+    )
 
 
 def pooled(tables: Sequence[Reliability]) -> tuple[Reliability, Floats, Floats] | None:

@@ -5,81 +5,27 @@ Conditions whose models learn from different data are not ranked: their errors a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
-import pandas as pd
-
-from landscope.analysis import RankTest, SummaryTable, benjamini_yekutieli, summary_table, wilcoxon
-from landscope.core.errors import UnknownNameError
-from landscope.core.text import p_value
+from landscope.analysis import SummaryTable, summary_table
+from landscope.analysis.tables import SummaryCell
+from landscope.measures.reading.rows import FAMILIES
 from landscope.report.data.cohorts import Cohort, Cohorts
-from landscope.report.data.columns import better, label
+from landscope.report.data.columns import Column, better, label
+from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
+from landscope.report.sections.against_baseline import baseline_table
 
-__all__ = ["baseline_table", "condition_section", "summary_of"]
-
-
-# Is a condition better than the baseline: Wilcoxon's one-sided test for every outcome, with its effect size.
-
-
-LEVEL = 0.05
-
-
-def baseline_table(study: Cohorts, baseline: str) -> Table | None:
-    """Effect and adjusted p of every other condition and outcome; `None` where there is nothing to compare."""
-    if baseline not in study.conditions:
-        raise UnknownNameError.among("condition to be the baseline", baseline, study.conditions)
-    outcomes = [outcome for outcome in study.outcomes if better(outcome)]
-    others = [name for name in study.conditions if name != baseline]
-    tests = {(name, outcome): _test(study, name, baseline, outcome) for name in others for outcome in outcomes}
-    if not tests:
-        return None
-    adjusted = dict(zip(tests, benjamini_yekutieli([t.p_value for t in tests.values()]), strict=True))
-    rows = []
-    for name in others:
-        cells = [Cell(name, condition=study.conditions.index(name))]
-        for outcome in outcomes:
-            cells += _cells(tests[name, outcome], adjusted[name, outcome])
-        rows.append(cells)
-    heads = [head for outcome in outcomes for head in (Head(label(outcome)), Head("adjusted p"))]
-    smallest = min((t.smallest_p for t in tests.values() if t.smallest_p is not None), default=None)
-    limit = "" if smallest is None else f" With this few runs no p can be below {smallest:.2g} before adjustment."
-    kind = "signed-rank, pairs of equal seeds" if next(iter(tests.values())).test == "signed-rank" else "rank-sum"
-    return Table(
-        [Head(f"better than {baseline}?", numeric=False), *heads],
-        rows,
-        f"Rank-biserial effect and one-sided p of Wilcoxon's test ({kind}): +1 where every run is better than the baseline's, −1 "
-        f"where every one is worse; adjusted for {len(tests)} tests.{limit if (smallest or 0) > LEVEL / len(tests) else ''}",
-    )
-
-
-def _test(study: Cohorts, name: str, baseline: str, outcome: str) -> RankTest:
-    """Paired by seed where both conditions have the same ones, each once."""
-    frame = study.main.frame
-    one, other = (
-        pd.Series(
-            frame.loc[frame["condition"] == c, outcome].to_numpy(), index=frame.loc[frame["condition"] == c, "seed"]
-        )
-        for c in (name, baseline)
-    )
-    paired = one.index.is_unique and other.index.is_unique and set(one.index) == set(other.index)
-    return wilcoxon(one, other, "greater" if better(outcome) > 0 else "less", paired=paired)
-
-
-def _cells(test: RankTest, adjusted: float | None) -> list[Cell]:
-    if test.effect is None:
-        return [Cell("–", mark="muted", title=test.reason), Cell("–", mark="muted")]
-    towards = test.effect if test.alternative == "greater" else -test.effect
-    sure = adjusted is not None and adjusted <= LEVEL
-    shown = f"{towards:+.2f}".replace("-", "−")
-    return [
-        Cell(shown, mark="best" if sure else "", title=f"n = {test.n}, {test.p_method}"),
-        Cell(p_value(adjusted).removeprefix("= ")),
-    ]
+__all__ = ["condition_section", "summary_of"]
 
 
 COHORTS = 4
+ACROSS, COLUMNS = 8, 8
+"""Conditions up to which they stand side by side, and columns of a table where they do not."""
+ARROWS = {"higher": "↑", "lower": "↓"}
+OUTCOME = "outcome"
+FAMILY_ORDER = (OUTCOME, *(family.value for family in FAMILIES), "others")
 
 
 def summary_of(study: Cohorts, cohort: Cohort) -> SummaryTable:
@@ -93,23 +39,22 @@ def summary_of(study: Cohorts, cohort: Cohort) -> SummaryTable:
     )
 
 
-def condition_section(study: Cohorts, baseline: str | None = None) -> Section:
-    """A table for each cohort, and the tests against a baseline."""
+def condition_section(study: Cohorts, against: Contrasts | None = None) -> Section:
+    """A table for each cohort, and the changes against a baseline."""
     blocks: list[Block] = []
     if len(study.records) < 2:  # its estimates are shown one by one
         return Section("conditions", "Condition by condition", blocks)
     for cohort in study.cohorts[:COHORTS]:
         summary = summary_of(study, cohort)
         if summary.columns:
-            blocks.append(_table(study, cohort, summary, named=len(study.cohorts) > 1))
-    against = None if baseline is None else baseline_table(study, baseline)
+            blocks += _tables(study, cohort, summary, named=len(study.cohorts) > 1)
     if against is not None:
-        blocks.append(against)
+        blocks.append(baseline_table(study, against))
     if len(study.cohorts) > COHORTS:
         left = ", ".join(cohort.name for cohort in study.cohorts[COHORTS:])
         blocks.append(Prose(f"Not shown here: {left}.", tone="note"))
         blocks.append(Prose("The CSV files at the end of the page have them.", tone="note", scripted=True))
-    return Section("conditions", "Condition by condition", blocks)
+    return Section("conditions", "Condition by condition", blocks, _so_what(summary_of(study, study.main)))
 
 
 def _of_one_task(study: Cohorts) -> bool:
@@ -129,19 +74,8 @@ def _title(column: str, columns: list[str]) -> str:
     return column if sum(label(other) == shown for other in columns) > 1 else shown
 
 
-def _table(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) -> Table:
-    place = {name: number for number, name in enumerate(study.conditions)}
-    rows = []
-    for (condition,), cells in zip(summary.rows, summary.cells, strict=True):
-        most = max((cell.n for cell in cells), default=0)
-        row = [Cell(condition, condition=place.get(condition)), Cell(str(most))]
-        for cell in cells:
-            mean, _, spread = cell.text.replace("-", "−").partition(" ± ")
-            fewer = f"n = {cell.n}" + (f", {cell.missing} without a value" if cell.missing else "")
-            row.append(Cell(mean, spread, cast(Mark, cell.mark), title=fewer))
-        rows.append(row)
-    arrows = {"higher": "↑", "lower": "↓"}
-    heads = [Head(name, unit=arrows.get(summary.better.get(name, ""), "")) for name in summary.columns]
+def _tables(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) -> list[Table]:
+    """Conditions across where they are few, so that the table is as wide as they are; otherwise down, a few columns at a time."""
     which = f"{cohort.name[:1].upper()}{cohort.name[1:]}. " if named else ""
     marks = (
         "Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way is better (arrows). For "
@@ -149,4 +83,80 @@ def _table(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) -
         if _of_one_task(study)
         else "None is marked as best or worst: the conditions were trained on different data."
     )
-    return Table([Head("condition", numeric=False), Head("n"), *heads], rows, f"{which}{summary.caption} {marks}")
+    caption = f"{which}{summary.caption} {marks}"
+    kept = [at for at, name in enumerate(summary.columns) if _column(study, name) not in study.repeats]
+    if len(kept) < len(summary.columns):
+        caption += " What is another measure times a constant is left out."
+    if len(summary.rows) <= ACROSS:
+        return [_across(study, summary, kept, caption, f"condition-table-{study.cohorts.index(cohort)}")]
+    parts = [kept[start : start + COLUMNS] for start in range(0, len(kept), COLUMNS)]
+    return [_down(study, summary, part, caption if part is parts[-1] else "") for part in parts]
+
+
+def _across(study: Cohorts, summary: SummaryTable, kept: Sequence[int], caption: str, key: str) -> Table:
+    """A row for each column of the study's table, those of one family together."""
+    names = [condition for (condition,) in summary.rows]
+    places = {name: number for number, name in enumerate(study.conditions)}
+    kinds = {at: _family(study, summary.columns[at]) for at in kept}
+    order = sorted(kept, key=lambda at: FAMILY_ORDER.index(kinds[at]))
+    rows = []
+    before = ""
+    for at in order:
+        name = summary.columns[at]
+        arrow = ARROWS.get(summary.better.get(name, ""), "")
+        cells = [_value(cells[at]) for cells in summary.cells]
+        rows.append([Cell(f"{name} {arrow}".strip()), Cell(kinds[at] if kinds[at] != before else ""), *cells])
+        before = kinds[at]
+    sizes = sorted({max((cell.n for cell in cells), default=0) for cells in summary.cells})
+    runs = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
+    heads = [
+        Head("", numeric=False),
+        Head(runs, numeric=False),
+        *(Head(name, condition=places.get(name)) for name in names),
+    ]
+    return Table(heads, rows, caption, key=key)
+
+
+def _column(study: Cohorts, title: str) -> str:
+    """The column that a table shows under a title."""
+    return next(c for c in (*study.outcomes, *study.measures) if title in (c, label(c)))
+
+
+def _family(study: Cohorts, title: str) -> str:
+    """Which family the column under a title belongs to."""
+    column = _column(study, title)
+    facts = Column.of(column).facts
+    family = facts.family.value if isinstance(facts, type) else ""
+    return OUTCOME if column in study.outcomes else family if family in FAMILY_ORDER else FAMILY_ORDER[-1]
+
+
+def _down(study: Cohorts, summary: SummaryTable, part: Sequence[int], caption: str) -> Table:
+    place = {name: number for number, name in enumerate(study.conditions)}
+    rows = []
+    for (condition,), cells in zip(summary.rows, summary.cells, strict=True):
+        most = max((cell.n for cell in cells), default=0)
+        rows.append(
+            [Cell(condition, condition=place.get(condition)), Cell(str(most)), *(_value(cells[at]) for at in part)]
+        )
+    names = [summary.columns[at] for at in part]
+    heads = [Head(name, unit=ARROWS.get(summary.better.get(name, ""), "")) for name in names]
+    return Table([Head("condition", numeric=False), Head("n"), *heads], rows, caption)
+
+
+def _value(cell: SummaryCell) -> Cell:
+    mean, _, spread = cell.text.replace("-", "−").partition(" ± ")
+    fewer = f"n = {cell.n}" + (f", {cell.missing} without a value" if cell.missing else "")
+    return Cell(mean, spread, cast(Mark, cell.mark), title=fewer)
+
+
+def _so_what(summary: SummaryTable) -> str:
+    """Which condition is best on how many outcomes."""
+    best: dict[str, list[str]] = {}
+    for (condition,), cells in zip(summary.rows, summary.cells, strict=True):
+        for name, cell in zip(summary.columns, cells, strict=True):
+            if cell.mark == "best":
+                best.setdefault(condition, []).append(name)
+    if not best or len(summary.rows) < 2:
+        return ""
+    named = "; ".join(f"{name} in {', '.join(columns)}" for name, columns in best.items())
+    return f"Best on average: {named}. Whether that is more than chance is in the changes against the baseline."

@@ -7,7 +7,7 @@ import pandas as pd
 
 from landscope.analysis import Finding
 from landscope.core.text import counted, p_value
-from landscope.report.data.associations import Associations, models_used
+from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label, value_columns
 from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
@@ -29,12 +29,29 @@ def correlation_section(study: Cohorts, every: list[Associations]) -> Section:
     redundancy = _redundancy(study)
     if redundancy is not None:
         blocks.append(redundancy)
-    return Section("correlations", "Correlations", blocks)
+    return Section("correlations", "Correlations", blocks, _so_what(every[0]))
+
+
+def _so_what(found: Associations) -> str:
+    """How many pairs are shown, and what the others are."""
+    pairs = [(measure, outcome) for outcome in found.outcomes for measure in found.measures]
+    shown = [pair for pair in pairs if found.sure(*pair)]
+    if not shown:
+        return (
+            "No pair is shown to be more than chance. That is not a sign that nothing goes together: choose no measure by this "
+            "table, and reject none."
+        )
+    held = [pair for pair in shown if found.sure_inside(*pair)]
+    inside = f", {len(held)} of them inside conditions as well" if found.by_condition else ""
+    return (
+        f"{len(shown)} of {len(pairs)} pairs are shown to go together{inside}. The others are undecided, which is not the same "
+        f"as unrelated."
+    )
 
 
 def _map(found: Associations, place: int, named: bool) -> Panel:
     findings = [[found.finding(measure, outcome) for outcome in found.outcomes] for measure in found.measures]
-    used = models_used(found.sizes, len(found.cohort))
+    used = found.units
     heat = Heat(
         [found.titles[outcome] for outcome in found.outcomes],
         [found.titles[measure] for measure in found.measures],
@@ -47,7 +64,7 @@ def _map(found: Associations, place: int, named: bool) -> Panel:
         [heat],
         Axis(angle=-40, top=True),
         Axis(),
-        f"{_coefficient(found)} of measures (rows) with outcomes (columns), n = {used}; blue: together, "
+        f"{_coefficient(found)} of measures (rows) with outcomes (columns){found.of_means}, n = {used}; blue: together, "
         f"orange: against. A star: significant after adjusting for {counted(found.tests, 'test')}.",
         title=found.cohort.name if named else "",
         note=f"n = {used}",
@@ -68,7 +85,7 @@ def _table(found: Associations) -> Table:
             c = f.correlation
             verdict = f.verdict(found.table.rules)
             mark: Mark = (
-                "good" if verdict == "goes with" else "muted" if verdict in ("undefined", "no evidence") else ""
+                "good" if verdict == "goes with" else "muted" if verdict in ("undefined", "weak at most") else ""
             )
             row = [
                 Cell(found.titles[measure], title=measure),
@@ -76,24 +93,21 @@ def _table(found: Associations) -> Table:
                 Cell(_number(c.value), title=c.reason),
                 Cell(
                     "–" if c.low is None or c.high is None else f"{_number(c.low)} … {_number(c.high)}",
-                    title=c.interval,
+                    title="the coefficients that the same test does not reject",
                 ),
                 Cell(p_value(c.p_value).removeprefix("= "), title=c.p_method),
                 Cell(p_value(f.adjusted_p).removeprefix("= ")),
             ]
             if inside:
-                within = None if f.within is None else f.within.value
-                row.append(
-                    Cell(
-                        _number(within),
-                        mark="bad" if f.paradox else "",
-                        title="opposite sign to the overall one" if f.paradox else "",
-                    )
-                )
+                turned = found.paradox(measure, outcome)
+                within, star = (None if f.within is None else f.within.value), "*" * found.sure_inside(measure, outcome)
+                title = "both are shown, with opposite signs" if turned else "" if f.within is None else str(f.within)
+                row.append(Cell(_number(within) + star, mark="bad" if turned else "", title=title))
             if partial:
-                row.append(Cell(_number(None if f.partial is None else f.partial.value)))
+                row.append(_partial_cell(found, f))
             if granulated:
-                row.append(Cell(_number(None if f.granulated is None else f.granulated.value)))
+                psi = None if f.granulated is None else f.granulated.value
+                row.append(Cell(_number(psi), title=str(f.granulated or "")))
             rows.append([*row, Cell(str(c.n)), Cell(verdict, mark=mark)])
     heads = ["measure", "outcome", symbol, "95% interval", "p", "adjusted p"]
     heads += (
@@ -101,12 +115,16 @@ def _table(found: Associations) -> Table:
     )
     text = ("measure", "outcome", "verdict")
     notes = "Benjamini–Yekutieli adjustment over all rows."
-    notes += " Inside conditions: only models of the same condition are compared; shaded where the sign turns." * inside
+    if inside:
+        notes += " The units are conditions: their means are correlated. Inside conditions: only models of the same condition"
+        notes += " are compared; shaded where both are shown with opposite signs."
+    notes += " A star: significant after the adjustment." * (inside or partial)
+    notes += f" Weak at most: shown to be smaller than ±{found.table.rules.relevant:g}, adjusted as well."
     notes += " Ψ: one axis of the study changed at a time." * granulated
     return Table(
         [Head(name, numeric=name not in text) for name in (*heads, "n", "verdict")],
         rows,
-        f"All correlations of {found.cohort.name} models, strongest first within each outcome. {notes}",
+        f"All correlations of {found.cohort.name} models, n = {found.units}, strongest first within each outcome. {notes}",
         key="correlation-table",
     )
 
@@ -137,6 +155,16 @@ def _redundancy(study: Cohorts) -> Figure | None:
         fixed=True,
     )
     return Figure("redundancy", [panel], kind="wide")
+
+
+def _partial_cell(found: Associations, finding: Finding) -> Cell:
+    """What is left given the covariate, with a star where it is significant; how reliable that is known."""
+    if finding.partial is None:
+        return Cell("–")
+    q = finding.partial_adjusted_p
+    star = "*" * (q is not None and q <= found.table.rules.alpha)
+    told = str(finding.partial) + (f"; {finding.partial.reason}" if finding.partial.reason else "")
+    return Cell(_number(finding.partial.value) + star, title=told)
 
 
 def _coefficient(found: Associations) -> str:
@@ -183,7 +211,7 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
         pairs = [(m, o) for o in found.outcomes[:OUTCOMES] for m in found.strongest(o)[:MEASURES]]
         panels = [_scatter(study, found, measure, outcome) for measure, outcome in pairs]
         caption = "The strongest measures against the outcomes, a point for each model."
-        blocks.append(Figure("scatter", panels, caption, across=MEASURES))
+        blocks += [Figure("scatter", panels, caption, across=MEASURES)] if panels else []
     columns = value_columns(study.main.frame)
     x = study.measures[0] if study.measures else columns[0]
     y = study.outcomes[0]
@@ -201,8 +229,8 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
 
 def _scatter(study: Cohorts, found: Associations, measure: str, outcome: str) -> Panel:
     """The models of each condition, with error bars of one standard error."""
-    c = found.finding(measure, outcome).correlation
-    frame, errors = found.cohort.frame, found.cohort.errors
+    c = found.shown(measure, outcome)
+    frame, errors = found.used.frame, found.used.errors
     x, y = (frame[column].to_numpy(dtype=np.float64) for column in (measure, outcome))
     x_error, y_error = (errors[column].fillna(0.0).to_numpy(dtype=np.float64) for column in (measure, outcome))
     condition = np.array([study.condition_of[run] for run in frame.index])
@@ -227,17 +255,16 @@ def _scatter(study: Cohorts, found: Associations, measure: str, outcome: str) ->
         value_axis(found.titles[measure], x),
         value_axis(found.titles[outcome], y),
         _caption(found, measure, outcome),
-        note=f"{c.symbol} = {c.value:.2f}, n = {c.n}".replace("-", "−"),
+        note=f"{c.symbol} = {c.value:.2f}, n = {c.units}".replace("-", "−"),
         size=(1.7, 1.4),
         columns=(measure, outcome),
     )
 
 
 def _caption(found: Associations, measure: str, outcome: str) -> str:
-    f = found.finding(measure, outcome)
-    c = f.correlation
+    f, c = found.finding(measure, outcome), found.shown(measure, outcome)
+    p = f.adjusted_p if c is f.correlation else f.within_adjusted_p
     bounds = "" if c.low is None or c.high is None else f" [{c.low:.2f}, {c.high:.2f}]"
-    adjusted = (
-        "" if f.adjusted_p is None else f", adjusted p {'< 0.001' if f.adjusted_p < 0.001 else f'= {f.adjusted_p:.2g}'}"
-    )
-    return f"{c.symbol} = {c.value:.2f}{bounds}{adjusted}, n = {c.n}.".replace("-", "−")
+    adjusted = "" if p is None else f", adjusted p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}"
+    where = "" if not found.by_condition else "Between conditions " if c is f.correlation else "Inside conditions "
+    return f"{where}{c.symbol} = {c.value:.2f}{bounds}{adjusted}, n = {c.units}.".replace("-", "−")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,6 +33,9 @@ LINES = 60
 PANELS = 8
 BANDS = 12
 """With more conditions than these, the bands of their standard deviations would hide each other."""
+LOSSES = ("train_loss", "loss", "training_loss")
+FALLING = 0.05
+"""Share of the loss that a settled training does not lose in its last tenth."""
 TIMES = ("epoch", "step", "iteration")
 SCHEDULES = ("lr", "learning_rate")
 """What was set and not found out: shown last."""
@@ -120,9 +123,32 @@ def mean_curves(study: Cohorts, history: History) -> list[MeanCurve]:
 
 def history_section(study: Cohorts) -> Section:
     """One panel for each column of the histories."""
-    panels = [_panel(study, each) for each in histories(study)]
+    found = histories(study)
+    panels = [_panel(study, each) for each in found]
     caption = "Training curves: a line for every model; with many, mean and standard deviation of each condition."
-    return Section("training", "Training curves", [Figure("training", panels, caption)] if panels else [])
+    blocks = [Figure("training", panels, caption)] if panels else []
+    return Section("training", "Training curves", blocks, _so_what(study, found))
+
+
+def _so_what(study: Cohorts, found: Sequence[History]) -> str:
+    """Whether the training loss still fell in the last tenth of the training."""
+    loss = next((each for each in found if each.column in LOSSES), None)
+    if loss is None:
+        return ""
+    falling: dict[str, list[bool]] = {}
+    for run, (times, values) in loss.curves.items():
+        late = [
+            value for time, value in zip(times, values, strict=True) if time >= times[-1] - 0.1 * (times[-1] - times[0])
+        ]
+        fell = len(late) > 1 and late[0] > 0 and (late[0] - late[-1]) > FALLING * late[0]
+        falling.setdefault(study.conditions[study.condition_of[run]], []).append(fell)
+    still = [name for name, each in falling.items() if sum(each) > len(each) / 2]
+    if not still:
+        return "In the last tenth of the training the loss hardly fell: the models are as settled as this schedule leaves them."
+    return (
+        f"In the last tenth of the training the loss still fell by more than {FALLING:.0%} for most models of "
+        f"{', '.join(still)}: their sharpness is that of a point on the way down."
+    )
 
 
 def _curves(study: Cohorts, column: str, time: str) -> Curves:

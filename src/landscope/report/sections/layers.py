@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from landscope.core.text import counted, significant
+from landscope.measures.base import MEASURES
+from landscope.measures.reading.rows import FISHER_AS_GGN
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.data.columns import label
+from landscope.report.data.columns import label, of_predictions
 from landscope.report.data.extras import (
     Corrupted,
     Layers,
@@ -40,6 +43,7 @@ __all__ = ["corruption_section", "invariance_section", "layer_section"]
 # Which layers are sharp: every measure of every layer, by condition.
 
 
+TRACE = "hessian_trace"
 BARS = 80
 """More bars than these in a panel are drawn as points."""
 
@@ -50,7 +54,23 @@ def layer_section(study: Cohorts) -> Section:
     measures = list(dict.fromkeys(name for layers in found.values() for name in layers))
     panels = [_panel(study, name, found) for name in measures if any(each.get(name) for each in found.values())]
     blocks: list[Block] = [Figure("layers", panels, across=2)] if panels else []
-    return Section("layers", "Layer by layer", [*blocks, *gathered.notes])
+    return Section("layers", "Layer by layer", [*blocks, *gathered.notes], _sharpest(found))
+
+
+def _sharpest(found: Mapping[int, Layers]) -> str:
+    """Which layer holds most of the trace, in how many models."""
+    counts: Counter[str] = Counter()
+    for layers in found.values():
+        values = {layer: value for layer, (value, _) in layers.get(TRACE, {}).items()}
+        if len(values) > 1:
+            counts[max(values, key=lambda layer: values[layer])] += 1
+    if not counts:
+        return ""
+    layer, count = counts.most_common(1)[0]
+    return (
+        f"The largest part of the Hessian trace lies in {layer}, in {count} of {counted(counts.total(), 'model')}. A layer's "
+        f"block says nothing about how layers act together."
+    )
 
 
 def _panel(study: Cohorts, measure: str, found: dict[int, Layers]) -> Panel:
@@ -63,20 +83,32 @@ def _panel(study: Cohorts, measure: str, found: dict[int, Layers]) -> Panel:
     moments = {number: _moments(rows, names) for number, rows in members.items() if rows}
     few = len(moments) * len(names) <= BARS
     models = len(held)
-    spread_of = "the standard deviation over models" if models > len(moments) else "the standard error"
+    shown = "bars are means over the models of a condition, lines the standard deviation over them"
+    if models == len(moments):
+        shown = "a bar is one model of its condition, lines its standard error"
     return Panel(
         f"layers-{measure}",
         [(_bars if few else _points)(study, number, names, *both) for number, both in moments.items()],
         Axis(scale="category", angle=-45 if len(names) > 6 else 0)
         if few
         else Axis(ticks=(np.arange(float(len(names))), names), angle=-45),
-        value_axis("", (value for mean, _ in moments.values() for value in mean)),
-        f"Layers from input to output, the others held constant; bars are means over a condition, lines {spread_of}, "
-        f"n = {counted(models, 'model')}.",
+        value_axis(label(f"train.{measure}"), (value for mean, _ in moments.values() for value in mean)),
+        f"Layers from input to output, the others held constant; {shown}. {_members(moments, members)}.",
         title=label(f"train.{measure}"),
         note=f"n = {models}",
         height=320,
     )
+
+
+def _members(moments: Mapping[int, object], members: Mapping[int, Sequence[object]]) -> str:
+    """How many models stand behind the bars.
+
+    >>> _members({0: 1, 1: 1}, {0: [1], 1: [1]}), _members({0: 1, 1: 1}, {0: [1, 2], 1: [1, 2, 3]})
+    ('1 model of each of 2 conditions', '2 to 3 models of each of 2 conditions')
+    """
+    sizes = sorted(len(members[number]) for number in moments)
+    each = counted(sizes[0], "model") if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]} models"
+    return f"{each} of each of {counted(len(sizes), 'condition')}" if len(sizes) > 1 else each
 
 
 def _moments(rows: Sequence[Mapping[str, tuple[float, float]]], names: Sequence[str]) -> tuple[Floats, Floats]:
@@ -112,6 +144,9 @@ def _points(study: Cohorts, number: int, names: Sequence[str], mean: Floats, spr
 
 STILL = 1e-3
 """Relative change that counts as rounding."""
+STAYED = ("unchanged", "by definition", "–")
+RESOLVED = 0.1
+"""Three standard errors above which a change of that size could hide in them."""
 
 
 def invariance_section(study: Cohorts) -> Section:
@@ -119,13 +154,14 @@ def invariance_section(study: Cohorts) -> Section:
     found, gathered = gather(study, "invariance", read_invariance)
     measures = list(dict.fromkeys(name for each in found.values() for name in each))
     kinds = list(dict.fromkeys(kind for each in found.values() for moved in each.values() for kind in moved))
-    rows = []
-    for measure in measures:
-        cells = [Cell(label(f"train.{measure}"), title=measure)]
+    rows: list[list[Cell]] = []
+    for measure in _once(measures):
+        cells = []
         for kind in kinds:
             moved = [each.get(measure, {}).get(kind) for each in found.values()]
-            cells.append(_cell([pair for pair in moved if pair is not None and math.isfinite(pair[0])]))
-        rows.append(cells)
+            known = [pair for pair in moved if pair is not None and math.isfinite(pair[0])]
+            cells.append(_cell(known, by_definition=measure in MEASURES and kind in MEASURES[measure].invariant_to))
+        rows.append([Cell(label(f"train.{measure}"), title=measure), *cells])
     blocks: list[Block] = []
     if rows:
         count = len(found)
@@ -137,22 +173,48 @@ def invariance_section(study: Cohorts) -> Section:
             Table(
                 [Head("measure", numeric=False), *(Head(kind.replace("_", " ")) for kind in kinds)],
                 rows,
-                f"Median relative change of the measure over {counted(count, 'model')}; a dash where a network "
-                f"has no place for the transformation. “Unchanged”: within three standard errors or {100 * STILL:g} %.",
+                f"Median relative change of the measure over {counted(count, 'model')}; a dash where a network has no place for "
+                f"the transformation. “Unchanged”: within three standard errors, and these below {100 * RESOLVED:g} %. Where "
+                f"they are larger: “by definition”, or “cannot tell”. Measures of predictions alone cannot move.",
             ),
         ]
-    return Section("invariances", "Does the measure see the function only?", [*blocks, *gathered.notes])
+    return Section("invariances", "Does the measure see the function only?", [*blocks, *gathered.notes], _moving(rows))
 
 
-def _cell(moved: list[tuple[float, float]]) -> Cell:
+def _moving(rows: Sequence[Sequence[Cell]]) -> str:
+    """Which measures move with the parameters alone."""
+    moved = [first.text for first, *cells in rows if any(cell.mark == "bad" for cell in cells)]
+    still = [first.text for first, *cells in rows if all(cell.text in STAYED for cell in cells)]
+    if not moved:
+        return ""
+    kept = f" Only {', '.join(still)} did not move." if still else " None stayed where it was under all of them."
+    return (
+        f"{len(moved)} of {counted(len(rows), 'measure')} can be changed without changing one prediction: compare them between "
+        f"networks of one architecture that were trained alike.{kept}"
+    )
+
+
+def _once(measures: Sequence[str]) -> list[str]:
+    """Without measures of predictions, and what has the value of another.
+
+    >>> _once(["loss", "hessian_top_eigenvalue", "hessian_spectrum", "ggn_trace", "fisher_trace", "mine"])
+    ['hessian_top_eigenvalue', 'ggn_trace', 'mine']
+    """
+    same = {name: MEASURES[name].same_value_as or FISHER_AS_GGN.get(name, "") for name in measures if name in MEASURES}
+    return [name for name in measures if same.get(name, "") not in measures and not of_predictions(name)]
+
+
+def _cell(moved: list[tuple[float, float]], *, by_definition: bool) -> Cell:
     if not moved:
         return Cell("–", mark="muted")
     change = float(np.median([c for c, _ in moved]))
     error = float(np.nanmedian([e for _, e in moved]))
-    shown = f"{significant(100 * change, 2)} %"
-    if change <= max(STILL, 3 * error):
-        return Cell("unchanged", mark="good", title=shown)
-    return Cell(shown, mark="bad", title=f"± {significant(100 * error, 2)} %")
+    shown = f"{significant(100 * change, 2)} % ± {significant(100 * error, 2)} %"
+    if change > max(STILL, 3 * error):
+        return Cell(f"{significant(100 * change, 2)} %", mark="bad", title=shown)
+    if 3 * error > RESOLVED:
+        return Cell("by definition" if by_definition else "cannot tell", mark="muted", title=shown)
+    return Cell("unchanged", mark="good", title=shown)
 
 
 # Accuracy on corrupted images: how it falls with severity, and which corruptions hurt which condition.
@@ -168,7 +230,24 @@ def corruption_section(study: Cohorts) -> Section:
     if found:
         caption = "Accuracy over severity, a line for every model, and by corruption and condition; yellow is better."
         blocks = [Figure("corruptions", [_severity(study, found), _kinds(study, found)], caption, across=2)]
-    return Section("corruptions", "Corrupted images", [*blocks, *gathered.notes])
+    return Section("corruptions", "Corrupted images", [*blocks, *gathered.notes], _hurt(study, found))
+
+
+def _hurt(study: Cohorts, found: Mapping[int, Corrupted]) -> str:
+    """How much accuracy corruption costs each condition, and which corruption hurts most."""
+    lost: dict[str, list[float]] = {}
+    kinds: dict[str, list[float]] = {}
+    for run, each in found.items():
+        lost.setdefault(study.conditions[study.condition_of[run]], []).append(each.clean - float(each.accuracy.mean()))
+        for name, row in zip(each.names, each.accuracy, strict=True):
+            kinds.setdefault(name, []).append(each.clean - float(row.mean()))
+    if not lost:
+        return ""
+    named = ", ".join(
+        f"{name} {np.mean(values):.3f}" for name, values in sorted(lost.items(), key=lambda e: np.mean(e[1]))
+    )
+    worst = max(kinds, key=lambda name: float(np.mean(kinds[name])))
+    return f"Accuracy lost on average: {named}. The most harmful corruption is {worst.replace('_', ' ')}."
 
 
 def _severity(study: Cohorts, found: dict[int, Corrupted]) -> Panel:

@@ -17,10 +17,11 @@ from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
 from landscope.report.page.blocks import Block, Cell, Downloads, Head, Mark, Section, Source, Table
 from landscope.report.page.embedding import finite, rounded
+from landscope.report.page.glossary import STATISTICS, meanings
 from landscope.report.sections.conditions import summary_of
 from landscope.studies.record import Failure, long_table, wide_table
 
-__all__ = ["data_section", "estimate_section", "files", "plain_study", "provenance_section"]
+__all__ = ["data_section", "estimate_section", "files", "plain_study", "provenance_section", "term_section", "terms_of"]
 
 
 FEW = 3
@@ -75,6 +76,21 @@ def data_section(offered: Iterable[str]) -> Section:
     )
     files = Downloads({name: FILES[name] for name in offered})
     return Section("every-model", "Every model, every number", [table, files])
+
+
+def terms_of(study: Cohorts) -> dict[str, str]:
+    """The words that a page of this study explains."""
+    columns = dict.fromkeys(column for cohort in study.cohorts for column in value_columns(cohort.frame))
+    return {**meanings(columns), **STATISTICS}
+
+
+def term_section(terms: Mapping[str, str]) -> Section:
+    """What the words of the page mean, for readers without a pointer and for paper."""
+    rows = [[Cell(term), Cell(meaning)] for term, meaning in terms.items()]
+    heads = [Head("", numeric=False), Head("", numeric=False)]
+    return Section(
+        "terms", "What the words mean", [Table(heads, rows, "Measures first, then statistics.", key="terms-table")]
+    )
 
 
 def files(study: Cohorts, every: Sequence[Associations]) -> dict[str, pd.DataFrame]:

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from landscope.core.estimate import Estimate
-from landscope.core.text import counted
+from landscope.core.text import counted, significant
 from landscope.report.data.cohorts import Cohorts, estimate_of
 from landscope.report.data.columns import Column, label
 from landscope.report.data.extras import spread_over_conditions
@@ -21,7 +21,8 @@ Curves = dict[int, tuple[Floats, Floats]]
 
 MODELS = 60
 """At most this many curves in a figure."""
-MATRICES = 3
+PREFERRED = ("hessian", "ggn", "fisher", "")
+"""Matrices, the one to show first."""
 MATRIX_NAMES = {"hessian": "Hessian", "ggn": "GGN", "fisher": "Fisher"}
 CONDITIONS, ACROSS = 12, 2
 """Panels, and how many of them are in a row on paper."""
@@ -29,36 +30,60 @@ DECADES = 7
 """How far below its maximum a density is shown."""
 
 
-def densities(study: Cohorts) -> dict[str, Curves]:
-    """Grid and density of the eigenvalues by matrix and run; not a number where a density is too small to be seen."""
-    found: dict[str, Curves] = {}
-    for column in _columns(study, "offdiagonal")[:MATRICES]:
-        estimates = spread_over_conditions(study, _estimates(study, column, "offdiagonal"), MODELS)
-        curves: Curves = {}
-        for run, estimate in estimates.items():
-            grid, density, _ = Spectrum.from_dict(estimate.details).density()
-            curves[run] = grid, np.where(density > density.max() * 10.0**-DECADES, density, np.nan)
-        found[_matrix(column)] = curves
-    return found
+def densities(study: Cohorts) -> tuple[str, Curves]:
+    """The matrix whose spectrum is shown, and grid and density of its eigenvalues by run; empty where there is none.
+
+    One matrix for each network: the Hessian where it was measured. The Gauss–Newton and the Fisher matrix are the same for most
+    losses, and close to it at a minimum. Not a number where a density is too small to be seen.
+    """
+    columns = sorted(_columns(study, "offdiagonal"), key=lambda column: PREFERRED.index(_kind(column)))
+    if not columns:
+        return "", {}
+    estimates = spread_over_conditions(study, _estimates(study, columns[0], "offdiagonal"), MODELS)
+    curves: Curves = {}
+    for run, estimate in estimates.items():
+        grid, density, _ = Spectrum.from_dict(estimate.details).density()
+        curves[run] = grid, np.where(density > density.max() * 10.0**-DECADES, density, np.nan)
+    return _matrix(columns[0]), curves
 
 
 def spectrum_section(study: Cohorts) -> Section:
-    """The smoothed density of each matrix whose spectrum was measured, a panel for each condition on the same axes."""
-    blocks: list[Block] = []
-    for place, (matrix, curves) in enumerate(densities(study).items()):
-        panels = _panels(study, place, matrix, curves)
-        caption = f"{matrix}: densities of its eigenvalues, a line for every model."
-        blocks += [
-            Prose(
-                f"{matrix}: density of the eigenvalues, smoothed by 1% of their range; a line for every model, "
-                f"{_of(len(curves), len(study.main))}. Far to the right are the few sharp directions, around 0 the flat ones."
-            ),
-            Figure(_numbered("spectra", place), panels[:CONDITIONS], caption, across=ACROSS),
-        ]
-    return Section("spectra", "Hessian spectra", blocks)
+    """The smoothed density of the eigenvalues of each network, a panel for each condition on the same axes."""
+    matrix, curves = densities(study)
+    if not curves:
+        return Section("spectra", "Spectra", [])
+    panels = _panels(study, matrix, curves)
+    blocks: list[Block] = [
+        Prose(
+            f"{matrix}: density of the eigenvalues, smoothed by 1% of their range; a line for every model, "
+            f"{_of(len(curves), len(study.main))}. Far to the right are the few sharp directions, around 0 the flat ones."
+        ),
+        Figure(
+            "spectra",
+            panels[:CONDITIONS],
+            f"{matrix}: densities of its eigenvalues, a line for every model.",
+            across=ACROSS,
+        ),
+    ]
+    return Section("spectra", "Spectra", blocks, _so_what(study, curves))
 
 
-def _panels(study: Cohorts, place: int, matrix: str, curves: Curves) -> list[Panel]:
+def _so_what(study: Cohorts, curves: Curves) -> str:
+    """How far the spectra reach in each condition."""
+    reach: dict[int, list[float]] = {}
+    for run, (grid, density) in curves.items():
+        reach.setdefault(study.condition_of[run], []).append(float(grid[np.isfinite(density)].max()))
+    ends = {study.conditions[number]: float(np.median(ends)) for number, ends in reach.items()}
+    if len(ends) < 2:
+        return ""
+    near, far = min(ends, key=lambda name: ends[name]), max(ends, key=lambda name: ends[name])
+    return (
+        f"The largest eigenvalues reach furthest for {far} (about {significant(ends[far], 2)}) and least far for {near} (about "
+        f"{significant(ends[near], 2)}). Most eigenvalues are near zero: a trace is made of few directions."
+    )
+
+
+def _panels(study: Cohorts, matrix: str, curves: Curves) -> list[Panel]:
     highest = max(float(np.nanmax(density)) for _, density in curves.values())
     reach = min(float(grid[0]) for grid, _ in curves.values()), max(float(grid[-1]) for grid, _ in curves.values())
     x = Axis("eigenvalue", range=reach, zero=True)
@@ -69,7 +94,7 @@ def _panels(study: Cohorts, place: int, matrix: str, curves: Curves) -> list[Pan
         lines = [model_line(study, run, *curve) for run, curve in curves.items() if study.condition_of[run] == number]
         if lines:
             caption = f"{matrix}; n = {counted(len(lines), 'model')}."
-            key = f"spectrum-{place}-{number}"
+            key = f"spectrum-0-{number}"
             found.append(Panel(key, lines, x, y, caption, title=condition, note=f"n = {len(lines)}", height=280))
     return found
 
@@ -135,10 +160,15 @@ def _matrix(column: str) -> str:
     ('GGN matrix on train rows', 'Hessian matrix on train rows, published')
     """
     parts = Column.of(column)
-    shown = MATRIX_NAMES.get(getattr(parts.facts, "matrix", ""))
+    shown = MATRIX_NAMES.get(_kind(column))
     if shown is None:
         return f"{label(column)} on {parts.split} rows"
     return ", ".join([f"{shown} matrix on {parts.split} rows", *(text.replace("_", " ") for text in parts.variants)])
+
+
+def _kind(column: str) -> str:
+    found = getattr(Column.of(column).facts, "matrix", "")
+    return found if found in MATRIX_NAMES else ""
 
 
 def _of(shown: int, all_of_them: int) -> str:

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Literal, Protocol, TypeAlias
 
 from landscope.core.errors import ClaimError, RunFailedError, StoreFullError
 from landscope.core.json import Plain
+from landscope.core.text import counted
 from landscope.studies.store import RunState, Store
 from landscope.studies.store.identity import run_key
 from landscope.studies.work.attempt import Ending, Result
 
-__all__ = ["Event", "Executor", "Job", "JobQueue", "OnEvent", "Resources", "StopSignals", "Summary", "ignore", "to_do"]
+__all__ = [
+    "Event",
+    "Executor",
+    "Job",
+    "JobQueue",
+    "OnEvent",
+    "Resources",
+    "StopSignals",
+    "Summary",
+    "ignore",
+    "to_do",
+    "usable_cores",
+]
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class Job:
 class Event:
     """What happened to a run; `detail` gives the reason in one line."""
 
-    kind: Literal["started", "finished", "skipped", "failed", "retried", "stopped"]
+    kind: Literal["started", "finished", "skipped", "failed", "retried", "stopping", "stopped"]
     key: str
     detail: str = ""
     worker: str = ""
@@ -77,11 +92,23 @@ class Summary:
         """Raise `RunFailedError` if a run failed."""
         if self.failed:
             key, error = next(iter(self.failed.items()))
+            total, them = len(self.failed) + len(self.finished) + len(self.skipped), "it"
+            if len(self.failed) > 1:
+                key, them = f"the first, {key}", "them"
             raise RunFailedError(
-                f"{len(self.failed)} of {len(self.failed) + len(self.finished) + len(self.skipped)} runs failed; the "
-                f"first, {key}: {error.rstrip('.')}. The traceback is in the run's failure.txt; run it again with "
-                "--retry-failed (in Python: retry_failed=True) to repeat them"
+                f"{len(self.failed)} of {counted(total, 'run')} failed; {key}: {error.rstrip('.')}. The traceback is in "
+                f"failure.txt of its folder under runs; --retry-failed (in Python: retry_failed=True) tries {them} again"
             )
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, a container's share included."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, int(quota) // int(period)))
+    except (OSError, ValueError):  # no container, or "max"
+        return cores
 
 
 class Executor(Protocol):
@@ -172,6 +199,12 @@ class JobQueue:
     def started(self, job: Job, worker: str) -> None:
         """A job was begun."""
         self._tell(Event("started", job.key, worker=worker))
+
+    def stop(self, going: Iterable[Job], asked: bool) -> None:
+        """From here on how jobs end is not held against them; those that are going on are told of where this was `asked` for."""
+        self.stopping = True
+        for job in going if asked else ():
+            self._tell(Event("stopping", job.key))
 
     def ended(self, job: Job, result: Result) -> None:
         """A job's process says how it ended. A store that is full or gone ends the study: `StoreFullError`, `StoreGoneError`."""

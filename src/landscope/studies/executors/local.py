@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
+from landscope.core import search_path
 from landscope.core.errors import SpecError, StoreGoneError, StudyError
 from landscope.core.memory import available_bytes
-from landscope.core.safe_start import SAFE, search_path
-from landscope.studies.executors.base import Job, JobQueue, OnEvent, StopSignals, Summary, ignore
+from landscope.studies.executors.base import Job, JobQueue, OnEvent, StopSignals, Summary, ignore, usable_cores
 from landscope.studies.executors.gpu_sharing import multi_process_service, shares, visible_gpus, warn_of_parts
 from landscope.studies.store import Store
 from landscope.studies.store.run_folder import RunFolder
@@ -70,7 +70,7 @@ class WorkerProcess:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         self._rest = b""
         self._process = subprocess.Popen(
-            [sys.executable, *SAFE, "-m", "landscope.studies.work.worker", name_of(work), str(grace)],
+            [sys.executable, "-P", "-m", "landscope.studies.work.worker", name_of(work), str(grace)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._words,
@@ -283,7 +283,7 @@ class _Crew:
                 f"a run asks for {most} GPUs; a worker on this machine has {min(1, len(cards))}. Ask for fewer, or use the "
                 "executor ray or slurm"
             )
-        cores = _cores()
+        cores = usable_cores()
         wanted = settings.workers or max(len(gpus), cores // max((needs.cpus for needs in waiting), default=1))
         count = max(1, min(wanted, len(waiting), len(gpus) if needing == len(waiting) > 0 else wanted))
         self._threads = max(1, cores // count)
@@ -345,9 +345,9 @@ class _Crew:
 
     def stop(self, signals: StopSignals) -> None:
         """Ask all to stop at a checkpoint, wait for as long as the grace lasts or until asked again, end the rest."""
-        self._queue.stopping = True
         for worker in self.working:
             worker.ask_to_stop()
+        self._queue.stop([worker.job for worker in self.working if worker.job], asked=signals.count > 0)
         asked, until = signals.count, time.monotonic() + self._settings.grace
         while self.working and time.monotonic() < until and signals.count == asked:
             self.listen()
@@ -388,13 +388,3 @@ class _Crew:
         if seat.worker:
             seat.worker.dismiss()
             seat.worker = None
-
-
-def _cores() -> int:
-    """How many cores this process may use, a container's share included."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(cores, int(quota) // int(period)))
-    except (OSError, ValueError):  # no container, or "max"
-        return cores

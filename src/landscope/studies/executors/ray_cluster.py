@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from landscope.models.catalogue import require
+from landscope.specs.names import also_searched
 from landscope.studies.executors.base import Job, JobQueue, OnEvent, Summary, ignore
 from landscope.studies.executors.remote import attempt_remotely, follow
 from landscope.studies.store import Store
@@ -67,7 +68,10 @@ class _Tasks:
                 num_cpus=needs.cpus, num_gpus=needs.gpus, memory=needs.memory or None, name=f"landscope {job.key}"
             )
             folder = str(store.run(job.key).folder)
-            self._jobs[chosen.remote(name_of(self._settings.work), folder, store.stale_after, needs.cpus)] = job
+            task_of = chosen.remote(
+                name_of(self._settings.work), folder, store.stale_after, needs.cpus, also_searched()
+            )
+            self._jobs[task_of] = job
 
     def ended(self) -> list[tuple[Job, Result | str]]:
         if not self._jobs:

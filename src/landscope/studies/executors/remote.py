@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from landscope.core.errors import StoreGoneError
-from landscope.specs.names import import_function
+from landscope.specs.names import import_function, search_also
 from landscope.studies.executors.base import Job, JobQueue, StopSignals
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work.attempt import Result, attempt_run
@@ -78,8 +78,8 @@ def follow(queue: JobQueue, cluster: Cluster, grace: float) -> None:
             cluster.cancel()  # there is nothing to write a checkpoint to
             raise
         except BaseException:
-            queue.stopping = True
             cluster.cancel()
+            queue.stop(going.values(), asked=stop.count > 0)
             until, asked = time.monotonic() + grace, stop.count
             while going and time.monotonic() < until and stop.count == asked:
                 with queue.minding_the_store():
@@ -87,8 +87,10 @@ def follow(queue: JobQueue, cluster: Cluster, grace: float) -> None:
             raise
 
 
-def attempt_remotely(work_name: str, folder: str, stale_after: float, cpus: int) -> Result:
-    """Attempt one run in a process of a cluster, with as many threads as it was given cores."""
+def attempt_remotely(work_name: str, folder: str, stale_after: float, cpus: int, modules: Sequence[str] = ()) -> Result:
+    """Attempt one run in a process of a cluster, with as many threads as it has cores; `modules` are folders of spec files."""
+    for place in reversed(modules):
+        search_also(place)
     threads = torch.get_num_threads()
     torch.set_num_threads(cpus)
     try:

@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from landscope.core.errors import StudyError
-from landscope.core.safe_start import SAFE
 from landscope.models.catalogue import require
+from landscope.specs.names import also_searched
 from landscope.studies.executors.base import Job, JobQueue, OnEvent, Resources, Summary, ignore
 from landscope.studies.executors.remote import attempt_remotely, follow
 from landscope.studies.store import Store
@@ -77,9 +77,10 @@ class _Task:
     folder: str
     stale_after: float
     cpus: int
+    modules: tuple[str, ...] = ()
 
     def __call__(self) -> Result:
-        return attempt_remotely(self.work_name, self.folder, self.stale_after, self.cpus)
+        return attempt_remotely(self.work_name, self.folder, self.stale_after, self.cpus, self.modules)
 
     def checkpoint(self) -> object:
         """What to do after a time-out or preemption: the same, which begins at the last checkpoint."""
@@ -102,9 +103,9 @@ class _Arrays:
             same = list(alike)
             for start in range(0, len(same), ARRAY):
                 array = same[start : start + ARRAY]
+                work, modules = name_of(self._settings.work), also_searched()
                 tasks = [
-                    _Task(name_of(self._settings.work), str(store.run(job.key).folder), store.stale_after, needs.cpus)
-                    for job in array
+                    _Task(work, str(store.run(job.key).folder), store.stale_after, needs.cpus, modules) for job in array
                 ]
                 executor = self._executor(needs)
                 with executor.batch():
@@ -155,7 +156,7 @@ class _Arrays:
         ways: dict[str, object] = {}
         if settings.cluster != "debug":
             ways[f"{settings.cluster}_max_num_timeout"] = settings.requeues
-            ways[f"{settings.cluster}_python"] = shlex.join([sys.executable, *SAFE])
+            ways[f"{settings.cluster}_python"] = shlex.join([sys.executable, "-P"])
         try:
             executor = self._submitit.AutoExecutor(settings.store.root / "slurm", settings.cluster, **ways)
             executor.update_parameters(

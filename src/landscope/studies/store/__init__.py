@@ -59,7 +59,7 @@ class RunStatus:
     heartbeat: float = 0.0
     error: str = ""
     outcome: str = ""
-    """How the last attempt ended: done, failed or stopped; empty while it lasts, or where its process was killed."""
+    """How the last attempt ended: done, failed, stopped or prepared; empty while it lasts, or where its process was killed."""
     checksum: str = ""
     """The SHA-256 of the record, where the run is done."""
 
@@ -135,6 +135,10 @@ class Store:
             with store_errors(self._runs):
                 self._names = frozenset(os.listdir(self._runs) if self._runs.exists() else ())
         return self._names
+
+    def holds(self, key: str) -> bool:
+        """Whether the folder of a run was here at the first question."""
+        return key in self._first_names()
 
     def check_there(self) -> None:
         """Raise `StoreGoneError` if the folder was there before and is not any more; other troubles of a disk may pass."""
@@ -238,5 +242,5 @@ def _status(run: RunFolder, now: float) -> RunStatus:
         return RunStatus(run.key, RunState.RUNNING, attempts, last.owner, last.since, last.beat)
     if trouble := run.trouble():
         return RunStatus(run.key, RunState.DAMAGED, attempts, error=trouble, outcome=last.outcome)
-    state = RunState.FAILED if last.outcome == "failed" else RunState.INTERRUPTED
+    state = {"failed": RunState.FAILED, "prepared": RunState.WAITING}.get(last.outcome, RunState.INTERRUPTED)
     return RunStatus(run.key, state, attempts, last.owner, last.since, last.beat, last.error, last.outcome)

@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import cast
 
 from landscope.core.json import Plain
-from landscope.specs.canonical import canonical_json, canonical_text, text_key
+from landscope.specs.canonical import canonical_text, text_key
 from landscope.specs.names import former_names, public_names, renamed
-from landscope.specs.schema import map_instances, to_plain, without_defaults
+from landscope.specs.schema import former_fields, map_instances, to_plain, without_defaults
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
 from landscope.training.spec import TrainingSpec
 
@@ -64,7 +64,7 @@ def run_key(spec: Mapping[str, object]) -> str:
     >>> run_key({"seed": 3, "lr": 0.1}) == run_key({"lr": 1e-1, "seed": 3}) != run_key({"lr": 0.1, "seed": 3.0})
     True
     """
-    return text_key(f'{{"schema":{SCHEMA},"spec":{canonical_json(canonical(spec))}}}')
+    return text_key(f'{{"schema":{SCHEMA},"spec":{canonical_text(canonical(spec))}}}')
 
 
 def canonical(spec: Mapping[str, object]) -> dict[str, Plain]:
@@ -150,7 +150,7 @@ def _without_later_fields(cls: type, values: dict[str, Plain]) -> dict[str, Plai
     known, unwritten = FIELDS.get(cls.__name__, "").split(), UNWRITTEN.get(cls.__name__, {})
     return {
         name: value
-        for name, value in values.items()
+        for name, value in {**former_fields(cls), **values}.items()
         if name in known and not (name in unwritten and value == unwritten[name])
     }
 

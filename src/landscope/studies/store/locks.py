@@ -112,7 +112,8 @@ STALE_AFTER = 120.0
 BEATS = 8
 """Heartbeats in that time: a few may be late."""
 
-Outcome = Literal["done", "failed", "stopped"]
+Outcome = Literal["done", "failed", "stopped", "prepared"]
+"""How an attempt ended; `prepared` was none, but somebody who brought what the run begins with."""
 
 
 @dataclass(frozen=True)

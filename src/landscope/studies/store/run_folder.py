@@ -3,7 +3,7 @@
     runs/3f2a90c1d4e5b678/
       spec.json            what is to be done; its hash is the name of the folder (see `identity`)
       attempts/0001.json   who tried, since when, how it ended (see `locks`)
-      state/               checkpoints, removed when the run is done
+      state/               what resuming needs, removed when the run is done
       history.json, weights/*.safetensors, log.txt, …
       failure.txt          the traceback of the last failure
       record.json          the result: there whole or not at all, and then the run is done
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from textwrap import shorten
-from typing import cast
+from typing import Literal, cast
 
 from landscope.core.errors import (
     ClaimError,
@@ -53,7 +53,10 @@ from landscope.studies.store import locks
 from landscope.studies.store.identity import legacy_keys, run_key
 from landscope.studies.store.locks import Owner
 
-__all__ = ["RunFolder"]
+__all__ = ["SECONDS", "RunFolder"]
+
+SECONDS = "state/seconds.json"
+"""What a run has cost so far."""
 
 
 class RunFolder:
@@ -117,8 +120,8 @@ class RunFolder:
         return ""
 
     @contextmanager
-    def claim(self) -> Iterator[RunFolder]:
-        """Hold this run while the block lasts; `ClaimError` if another process does.
+    def claim(self, to: Literal["run", "prepare"] = "run") -> Iterator[RunFolder]:
+        """Hold this run while the block lasts; `ClaimError` if another process does. What is only prepared goes on waiting.
 
         What died writers left is swept up, a damaged record quarantined. A block that ends in an error leaves a failed run
         with its traceback; one that ends before `finish`, or in a request to stop, or for lack of room, of a data file or of
@@ -126,7 +129,7 @@ class RunFolder:
         """
         self._check_there()
         attempt = locks.take(self._attempts, self.stale_after)
-        outcome: locks.Outcome = "stopped"
+        outcome: locks.Outcome = "stopped" if to == "run" else "prepared"
         said = ""
         try:
             with locks.beating(self._attempts, attempt, self.stale_after):
@@ -139,7 +142,7 @@ class RunFolder:
                     yield self
                 except Exception as error:
                     self._check_there()
-                    said = _one_line(error)
+                    said = "" if isinstance(error, RunStoppedError) else _one_line(error)  # it was asked to
                     if not isinstance(error, RunStoppedError | ClaimError) and not is_full(error):
                         self._write_failure(error)
                         if not isinstance(error, DataFileError | MissingExtraError):  # which may be here the next time

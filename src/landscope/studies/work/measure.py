@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,14 +18,17 @@ from landscope.data import Split, corrupt, scaled
 from landscope.data.loading import draw
 from landscope.measures import Report, by_layer, invariance
 from landscope.measures.base import Measure
-from landscope.measures.calibration import fit_temperature, reliability
+from landscope.measures.calibration import reliability
+from landscope.measures.calibration.temperature import TEMPERATURE_FITS
 from landscope.measures.measuring import measured
 from landscope.measures.robustness import Classifier, corruption_accuracy
 from landscope.measures.shapes import shape_scores
 from landscope.planes import landscape
+from landscope.probe.checks import tensor_output
 from landscope.probe.probe import Probe
 from landscope.studies.record import MeasuredModel
-from landscope.studies.spec import CorruptionsSpec, MeasuringSpec, SplitSpec
+from landscope.studies.spec import CorruptionsSpec, LandscapeSpec, MeasuringSpec, SplitSpec
+from landscope.studies.store.parts import TakenParts
 from landscope.training.task import Forward, Task
 
 if TYPE_CHECKING:
@@ -34,15 +38,17 @@ __all__ = [
     "FIGURES",
     "ModelMeter",
     "WeightsAtTemperatures",
-    "fitted_temperature",
+    "figures_of",
+    "fitted_temperatures",
     "measure_model",
-    "published_temperature",
     "temperature_of",
 ]
 
 EVALUATION_ROWS = 512
 FIGURES = ("layers", "invariance", "landscape")
 """Extras that are made for one model of each condition."""
+SOON = 1e-3
+"""Seconds that are left to measures when the budget of their split is spent: enough for a reason."""
 FILLED = 0.5
 """Occupancy from which a voxel counts as filled."""
 
@@ -66,6 +72,8 @@ class ModelMeter:
     task: Task
     spec: MeasuringSpec
     device: torch.device
+    should_stop: Callable[[], bool] = lambda: False
+    """Asked after every estimate: once it says yes, what is not measured yet is left."""
 
     def model(self, weights: Mapping[str, Tensor]) -> nn.Module:
         """The task's network with these weights, taking the rows that `rows` gives."""
@@ -116,32 +124,33 @@ class ModelMeter:
         """The model's outputs for some inputs, in eval mode, on the CPU."""
         model.eval().to(self.device)
         with torch.no_grad():
-            return torch.cat([model(part.to(self.device)).float().cpu() for part in x.split(EVALUATION_ROWS)])
+            parts = (tensor_output(model(part.to(self.device))) for part in x.split(EVALUATION_ROWS))
+            return torch.cat([part.float().cpu() for part in parts])
 
 
 class WeightsAtTemperatures:
-    """One set of weights, to be measured at some temperatures one after the other; they share the work that they can.
+    """One set of weights, to be measured at some temperatures; they share the work that they can.
 
     Args:
         meter: how models are measured.
         weights: the model.
-        temperatures: in the order in which they will be measured; `None`, or one that was not found, for 1.
+        temperatures: by their numbers in the record; `None`, or one that was not found, for 1.
     """
 
     def __init__(
-        self, meter: ModelMeter, weights: Mapping[str, Tensor], temperatures: Sequence[Estimate | None]
+        self, meter: ModelMeter, weights: Mapping[str, Tensor], temperatures: Mapping[int, Estimate | None]
     ) -> None:
-        self.meter, self.weights = meter, weights
-        self._temperatures = [temperature_of(each) for each in temperatures]
-        self._waiting: dict[str, list[Probe]] = {}
+        self.meter, self.weights, self.temperatures = meter, weights, temperatures
+        self._probes: dict[tuple[str, int | None], dict[int, Probe]] = {}
 
-    def next_probe(self, split: str, samples: int | None) -> Probe:
-        """The point at which a split is measured, at the next of the temperatures."""
-        if split not in self._waiting:
-            first, *others = self._temperatures
-            probe = self.meter.probe(self.meter.model(self.weights), split, samples, first)
-            self._waiting[split] = [probe, *(probe.at_temperature(other) for other in others)]
-        return self._waiting[split].pop(0)
+    def probe(self, number: int, split: str, samples: int | None) -> Probe:
+        """The point at which some samples of a split are measured, at one of the temperatures."""
+        key = split, samples
+        if key not in self._probes:
+            (first, T), *others = self.temperatures.items()
+            probe = self.meter.probe(self.meter.model(self.weights), split, samples, temperature_of(T))
+            self._probes[key] = {first: probe} | {n: probe.at_temperature(temperature_of(T)) for n, T in others}
+        return self._probes[key][number]
 
 
 def temperature_of(fitted: Estimate | None) -> float:
@@ -161,17 +170,12 @@ def _accepts(model: nn.Module, x: Tensor) -> bool:
     return True
 
 
-def fitted_temperature(meter: ModelMeter, model: nn.Module) -> Estimate:
-    """The temperature fitted on the validation rows to convergence."""
-    return _temperature(meter, model, lambda logits, labels: fit_temperature(logits, labels).estimate)
-
-
-def published_temperature(meter: ModelMeter, model: nn.Module) -> Estimate:
-    """The temperature that the code of the study's paper would have fitted on the validation rows."""
-    preset = meter.spec.preset_with_temperature
-    assert preset is not None, "a spec that asks for it has one"
-    assert preset.temperature is not None, "so the preset was chosen"
-    return _temperature(meter, model, preset.temperature)
+def fitted_temperatures(meter: ModelMeter, model: nn.Module) -> list[Estimate | None]:
+    """The temperatures that the spec asks for, fitted on the validation rows; `None` is T = 1."""
+    return [
+        None if name == "none" else _temperature(meter, model, TEMPERATURE_FITS[name])
+        for name in meter.spec.temperature_fits
+    ]
 
 
 def _temperature(meter: ModelMeter, model: nn.Module, fit: Callable[[Tensor, Tensor], Estimate]) -> Estimate:
@@ -186,52 +190,94 @@ def _temperature(meter: ModelMeter, model: nn.Module, fit: Callable[[Tensor, Ten
 def measure_model(
     point: WeightsAtTemperatures,
     checkpoint: str,
-    temperature: Estimate | None = None,
+    number: int = 0,
     *,
+    taken: TakenParts | None = None,
     figures: bool = False,
     note: Callable[[str], None] = lambda _: None,
+    keep: Callable[[MeasuredModel], None] = lambda _: None,
 ) -> MeasuredModel:
-    """Everything that the spec asks for, at the next temperature of a point, which is 1 or a fitted one.
+    """Everything that the spec asks for at one of the temperatures of a point, but for what was taken from another run.
 
-    `figures` adds what is shown for one model of each condition only: layers, invariances, a landscape.
+    `figures` adds what is shown for one model of each condition only: layers, invariances, a landscape. `keep` is given what
+    there is after each part; it raises where the work should stop.
     """
-    meter, T = point.meter, temperature_of(temperature)
+    meter, temperature = point.meter, point.temperatures[number]
+    T, before = temperature_of(temperature), TakenParts({}, {}) if taken is None else taken
     spec, model = meter.spec, meter.model(point.weights)
     reports: dict[str, Report] = {}
     extras: dict[str, Plain] = {}
+
+    def extra(name: str, make: Callable[[], Plain]) -> None:
+        found = before.extra(checkpoint, number, name)
+        if found is None:
+            note(f"{checkpoint}: {name}")
+            found = extras[name] = make()
+            keep(so_far())
+        extras[name] = found
+
+    def so_far() -> MeasuredModel:
+        return MeasuredModel(checkpoint=checkpoint, temperature=T, reports=reports, extras=extras)
+
     for split, wanted in spec.splits.items():
         if len(meter.rows(split).y):
             note(f"{checkpoint}: {split}")
-            reports[split] = _split_report(point, split, wanted, temperature)
+            reports[split] = _split_report(point, number, split, wanted, before, checkpoint)
+            keep(so_far())
     if temperature is not None:
         reports["calibration"] = Report({"temperature": temperature})
-    if meter.task.classes and spec.reliability and len(meter.rows("test").y) and not _is_published(temperature):
-        extras["reliability"] = _reliability(meter, model, temperature)
+    if meter.task.classes and spec.reliability and len(meter.rows("test").y) and not _hidden(temperature):
+        extra("reliability", lambda: _reliability(meter, model, temperature))
     if meter.task.data.kind == "reconstruction":
         reports |= _shapes(meter, model)
     if spec.corruptions is not None:
-        note(f"{checkpoint}: corruptions")
-        reports["corrupted"], extras["corruptions"] = _corrupted(meter, model, spec.corruptions, T)
+        accuracy, shown = (
+            before.estimates(checkpoint, number, "corrupted"),
+            before.extra(checkpoint, number, "corruptions"),
+        )
+        if not accuracy or shown is None:
+            note(f"{checkpoint}: corruptions")
+            accuracy, shown = _corrupted(meter, model, spec.corruptions, T)
+        reports["corrupted"], extras["corruptions"] = Report(accuracy), shown
     if figures:
-        extras |= _figures(meter, model, T, note)
-    return MeasuredModel(checkpoint=checkpoint, temperature=T, reports=reports, extras=extras)
+        for name, make in figures_of(meter, model, T).items():
+            extra(name, make)
+    return so_far()
 
 
-def _is_published(temperature: Estimate | None) -> bool:
-    """Whether it is the one of a paper's code, at which figures show nothing."""
+def _hidden(temperature: Estimate | None) -> bool:
+    """Whether its fit says that figures need not show it."""
     return temperature is not None and bool(temperature.details.get("as_published"))
 
 
-def _split_report(point: WeightsAtTemperatures, split: str, wanted: SplitSpec, temperature: Estimate | None) -> Report:
-    spec = point.meter.spec
+def _split_report(
+    point: WeightsAtTemperatures, number: int, split: str, wanted: SplitSpec, before: TakenParts, checkpoint: str
+) -> Report:
+    spec, temperature = point.meter.spec, point.temperatures[number]
     chosen: dict[str, Measure] = wanted.measures_by_name(spec.seed)
-    if spec.temperatures > 1 and temperature is not None and wanted.tempered is not None:
+    if len(spec.temperature_fits) > 1 and temperature is not None and wanted.tempered is not None:
         chosen = {name: chosen[name] for name in wanted.tempered}
-    kept = ("published.",) if _is_published(temperature) else ("published.", "corrected.")
-    chosen |= {name: one for name, one in wanted.of_paper().items() if name.startswith(kept)}
-    probe = point.next_probe(split, wanted.samples)
-    report = measured(probe, chosen, seconds=spec.seconds)
-    return Report(report.estimates, {**report.about, "split": split})
+    estimates = before.estimates(checkpoint, number, split)
+    there = before.about(checkpoint, number, split)
+    by_rows: dict[int | None, dict[str, Measure]] = {wanted.samples: {}} if there is None else {}
+    for name, one in chosen.items():
+        if name not in estimates:
+            by_rows.setdefault(wanted.rows_of(name), {})[name] = one
+    about: dict[str, Plain] = {"split": split, **(there or {})}
+    started = time.monotonic()
+    for rows, some in by_rows.items():
+        left = None if spec.seconds is None else max(spec.seconds - (time.monotonic() - started), SOON)
+        report = measured(point.probe(number, split, rows), some, seconds=left, should_stop=point.meter.should_stop)
+        about = {**report.about, **about}
+        estimates |= {
+            name: estimate
+            if rows == wanted.samples
+            else replace(estimate, settings={**estimate.settings, "rows": rows})
+            for name, estimate in report.estimates.items()
+        }
+        if point.meter.should_stop():
+            break
+    return Report({name: estimates[name] for name in chosen if name in estimates}, about)
 
 
 def _shapes(meter: ModelMeter, model: nn.Module) -> dict[str, Report]:
@@ -267,7 +313,9 @@ def _lists(frame: pd.DataFrame) -> dict[str, Plain]:
     }
 
 
-def _corrupted(meter: ModelMeter, model: nn.Module, wanted: CorruptionsSpec, T: float) -> tuple[Report, Plain]:
+def _corrupted(
+    meter: ModelMeter, model: nn.Module, wanted: CorruptionsSpec, T: float
+) -> tuple[dict[str, Estimate], Plain]:
     rows, data = meter.task.data, meter.task.spec.data
     pixels = str(data.options.get("pixels", "unit"))
     x, y = (part.cpu() for part in meter.task.data.test)
@@ -295,7 +343,7 @@ def _corrupted(meter: ModelMeter, model: nn.Module, wanted: CorruptionsSpec, T: 
         "clean": scores.clean,
         "temperature": T,
     }
-    return Report({"accuracy": scores.mean}), table
+    return {"accuracy": scores.mean}, table
 
 
 def _moments(task: Task) -> tuple[Tensor, Tensor]:
@@ -310,25 +358,29 @@ def _moments(task: Task) -> tuple[Tensor, Tensor]:
     return torch.tensor(card.mean).reshape(shape), torch.tensor(card.std).reshape(shape)
 
 
-def _figures(meter: ModelMeter, model: nn.Module, T: float, note: Callable[[str], None]) -> dict[str, Plain]:
+def figures_of(meter: ModelMeter, model: nn.Module, T: float) -> dict[str, Callable[[], Plain]]:
+    """What is shown for one model of each condition, where the spec asks for it: how each is made."""
     spec = meter.spec
-    found: dict[str, Plain] = {}
-    train = spec.splits.get("train", SplitSpec())
+    train, plane = spec.splits.get("train", SplitSpec()), spec.landscape
+    found: dict[str, Callable[[], Plain]] = {}
     if spec.layers:
-        note("layers")
-        layers = by_layer(meter.probe(model, "train", train.samples, T), seconds=spec.seconds)
-        found["layers"] = _lists(layers.to_frame().reset_index())
+        found["layers"] = lambda: _layers(meter.probe(model, "train", train.samples, T), spec.seconds)
     if spec.invariance:
-        note("invariances")
-        found["invariance"] = _invariances(meter.probe(model, "train", train.samples, T), train)
-    if spec.landscape is not None:
-        note("landscape")
-        shown = spec.landscape
-        probe = meter.probe(model, "train", shown.samples, T)
-        others = {"test": meter.probe(model, "test", shown.samples, T)} if len(meter.rows("test").y) else {}
-        plane = landscape(probe, resolution=shown.resolution, span=shown.span, others=others, seed=spec.seed)
-        found["landscape"] = plane.to_dict()
+        found["invariance"] = lambda: _invariances(meter.probe(model, "train", train.samples, T), train)
+    if plane is not None:
+        found["landscape"] = lambda: _landscape(meter, model, T, plane)
     return found
+
+
+def _layers(probe: Probe, seconds: float | None) -> Plain:
+    return _lists(by_layer(probe, seconds=seconds).to_frame().reset_index())
+
+
+def _landscape(meter: ModelMeter, model: nn.Module, T: float, shown: LandscapeSpec) -> Plain:
+    probe = meter.probe(model, "train", shown.samples, T)
+    others = {"test": meter.probe(model, "test", shown.samples, T)} if len(meter.rows("test").y) else {}
+    plane = landscape(probe, resolution=shown.resolution, span=shown.span, others=others, seed=meter.spec.seed)
+    return plane.to_dict()
 
 
 def _invariances(probe: Probe, split: SplitSpec) -> Plain:

@@ -21,7 +21,7 @@ from landscope.specs.canonical import canonical_json
 from landscope.specs.overlay import get, with_value
 from landscope.specs.schema import parse, to_plain
 from landscope.studies.store.identity import POOL
-from landscope.studies.store.run_folder import RunFolder
+from landscope.studies.store.run_folder import SECONDS, RunFolder
 from landscope.studies.work import attempt
 from landscope.training.pool.train_pool import NUMBERS, choose, train_pool, unsupported
 from landscope.training.spec import TrainingSpec
@@ -59,7 +59,7 @@ def pools_of(study: Study) -> list[dict[str, Plain]]:
         training = run.plain.get("training")
         place = study.store.root / "runs" / key
         if isinstance(training, dict) and not (place / "training").exists() and not (place / "record.json").exists():
-            alike.setdefault(canonical_json(_without_numbers(training)), []).append((key, training))
+            alike.setdefault(canonical_json(without_numbers(training)), []).append((key, training))
     return [{POOL: to_plain(_pool(group))} for group in alike.values() if len(group) > 1]
 
 
@@ -81,7 +81,7 @@ def _pool(group: list[tuple[str, dict[str, Plain]]]) -> PoolSpec:
     )
 
 
-def _without_numbers(training: Mapping[str, Plain]) -> dict[str, object]:
+def without_numbers(training: Mapping[str, Plain]) -> dict[str, object]:
     """A training without what may differ between the members of a pool; whether a number is given stays."""
     rest: dict[str, object] = {**training, "seed": 0}
     for name in NUMBERS:
@@ -123,10 +123,10 @@ def _hand_over(trained: Path, folder: Path, seconds: float) -> bool:
     """Move a finished training into the folder of its run; not where somebody else has begun it."""
     member = RunFolder(folder)
     try:
-        with member.claim():
+        with member.claim(to="prepare"):
             if member.done() or member.path("training").exists():
                 return False
-            member.write_json("state/seconds.json", seconds)
+            member.write_json(SECONDS, seconds)
             os.rename(trained, member.path("training"))
     except ClaimError:
         return False

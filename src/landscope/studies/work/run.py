@@ -1,7 +1,7 @@
 """One run, from its spec to its record: train or take a model, measure it, note its cost.
 
-Whatever is finished is kept at once: the training keeps its checkpoints, every measured model a file of its own, so that a run
-that is stopped at any moment resumes from there.
+Whatever is finished is kept at once: the training keeps its checkpoints, what is measured is written after every split and every
+figure, and after the measure that is being taken when the run is asked to stop. A run that ends at any moment resumes from there.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from landscope.core.errors import SpecError, StoreError
-from landscope.core.estimate import Estimate
-from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, read_regular
+from landscope.core.files import LARGEST_RECORD, read_regular
 from landscope.core.json import Plain, parse_json
 from landscope.core.weights import load_weights, read_weights
 from landscope.specs.schema import parse
 from landscope.studies.record import MeasuredModel, Record, outputs_file
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
 from landscope.studies.store.identity import POOL
-from landscope.studies.store.run_folder import RunFolder
+from landscope.studies.store.parts import TAKEN, TakenParts
+from landscope.studies.store.run_folder import SECONDS, RunFolder
 from landscope.studies.work import attempt
 from landscope.studies.work.environment import environment, forget_peak_memory, peak_memory
 from landscope.studies.work.measure import (
     FIGURES,
     ModelMeter,
     WeightsAtTemperatures,
-    fitted_temperature,
+    fitted_temperatures,
     measure_model,
-    published_temperature,
 )
 from landscope.studies.work.pools import train_together
 from landscope.training.loop.folder import TrainingResult
@@ -62,8 +61,9 @@ def run_in_folder(spec: Mapping[str, Plain], folder: str) -> None:
     else:
         task, models = _taken(parse(CheckpointsSpec, spec["checkpoint"]))
         history = []
-    meter = ModelMeter(task.to(device), measuring, device)
-    subjects = tuple(_subjects(run, meter, models, figures=bool(spec.get("figures"))))
+    meter = ModelMeter(task.to(device), measuring, device, attempt.stop_requested)
+    taken = TakenParts(spec, cast(dict[str, Plain], _noted(run, TAKEN, {})))
+    subjects = tuple(_subjects(run, meter, models, taken, figures=bool(spec.get("figures"))))
     record = Record(
         run=run.key,
         condition="",
@@ -105,15 +105,16 @@ def _weights(trained: TrainingResult, checkpoint: str) -> Weights:
 
 def _taken(taken: CheckpointsSpec) -> tuple[Task, dict[str, Weights]]:
     """A model that exists: its task, and its weights under the name "final"."""
-    training = TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss)
-    task = make_task(training)
     weights = read_weights(Path(taken.files[0]))
-    load_weights(task.model, weights, remedy=f"Look at the options of {taken.model.name}")
+    task = make_task(
+        TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss, batch_size="full"),
+        prepare=lambda model: load_weights(model, weights, remedy=f"Look at the options of {taken.model.name}"),
+    )
     return task, {"final": {name: value.clone() for name, value in task.model.state_dict().items()}}
 
 
 def _subjects(
-    run: RunFolder, meter: ModelMeter, models: Mapping[str, Weights], figures: bool
+    run: RunFolder, meter: ModelMeter, models: Mapping[str, Weights], taken: TakenParts, *, figures: bool
 ) -> Iterator[MeasuredModel]:
     """Every model at every temperature; those that were measured before, under this name or another, are read."""
     spec = meter.spec
@@ -123,34 +124,41 @@ def _subjects(
                 save_file({"test": meter.outputs(meter.model(weights), "test").contiguous()}, path)
         same = next((name for name in list(models)[:number] if _are_same(models[name], weights)), None)
         if same is None:
-            _measure_all(run, meter, checkpoint, weights, figures=figures and number == 0)
+            _measure_all(run, meter, checkpoint, weights, taken, figures=figures and number == 0)
         for file in _files(spec, same or checkpoint):
             subject = _kept_subject(run.path(file))
             yield subject if same is None else _renamed(subject, checkpoint)
 
 
-def _measure_all(run: RunFolder, meter: ModelMeter, checkpoint: str, weights: Weights, *, figures: bool) -> None:
+def _measure_all(
+    run: RunFolder, meter: ModelMeter, checkpoint: str, weights: Weights, taken: TakenParts, *, figures: bool
+) -> None:
     """Measure a model at those temperatures for which it was not measured before."""
     spec = meter.spec
     if all(run.path(file).exists() for file in _files(spec, checkpoint)):
         return
-    temperatures: list[Estimate | None] = [None] if spec.temperature != "fitted" else []
-    if spec.temperature != "none":
-        temperatures.append(fitted_temperature(meter, meter.model(weights)))
-    if spec.temperature == "published":
-        temperatures.append(published_temperature(meter, meter.model(weights)))
-    files = dict(zip(_files(spec, checkpoint), temperatures, strict=True))
-    waiting = {file: temperature for file, temperature in files.items() if not run.path(file).exists()}
-    point = WeightsAtTemperatures(meter, weights, list(waiting.values()))
-    for file, temperature in waiting.items():
-        shown = figures and file == next(iter(files))
-        run.write_json(file, measure_model(point, checkpoint, temperature, figures=shown, note=print).to_dict())
+    temperatures = fitted_temperatures(meter, meter.model(weights))
+    files = dict(enumerate(_files(spec, checkpoint)))
+    waiting = {number: temperatures[number] for number, file in files.items() if not run.path(file).exists()}
+    point = WeightsAtTemperatures(meter, weights, waiting)
+
+    def keep(so_far: MeasuredModel) -> None:
+        taken.add(so_far.to_dict(), number)
+        run.write_json(TAKEN, taken.parts)
+        attempt.raise_if_stopping()
+
+    for number in waiting:
+        drawn = figures and number == 0
+        model = measure_model(point, checkpoint, number, taken=taken, figures=drawn, note=print, keep=keep)
+        run.write_json(files[number], model.to_dict())
         attempt.raise_if_stopping()
 
 
 def _files(spec: MeasuringSpec, checkpoint: str) -> list[str]:
     """Where what was measured of a model is kept, one file for each temperature."""
-    return [f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json" for number in range(spec.temperatures)]
+    return [
+        f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json" for number in range(len(spec.temperature_fits))
+    ]
 
 
 def _are_same(one: Weights, other: Weights) -> bool:
@@ -172,13 +180,18 @@ def _renamed(subject: MeasuredModel, checkpoint: str) -> MeasuredModel:
 
 
 def _note_seconds(run: RunFolder, seconds: float) -> None:
-    run.write_json("state/seconds.json", _seconds_before(run) + seconds)
+    run.write_json(SECONDS, _seconds_before(run) + seconds)
 
 
 def _seconds_before(run: RunFolder) -> float:
-    path = run.path("state/seconds.json")
-    try:
-        noted = parse_json(read_regular(path, LARGEST_DOCUMENT)) if path.exists() else 0.0
-    except ValueError:  # only a time: the run is worth more than it
-        return 0.0
+    noted = _noted(run, SECONDS, 0.0)
     return float(noted) if isinstance(noted, int | float) else 0.0
+
+
+def _noted(run: RunFolder, name: str, default: Plain) -> Plain:
+    """What was noted before this attempt; only time is lost with it, and the run is worth more than that."""
+    try:
+        found = parse_json(read_regular(run.path(name), LARGEST_RECORD))
+    except (FileNotFoundError, ValueError):
+        return default
+    return found if isinstance(found, dict) or not isinstance(default, dict) else default

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -26,21 +26,21 @@ from landscope.cli.options import (
     TimeLimit,
     named_measures,
 )
-from landscope.cli.output import command_group, console, print_json, target, target_folder, writable_folder
-from landscope.cli.study_runs import (
-    HowToRun,
+from landscope.cli.output import command_group, console, print_json, table, target, target_folder, writable_folder
+from landscope.cli.study.running import HowToRun, run_study
+from landscope.cli.study.showing import (
+    kept_study,
+    opened,
     plain_statuses,
     reports_without_script,
-    run_study,
+    show_changes,
     show_forecast,
     show_outcome,
     status_table,
     write_report,
 )
-from landscope.core.text import examples
-
-if TYPE_CHECKING:
-    from landscope.studies.study import Study
+from landscope.core import text
+from landscope.core.text import counted, examples
 
 __all__ = ["REPORT_EXAMPLES", "app", "report"]
 
@@ -66,6 +66,7 @@ app = command_group(
     "run",
     epilog=examples(
         "landscope study run study.yaml --dry-run            # list the runs and estimate the time",
+        "landscope study run study.yaml --dry-run --time-limit 60   # a better estimate: measuring is timed as well",
         "landscope study run study.yaml                      # stopped or killed? Run it again to resume",
         "landscope study run study.yaml --executor ray -e address=auto",
         "landscope study run study.yaml --executor slurm -e minutes=120",
@@ -103,21 +104,32 @@ def run(
     The whole spec is checked before anything starts. If the command is stopped by Ctrl-C, killed, or the power fails, run it
     again to resume.
     """
+    from landscope.probe.totals import checked_seconds
     from landscope.specs.documents import read_document
+    from landscope.specs.names import search_also
     from landscope.specs.schema import parse
     from landscope.studies.grid import select_runs
     from landscope.studies.preflight import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
+    if spec.is_dir():
+        raise CommandError(f"{spec} is a folder; expected the file of a study, such as study.yaml")
     document = read_document(spec)
+    keys = document.content.keys() if isinstance(document.content, dict) else set()
+    if "model" in keys and keys.isdisjoint(("training", "checkpoints")):
+        raise CommandError(f"{spec} describes one training; run it with: landscope train {spec}")
+    search_also(spec.absolute().parent)
     checked = parse(StudySpec, document.content, document.place)
     folder = target_folder(into or Path("studies") / checked.name)
-    study = Study(checked, target_folder(store or folder), document.place, imports=not dry_run)
+    study = Study(
+        checked, target_folder(store or folder), document.place, before=kept_study(folder), imports=not dry_run
+    )
     asked = select_runs(study.runs, only or ())
     if dry_run:
+        show_changes(study, folder)
         study.runs = {key: one for key, one in study.runs.items() if key in asked}
-        show_forecast(study, as_json)
+        show_forecast(study, checked_seconds("--time-limit", time_limit), as_json)
         return
     writable_folder(folder)
     writable_folder(store or folder)
@@ -126,18 +138,6 @@ def run(
     how = HowToRun(executor, executor_option or (), gpus, pool, only or (), retry_failed)
     outcome = run_study(study, folder, how, time_limit)
     show_outcome(study, folder, outcome, with_report=with_report, as_json=as_json, light=light)
-
-
-def _opened(folder: Path) -> Study:
-    """The study in a folder; a shared store that is not mounted must not look like an empty one."""
-    from landscope.studies.study import Study
-
-    study = Study.open(folder)
-    if not study.store.root.is_dir():
-        raise CommandError(
-            f"{study.store.root}, where the runs of {folder} are, is not there. Mount it or put it back, or run the study again"
-        )
-    return study
 
 
 @app.command(
@@ -149,7 +149,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show which runs are done, running, interrupted, failed or waiting."""
-    study = _opened(folder)
+    study = opened(folder)
     if as_json:
         print_json(plain_statuses(study))
         return
@@ -171,21 +171,82 @@ def status(
 
 
 @app.command(
+    "prune",
+    epilog=examples(
+        "landscope study prune studies/regularisers --dry-run",
+        "landscope study prune studies/regularisers",
+        "landscope study prune studies/a studies/b --shared   # both, and nobody else, keep their runs in one folder",
+    ),
+)
+def prune(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="STUDY…", help="Folders of studies that share a store.", show_default=False)
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs; remove nothing.")] = False,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Also where the runs lie outside the study: no other study needs them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove the runs that no condition of a study names any more.
+
+    They are left when a spec, or the code that it names, has changed. Runs that another process works on are kept.
+    """
+    from landscope.studies.orphans import orphans_of, remove
+
+    studies = [opened(folder) for folder in folders]
+    root = studies[0].store.root
+    if others := [str(study.store.root) for study in studies if study.store.root != root]:
+        raise CommandError(f"expected studies with one folder of runs, got {root} and {others[0]}")
+    if root not in [folder.resolve() for folder in folders] and not shared:
+        raise CommandError(
+            f"the runs lie in {root}, which other studies may use. Name all of those that do, and add --shared"
+        )
+    rows = []
+    for orphan in orphans_of(*studies):
+        what, size = orphan.title, orphan.size  # before it is removed
+        rows.append((orphan.folder.key, what, size, not dry_run and remove(orphan)))
+    gone = [size for *_, size, removed in rows if removed]
+    if as_json:
+        names = ("run", "what", "bytes", "removed")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+    elif not rows:
+        typer.echo("every run is one that the study names; nothing to remove")
+    else:
+        shown = table("run", "what", "size", right=["size"])
+        for key, what, size, _ in rows:
+            shown.add_row(key, what, text.size(size))
+        console().print(shown)
+        if dry_run:
+            typer.echo(
+                f"{counted(len(rows), 'run')}, {text.size(sum(size for *_, size, _ in rows))}; nothing was removed"
+            )
+        else:
+            kept = len(rows) - len(gone)
+            also = f"; {counted(kept, 'run')} kept, which another process works on" if kept else ""
+            typer.echo(f"removed {counted(len(gone), 'run')}, {text.size(sum(gone))}{also}")
+
+
+@app.command(
     "measure",
     epilog=examples(
         "landscope study measure nets/*.safetensors --model resnet20 --data cifar10 --samples 2000",
+        "landscope study measure runs/*                       # what `landscope train` left there",
         "landscope study measure a.pt b.pt --model my_package.nets:build -o width=32 --data mnist --into mine",
     ),
 )
 def measure(
     checkpoints: Annotated[
-        list[Path], typer.Argument(metavar="FILES…", help="Weights: safetensors or state dicts.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="FILES…", help="Weights: safetensors or state dicts; or folders of trainings.", show_default=False
+        ),
     ],
-    model: Model,
-    data: DataName,
+    model: Model = None,
+    data: DataName = None,
     option: ModelOptions = None,
     data_option: DataOptions = None,
-    pixels: PixelScale = "unit",
+    pixels: PixelScale = None,
     root: Root = None,
     measures: Annotated[str, typer.Option(metavar="A,B,C", help="Names from `landscope measures`, or all.")] = "all",
     samples: Annotated[
@@ -205,24 +266,25 @@ def measure(
     as_json: Json = False,
 ) -> None:
     """Measure models that you already have, and report on them as on any study."""
-    from landscope.cli.sources import parsed_options
-    from landscope.specs.names import is_import
+    from landscope.cli.sources import Given, saved_networks
+    from landscope.specs.schema import parse
     from landscope.studies.preflight import check_inputs
+    from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
     for file in checkpoints:
-        if not file.is_file():
+        if not file.exists():
             raise CommandError(f"{file}: no such file; expected a checkpoint (safetensors or torch.save)")
+    taken = saved_networks(checkpoints, Given(model, option, data, data_option, pixels, root))
+    first = taken[0]
     wanted: object = "all" if measures == "all" else named_measures(measures)
-    given: dict[str, object] = parsed_options(data_option)
-    if not is_import(data):
-        given |= {"pixels": pixels} | ({"root": str(root)} if root else {})
     written = {
         "name": name,
         "checkpoints": {
-            "files": [str(file.resolve()) for file in checkpoints],
-            "model": {"name": model, **parsed_options(option)},
-            "data": {"name": data, **given},
+            "files": [str(one.file.resolve()) for one in taken],
+            "model": {"name": first.model.name, **first.model.options},
+            "data": {"name": first.data.name, **first.data.options},
+            "loss": first.loss,
         },
         "measuring": {
             "splits": {
@@ -233,7 +295,7 @@ def measure(
         },
     }
     folder = writable_folder(into or Path("studies") / name)
-    study = Study.of(written, folder)
+    study = Study(parse(StudySpec, written), folder, before=kept_study(folder))
     light = reports_without_script()
     check_inputs(study, study.runs, set())
     how = HowToRun(executor, executor_option or (), gpus, pool=False, retry_failed=retry_failed)
@@ -273,7 +335,7 @@ def report(
     """Write the report of a study: one HTML file that needs no network."""
     from landscope.studies.store import RunState
 
-    study = _opened(folder)
+    study = opened(folder)
     statuses = study.statuses()
     if all(status.state is not RunState.DONE for status in statuses.values()):
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")

@@ -1,0 +1,139 @@
+"""`landscope compare`: saved models of one architecture, set against each other on the same data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from landscope.cli.failures import CommandError
+from landscope.cli.options import (
+    DataName,
+    DataOptions,
+    Device,
+    Json,
+    Model,
+    ModelOptions,
+    PixelScale,
+    Root,
+    Samples,
+    named_measures,
+)
+from landscope.cli.output import console, note, print_json, target
+from landscope.core.text import examples
+
+__all__ = ["EXAMPLES", "compare"]
+
+EXAMPLES = examples(
+    "landscope compare before.safetensors after.safetensors --model resnet20 --data cifar10 --samples 1000",
+    "landscope compare sgd.pt sam.pt asam.pt --model mlp -o in_features=64 --data digits --figure changes.png",
+    "landscope compare a.pt b.pt --model my_package.nets:build --data my_package.rows:load --split test --json",
+)
+
+
+def compare(
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FIRST OTHER…", help="Weights of two models or more; the others are compared with the first."
+        ),
+    ],
+    model: Model = None,
+    data: DataName = None,
+    option: ModelOptions = None,
+    data_option: DataOptions = None,
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split to compare on.")] = "train",
+    samples: Samples = None,
+    pixels: PixelScale = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="core|all|A,B,C",
+            help="Names from `landscope measures`, or all.  [default: core]",
+            show_default=False,
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="cross_entropy, mse, binary_cross_entropy, exponential.  [default: cross_entropy for classes, else mse]",
+            show_default=False,
+        ),
+    ] = None,
+    device: Device = None,
+    seed: Annotated[int, typer.Option(help="Seed of the measures; that of the data is --data-option seed=…")] = 0,
+    root: Root = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Also write the comparison there.", show_default=False)
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Also draw it there: png, svg or pdf.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare saved models on the same rows: every measure, its difference, and whether that is real.
+
+    With it comes the loss on the straight line between them, how often they disagree, and how alike their features are.
+    """
+    from copy import deepcopy
+
+    import landscope
+    from landscope.cli import sources
+    from landscope.cli.sources import Given, saved_networks
+    from landscope.measures.resolve import resolve_measures
+    from landscope.probe.loss.losses import LOSSES
+
+    if len(checkpoints) < 2:
+        raise CommandError("two checkpoints or more are needed, such as before.safetensors after.safetensors")
+    if loss is not None:
+        LOSSES[loss]
+    target(output)
+    target(figure)
+    if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
+        raise CommandError(f"--figure {figure}: expected a file that ends in .png, .svg or .pdf")
+    wanted = measures if measures in (None, "all", "core") else named_measures(measures)
+    chosen = resolve_measures(wanted, seed)
+    place = sources.usable_device(device)
+    given = saved_networks(checkpoints, Given(model, option, data, data_option, pixels, root, loss))
+    meter = given[0].meter(seed, place)
+    nets = {
+        name: deepcopy(meter.model(one.weights(meter.task.model)))
+        for name, one in zip(_names(checkpoints), given, strict=True)
+    }
+    x, y = meter.rows(split, samples)
+    if not len(x):
+        raise CommandError(f"{given[0].data.name} has no {split} rows")
+    comparison = landscope.compare(
+        nets,
+        (x, y),
+        chosen,
+        loss=meter.task.loss,
+        device=place,
+        seed=seed,
+        progress=True,
+    )
+    if output is not None:
+        note(f"written: {comparison.save(output)}")
+    if figure is not None:
+        comparison.plot().savefig(figure, dpi=150)
+        note(f"written: {figure}")
+    if as_json:
+        print_json(comparison.to_dict())
+    else:
+        console().print(comparison)
+
+
+def _names(checkpoints: Sequence[Path]) -> list[str]:
+    """What the models are called: their files' names, or paths where two are called the same.
+
+    >>> _names([Path("a/net.pt"), Path("b/net.pt"), Path("last.pt")])
+    ['a/net.pt', 'b/net.pt', 'last']
+    """
+    stems = Counter(path.stem for path in checkpoints)
+    names = [path.stem if stems[path.stem] == 1 else str(path) for path in checkpoints]
+    if len(set(names)) < len(names):
+        raise CommandError("the same checkpoint is given twice")
+    return names

@@ -1,0 +1,241 @@
+"""Conditions against the baseline: the sentences that answer a study's question, a figure, and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from landscope.analysis.verdicts import ALPHA
+from landscope.core.text import p_value, significant
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.data.columns import label
+from landscope.report.data.contrasts import Contrast, Contrasts
+from landscope.report.page.blocks import Cell, Head, Mark, Table
+from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points, Rule
+
+__all__ = ["baseline_figure", "baseline_table", "baseline_words", "contrast_cell"]
+
+USUAL = "train.hessian_top_eigenvalue"
+"""The measure that most readers look for first."""
+CONDITIONS = 8
+"""Of the figure."""
+
+
+def baseline_words(found: Contrasts) -> tuple[list[str], list[str]]:
+    """Which condition is flatter, which is better on which outcome: a sentence each. Then what may explain it."""
+    sentences = [_flatness(found), _better(found)]
+    if not found.named:
+        sentences.append("The baseline is the first condition; `analysis: {baseline: …}` names another.")
+    return [each for each in sentences if each], _explanations(found)
+
+
+def _flatness(found: Contrasts) -> str:
+    """Every condition, the flattest first, with the measure that shows it best."""
+    if not found.sharpness:
+        return ""
+    if found.baseline in found.stuck:
+        return f"Sharpness cannot be compared with {found.baseline}: {found.stuck[found.baseline]}."
+    total = len({each.column for each in found.sharpness})
+    counts = {name: _counts(found.of(name)[0]) for name in found.conditions if name not in found.stuck}
+    order = sorted(counts, key=lambda name: len(counts[name][1]) - len(counts[name][0]))
+    shown = [name for name in order if any(counts[name])]
+    than = [f" than {found.baseline}", f" of {total} measures"]
+    said = [_flat(name, *counts[name], *(than if place == 0 else ("", ""))) for place, name in enumerate(shown)]
+    sentence = f"{'; '.join(said)}." if said else ""
+    if len(shown) < len(order):
+        rest = _listed([name for name in order if name not in shown])
+        sentence += f" Neither flatter nor sharper than {found.baseline} as far as can be shown: {rest}."
+    stuck = [f"{name} ({found.stuck[name]})" for name in found.conditions if name in found.stuck]
+    if stuck:
+        sentence += f" Not compared in sharpness: {_listed(stuck)}."
+    return _capital(sentence.strip())
+
+
+def _flat(name: str, up: Sequence[Contrast], down: Sequence[Contrast], than: str, of: str) -> str:
+    """One condition: by how many measures it is flatter and by how many sharper, the larger number first."""
+    kinds = sorted([("flatter", up), ("sharper", down)], key=lambda kind: -len(kind[1]))
+    (word, each), (other, fewer) = kinds
+    more = f", {other} by {len(fewer)}" if fewer else ""
+    return f"{name} is {word}{than} by {len(each)}{of} ({_strongest(each)}){more}"
+
+
+def _counts(own: Sequence[Contrast]) -> tuple[list[Contrast], list[Contrast]]:
+    return [each for each in own if each.towards > 0], [each for each in own if each.towards < 0]
+
+
+def _strongest(each: Sequence[Contrast]) -> str:
+    """The usual measure where it is among them, otherwise the surest."""
+    usual = [c for c in each if c.column == USUAL]
+    one = usual[0] if usual else min(each, key=lambda c: c.effect.p_value() if c.effect else 1.0)
+    return f"{label(one.column)} {one.change}"
+
+
+def _better(found: Contrasts) -> str:
+    """Every outcome: for which conditions it is better, for which worse."""
+    if not found.outcomes:
+        return ""
+    said, undecided = [], []
+    for column in dict.fromkeys(each.column for each in found.outcomes):
+        own = [each for each in found.outcomes if each.column == column]
+        parts = []
+        for word, each in zip(("better", "worse"), _counts(own), strict=True):
+            if each:
+                every = len(each) == len(found.conditions) > 2
+                names = [f"{c.condition} ({c.change.partition(' (')[0]})" for c in _by_size(each)]
+                parts.append(f"{word} for {'all: ' if every else ''}{_listed(names)}")
+        if parts:
+            said.append(f"{label(column)} is {' and '.join(parts)}")
+        else:
+            undecided.append(label(column))
+    sentence = f"{_capital('; '.join(said))}, against {found.baseline}." if said else ""
+    if undecided:
+        sentence += f" No difference from {found.baseline} can be shown in {_listed(undecided)}."
+    return sentence.strip()
+
+
+def _by_size(each: Sequence[Contrast]) -> list[Contrast]:
+    return sorted(each, key=lambda c: -abs(c.effect.value) if c.effect else 0.0)
+
+
+def _explanations(found: Contrasts) -> list[str]:
+    """What differs besides: smaller weights and another training loss change most measures of sharpness by themselves."""
+    said = []
+    for name in found.conditions:
+        own = [
+            f"{label(each.column)} {each.change}" for each in found.explaining if each.condition == name and each.sure
+        ]
+        if own and any(_counts(found.of(name)[0])):
+            said.append(f"{name}: {' and '.join(own)}")
+    if not said:
+        return []
+    return [
+        f"Some of the difference in sharpness may be one in scale or in fit, against {found.baseline}: {'; '.join(said)}."
+    ]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def baseline_figure(study: Cohorts, found: Contrasts) -> list[Figure]:
+    """The ratio to the baseline of every measure and outcome, with its interval; empty where no ratio is defined."""
+    panels = [
+        panel
+        for key, title, held in (("sharpness", "Sharpness", found.sharpness), ("outcomes", "Outcomes", found.outcomes))
+        if (panel := _panel(study, key, title, held)) is not None
+    ]
+    if not panels or len(found.conditions) > CONDITIONS:
+        return []
+    caption = (
+        f"Each condition over {found.baseline}, the ratio of geometric means with its 95% interval. Left of 1: lower than "
+        f"{found.baseline}, flatter for all measures of sharpness but PAC-Bayes σ. Filled: shown, after adjusting for all tests "
+        f"of the panel (Holm)."
+    )
+    return [Figure("baseline", panels, caption, kind="wide", across=2)]
+
+
+def _panel(study: Cohorts, key: str, title: str, held: Sequence[Contrast]) -> Panel | None:
+    known = [each for each in held if each.ratio and each.effect is not None]
+    columns = list(dict.fromkeys(each.column for each in known))
+    conditions = list(dict.fromkeys(each.condition for each in known))
+    if not known:
+        return None
+    step = 0.7 / len(conditions)
+    marks: list[Points | Rule] = [Rule(1.0)]
+    for place, name in enumerate(conditions):
+        number = study.conditions.index(name)
+        for sure in (False, True):
+            own = [each for each in known if each.condition == name and each.sure == sure]
+            ends = np.array([each.ends for each in own], dtype=np.float64).reshape(-1, 3)
+            rows = [columns.index(each.column) + step * (place - (len(conditions) - 1) / 2) for each in own]
+            marks.append(
+                Points(
+                    ends[:, 0],
+                    np.array(rows),
+                    f"@c{number}",
+                    Marker(8, "circle", hollow=not sure),
+                    x_error=Errors(ends[:, 2] - ends[:, 0], ends[:, 0] - ends[:, 1], f"@c{number}", thickness=1.6),
+                    hover=[f"{name}, {label(each.column)}: {each.change}" for each in own],
+                    condition=number,
+                )
+            )
+    return Panel(
+        f"baseline-{key}",
+        marks,
+        Axis("times the baseline", scale="log", ticks=_ticks(known)),
+        Axis(
+            ticks=(np.arange(float(len(columns))), [label(column) for column in columns]),
+            range=(len(columns) - 0.4, -0.6),
+        ),
+        f"{title}: each condition over the baseline, with 95% intervals; n = {_runs(study)}.",
+        title=title,
+        note=f"n = {_runs(study)}",
+        height=110 + max(26, 15 * len(conditions)) * len(columns),
+        size=(3.0, max(0.24, 0.13 * len(conditions)) * len(columns) + 0.2),
+        fixed=True,
+    )
+
+
+def _runs(study: Cohorts) -> str:
+    sizes = study.main.frame["condition"].value_counts()
+    few, many = int(sizes.min()), int(sizes.max())
+    return f"{few} runs" if few == many else f"{few} to {many} runs"
+
+
+def _ticks(known: Sequence[Contrast]) -> tuple[np.ndarray, list[str]]:
+    """Round ratios over the range of the intervals, 1 among them.
+
+    A handful: a third of them where they would be more than seven.
+    """
+    low = min(each.ends[1] for each in known)
+    high = max(each.ends[2] for each in known)
+    steps = np.array([1, 2, 5]) if high / low < 100 else np.array([1])
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    places = np.array(sorted({float(step * power) for power in powers for step in steps} | {1.0}))
+    inside = places[(places >= low / 1.5) & (places <= high * 1.5)]
+    return inside, [f"{place:g}" for place in inside]
+
+
+def baseline_table(study: Cohorts, found: Contrasts) -> Table:
+    """A row for each measure and outcome, a column for each condition: the change with its interval."""
+    places = {name: number for number, name in enumerate(study.conditions)}
+    rows = []
+    for kind, held in (("sharpness", found.sharpness), ("outcome", found.outcomes), ("besides", found.explaining)):
+        for column in dict.fromkeys(each.column for each in held):
+            own = {each.condition: each for each in held if each.column == column}
+            first = next(iter(own.values()))
+            cells = [Cell(label(column), title=column), Cell(kind), Cell(significant(first.means[1]))]
+            rows.append(cells + [contrast_cell(own[name]) for name in found.conditions])
+    heads = [Head("", numeric=False), Head("", numeric=False)]
+    heads += [Head(name, condition=places.get(name)) for name in (found.baseline, *found.conditions)]
+    tests = f"{len(found.sharpness)} tests of sharpness and {len(found.outcomes)} of outcomes"
+    return Table(
+        heads,
+        rows,
+        f"Change against {found.baseline}, with its 95% interval: of geometric means where all values are positive, otherwise "
+        f"the difference of means; Welch's t-test, {_runs(study)} each. Bold: shown at {ALPHA:.0%} after adjusting for {tests} "
+        f"(Holm, each family by itself); blue is flatter or better, orange sharper or worse.",
+        key="baseline-table",
+    )
+
+
+def contrast_cell(contrast: Contrast) -> Cell:
+    """The change with its interval, shaded where it is shown to be flatter or better, sharper or worse."""
+    if contrast.effect is None:
+        return Cell("–", mark="muted", title=contrast.reason)
+    value, _, interval = contrast.change.partition(" (")
+    marks: dict[int, Mark] = {1: "best", -1: "worst", 0: "good" if contrast.sure else ""}
+    p = p_value(contrast.effect.p_value())
+    return Cell(
+        value,
+        interval.rstrip(")"),
+        marks[contrast.towards],
+        title=f"p {p}, decided at {contrast.level:.2g}",
+        interval=True,
+    )

@@ -1,0 +1,168 @@
+"""Conditions against the baseline: which is flatter, which is better, and what is said where nothing can be shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from report_records import make_records
+
+from landscope.core.estimate import Estimate
+from landscope.measures import Report
+from landscope.report.data.cohorts import Cohorts
+from landscope.report.data.contrasts import Contrasts, contrasts
+from landscope.report.page.blocks import Prose
+from landscope.report.sections.against_baseline import baseline_figure, baseline_table, baseline_words
+from landscope.report.sections.answer import answer_section
+from landscope.studies.record import MeasuredModel, Record
+
+PLAIN, SAM = [5.5, 6.1, 7.0, 7.9], [2.8, 3.3, 3.9, 4.1]
+"""λ₁ of a study that asked whether SAM finds flatter minima."""
+
+
+def records(values: dict[str, dict[str, list[float]]], split: str = "train") -> list[Record]:
+    """Columns by condition."""
+    found = []
+    for condition, columns in values.items():
+        for seed in range(len(next(iter(columns.values())))):
+            reports: dict[str, dict[str, Estimate]] = {}
+            for column, numbers in columns.items():
+                where, _, name = column.rpartition(".")
+                reports.setdefault(where or split, {})[name] = Estimate(numbers[seed])
+            subject = MeasuredModel(checkpoint="final", reports={name: Report(each) for name, each in reports.items()})
+            name = f"{condition}{seed}"
+            found.append(Record(run=name, condition=condition, axes={}, seed=seed, spec={}, subjects=(subject,)))
+    return found
+
+
+def against(values: dict[str, dict[str, list[float]]], baseline: str | None = "plain") -> Contrasts:
+    found = contrasts(Cohorts.of(records(values)), baseline)
+    assert found is not None
+    return found
+
+
+def test_four_seeds_are_enough_to_see_that_sam_is_flatter() -> None:
+    found = against(
+        {
+            "plain": {"hessian_top_eigenvalue": PLAIN, "test.error": [0.10, 0.11, 0.12, 0.11]},
+            "SAM": {"hessian_top_eigenvalue": SAM, "test.error": [0.11, 0.10, 0.12, 0.10]},
+        }
+    )
+    lead, outcomes = baseline_words(found)[0]
+    ratio = np.exp(np.log(SAM).mean() - np.log(PLAIN).mean())
+    assert lead.startswith(f"SAM is flatter than plain by 1 of 1 measures (Hessian λ₁ −{round(100 * (1 - ratio))} % (")
+    assert outcomes == "No difference from plain can be shown in test error."
+
+
+def test_sharpness_of_models_that_have_not_learnt_is_not_compared() -> None:
+    losses = {"plain": [0.1, 0.2, 0.1, 0.2], "SAM": [0.2, 0.1, 0.2, 0.1], "stuck": [0.1, 2.2, 0.2, 2.3]}
+    values = {
+        name: {"hessian_trace": SAM if name == "SAM" else PLAIN, "loss": own, "test.error": own}
+        for name, own in losses.items()
+    }
+    start = {"epoch": 0, "train_loss": 2.3, "train_error": 0.9}
+    history = tuple(start | {"epoch": epoch} for epoch in range(2))
+    study = Cohorts.of([replace(record, history=history) for record in records(values)])
+    found = contrasts(study, "plain")
+    assert found is not None
+    assert found.stuck == {"stuck": "2 of 4 models have not learnt"}
+    assert [each.reason for each in found.sharpness if each.effect is None] == ["stuck: 2 of 4 models have not learnt"]
+    assert all(each.effect is not None for each in found.outcomes)  # it is worse, whatever it is
+    lead = baseline_words(found)[0][0]
+    assert lead.startswith("SAM is flatter than plain")
+    assert lead.endswith(" Not compared in sharpness: stuck (2 of 4 models have not learnt).")
+    other = contrasts(study, "stuck")
+    assert other is not None
+    assert baseline_words(other)[0][0] == "Sharpness cannot be compared with stuck: 2 of 4 models have not learnt."
+
+
+def test_the_answer_comes_before_the_correlations() -> None:
+    values = {name: {"hessian_trace": own, "test.error": own} for name, own in (("plain", PLAIN), ("SAM", SAM))}
+    study = Cohorts.of(records(values))
+    first, second, *_ = answer_section(study, None, contrasts(study, "plain")).blocks
+    assert isinstance(first, Prose)
+    assert isinstance(second, Prose)
+    assert first.tone == "lead"
+    assert first.text.startswith("SAM is flatter than plain")
+    assert second.text.startswith("Test error is better for SAM")
+
+
+def test_which_way_is_flatter_is_the_measures_own_word() -> None:
+    found = against(
+        {
+            "plain": {"pac_bayes_sigma": SAM, "hessian_trace": SAM},
+            "b": {"pac_bayes_sigma": PLAIN, "hessian_trace": PLAIN},
+        }
+    )
+    towards = {each.column: each.towards for each in found.sharpness}
+    assert towards == {"train.hessian_trace": -1}, "the core set answers where it was measured"
+    found = against({"plain": {"pac_bayes_sigma": SAM}, "b": {"pac_bayes_sigma": PLAIN}})
+    assert [each.towards for each in found.sharpness] == [1]
+
+
+def test_smaller_weights_and_another_loss_are_named() -> None:
+    small = {"hessian_trace": SAM, "l2_norm": [5.0, 5.1, 5.2, 5.1], "loss": [0.2, 0.21, 0.19, 0.2]}
+    large = {"hessian_trace": PLAIN, "l2_norm": [9.0, 9.1, 9.2, 9.1], "loss": [0.01, 0.011, 0.009, 0.01]}
+    _, (item,) = baseline_words(against({"plain": large, "decay": small}))
+    assert "decay: ℓ₂ norm −44 %" in item
+    assert "train loss × 20" in item
+
+
+def test_ratios_and_differences() -> None:
+    gaps = {"plain": {"test.gap": [-0.1, 0.1, 0.0, 0.05]}, "b": {"test.gap": [1.0, 1.1, 1.2, 1.1]}}
+    study = Cohorts.of(records(gaps), outcomes=["test.gap"])
+    found = contrasts(study, "plain")
+    assert found is not None
+    (each,) = found.outcomes
+    assert not each.ratio
+    assert each.change.startswith("+1.1 (+")
+    assert baseline_figure(study, found) == []
+    assert [cell.text for cell in baseline_table(study, found).rows[0]][2:] == ["0.0125", "+1.1"]
+
+
+def test_nothing_is_compared_without_a_baseline_or_with_one_run_each() -> None:
+    one = {name: {"hessian_trace": [1.0]} for name in "ab"}
+    assert contrasts(Cohorts.of(records(one)), "a") is None
+    many = {str(n): {"hessian_trace": PLAIN} for n in range(9)}
+    assert contrasts(Cohorts.of(records(many)), None) is None
+    assert contrasts(Cohorts.of(records({"a": {"hessian_trace": PLAIN}})), None) is None
+    few = against({"first": {"hessian_trace": PLAIN}, "b": {"hessian_trace": SAM}}, None)
+    assert few.baseline == "first"
+    assert baseline_words(few)[0][-1].startswith("The baseline is the first condition")
+
+
+def test_runs_that_are_all_alike_or_missing_are_told() -> None:
+    found = against({"plain": {"hessian_trace": [1.0, 1.0]}, "b": {"hessian_trace": [2.0, 2.0]}})
+    (each,) = found.sharpness
+    assert each.effect is None
+    assert "runs that differ" in each.reason
+    assert not each.sure
+    assert baseline_words(found)[0][0].startswith("Neither flatter nor sharper than plain as far as can be shown: b.")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_false_alarms_are_rare(seed: int) -> None:
+    """Sixty studies without any difference: the chance that one of 14 is called real is 5 %."""
+    rng = np.random.default_rng(seed)
+    names = [
+        "hessian_trace",
+        "hessian_top_eigenvalue",
+        "fisher_rao",
+        "relative_flatness",
+        "sam_sharpness",
+        "average_sharpness",
+    ]
+    alarms = 0
+    for _ in range(60):
+        values = {c: {n: np.exp(rng.normal(size=5)).tolist() for n in names} for c in ("plain", "b", "c")}
+        alarms += any(each.sure for each in against(values).sharpness)
+    assert alarms <= 9
+
+
+def test_a_made_up_study_reads_well() -> None:
+    study = Cohorts.of(make_records(extras=False, temperature=False))
+    found = contrasts(study, "baseline")
+    assert found is not None
+    lead = baseline_words(found)[0][0]
+    assert lead.startswith("SAM is flatter than baseline by ")

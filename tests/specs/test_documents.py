@@ -1,0 +1,46 @@
+"""What is wrong with a YAML file, in words, with the line that is to blame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from landscope.core.errors import SpecError
+from landscope.specs.documents import read_document
+
+MISTAKES = {
+    "training:\n\tmodel: mlp": (2, "is indented with a tab; YAML takes spaces"),
+    "name: a\n  training: {}": (2, "is indented by 2 spaces, which fits no line above it; expected 0"),
+    "training:\n    model: mlp\n  epochs: 3": (
+        3,
+        "is indented by 2 spaces, which fits no line above it; expected 4 or 0",
+    ),
+    "a:\n  b:\n    c: 1\n\n # x\n   d: 2": (
+        6,
+        "is indented by 3 spaces, which fits no line above it; expected 4 or 2 or 0",
+    ),
+    "a: 1\nb:\n  - 1\n c: 2": (4, "is indented by 1 space, which fits no line above it; expected 2 or 0"),
+    "name: a\ntraining\n  model: mlp": (2, "expected `key: value`, got 'training'; a colon and a space are missing"),
+    "name:a\ntraining: {}": (1, "a space is missing after 'name:'"),
+    "name: a\ntraining: {model: mlp\nseeds: 3": (2, "the bracket that opens here is not closed before line 3"),
+    "a:\n  b: [loss, error\n  c: [1]": (2, "the bracket that opens here is not closed before line 3"),
+    'name: a\nquestion: "what\ntraining: {}': (2, "the quotation mark that opens here is not closed"),
+    "name: a\nquestion: why: because": (
+        2,
+        "there is a second ': ' in this line; write a value that contains one in quotes",
+    ),
+    "name: @a": (1, "a value that begins with @ must be in quotes"),
+    "question: %x": (1, "a value that begins with % must be in quotes"),
+    "a: *b": (1, "is not YAML: found undefined alias 'b'"),
+    "a: 1\na: 2": (2, "the key 'a' stands here twice"),
+}
+
+
+@pytest.mark.parametrize(("text", "told"), MISTAKES.items())
+def test_a_mistake_is_said_in_words(tmp_path: Path, text: str, told: tuple[int, str]) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    with pytest.raises(SpecError) as error:
+        read_document(file)
+    assert str(error.value) == f"{file}:{told[0]}: {told[1]}"
