@@ -126,13 +126,14 @@ def _notes() -> Iterator[str]:
 
 
 def _scripts(folder: Path) -> Iterator[str]:
-    scripts = sorted(path for path in folder.glob("*.py") if path.read_text(encoding="utf-8").startswith('"""'))
+    found = [*folder.glob("*.py"), *(path for path in folder.glob("*/run.py") if path.parent != Path(__file__).parent)]
+    scripts = sorted(path for path in found if path.read_text(encoding="utf-8").startswith('"""'))
     if scripts:
         yield "## Other questions, one script each"
         yield ""
         for path in scripts:
             first = path.read_text(encoding="utf-8")[3:].partition("\n")[0].rstrip(".").removesuffix('"""')
-            yield f"- `{path.name}`: {first[0].lower() + first[1:]}"
+            yield f"- `{path.relative_to(folder)}`: {first[0].lower() + first[1:]}"
         yield ""
 
 

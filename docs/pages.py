@@ -1,0 +1,177 @@
+"""What mkdocs is told beyond its settings: pages made from code and notebooks, and pages that lie elsewhere in the repository.
+
+A page of this folder stands where it lies. `ELSEWHERE` are files outside of it, and where they stand on the site. Links are
+written as they work in the repository; on the site each leads to where its file stands, or is plain text where it has no page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from doctests import fenced
+from notebooks import executed
+
+import landscope
+from landscope import MEASURES
+from landscope.measures.base import Measure
+from landscope.measures.facts import Family
+from landscope.measures.reading.references import kinds
+
+ROOT = Path(__file__).parent.parent
+ELSEWHERE = {
+    "README.md": "index.md",
+    "RESULTS.md": "papers.md",
+    "CHANGELOG.md": "changelog.md",
+    "ARCHITECTURE.md": "architecture.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "benchmarks/README.md": "benchmarks.md",
+    **{
+        path.relative_to(ROOT).as_posix(): f"papers/{path.name}"
+        for path in sorted((ROOT / "results").iterdir())
+        if path.suffix in (".md", ".svg")
+    },
+}
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+STANDS = {place: path for path, place in ELSEWHERE.items()}
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
+KEY = re.compile(r"`(\w+)`")
+WITH_MEASURES = ("which.md", "measures.md")
+"""Pages on which the key of a measure leads to its page."""
+ROOMS = {
+    "measures": "Measuring",
+    "probe": "The probe",
+    "core": "Estimates and errors",
+    "curvature": "Matrices",
+    "spectra": "Spectra",
+    "planes": "Landscapes",
+    "comparison": "Comparing",
+    "training": "Training",
+}
+"""Rooms of the package that have public names, in the order of the reference."""
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The pages made from the code, in the navigation."""
+    nav = {next(iter(part)): next(iter(part.values())) for part in config.nav or []}
+    for family in Family:
+        keys = [key for key in MEASURES if MEASURES[key].family is family]
+        pages = [{MEASURES[key].title: f"measures/{key}.md"} for key in keys]
+        nav["Which measure?"].append({family.value.capitalize(): pages})
+    nav["Gallery"] += [f"gallery/{notebook.stem}.md" for notebook in NOTEBOOKS]
+    nav["Reference"][:0] = [{"Python": [{title: f"reference/{room}.md"} for room, title in ROOMS.items()]}]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Files from elsewhere, a page for each measure, and the reference of the public names."""
+    for path, place in ELSEWHERE.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
+    made = {f"measures/{key}.md": measure_page(MEASURES[key]) for key in MEASURES}
+    made |= {f"reference/{room}.md": reference_page(room) for room in ROOMS}
+    made |= gallery()
+    for place, text in made.items():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
+    """Links of the repository as links of the site."""
+    place = page.file.src_uri
+    if place.startswith(("measures/", "reference/", "gallery")):
+        return markdown
+    home = Path(STANDS.get(place, f"docs/{place}")).parent
+
+    def led(match: re.Match[str]) -> str:
+        image, text, target, anchor = match.groups()
+        path = os.path.normpath(home / target)
+        there = ELSEWHERE.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        if files.get_file_from_path(there) is None:
+            return text
+        return f"{image}[{text}]({os.path.relpath(there, Path(place).parent)}{anchor or ''})"
+
+    led_on = LINK.sub(led, markdown)
+    return KEY.sub(_to_measure, led_on) if place in WITH_MEASURES else led_on
+
+
+def _to_measure(match: re.Match[str]) -> str:
+    return f"[{match[0]}](measures/{match[1]}.md)" if match[1] in MEASURES else match[0]
+
+
+def measure_page(kind: type[Measure]) -> str:
+    """One measure: what it says of itself, values that networks of ours have, its formula, its settings."""
+    facts = {
+        "key": f"`{kind.key}`",
+        "family": kind.family.value,
+        "unit": kind.unit,
+        "better": kind.better,
+        "cost": kind.cost,
+        "unchanged under": ", ".join(sorted(name.replace("_", " ") for name in kind.invariant_to)),
+        "reference": kind.reference,
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items() if value)
+    about = fenced(inspect.cleandoc(sys.modules[kind.__module__].__doc__ or ""))
+    return (
+        f"# {kind.title[:1].upper()}{kind.title[1:]}\n\n{_first(kind)}\n\n| | |\n|---|---|\n{rows}\n\n{_typical(kind)}"
+        f"## What stands behind it\n\n{about}\n\n## Settings\n\n::: {kind.__module__}.{kind.__qualname__}\n    options:\n"
+        f"      heading_level: 3\n      members: false\n      show_bases: false\n"
+    )
+
+
+def _first(kind: type[Measure]) -> str:
+    return " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def _typical(kind: type[Measure]) -> str:
+    """The middle of the values of the networks that are shipped, and where eight of ten lie."""
+    rows = []
+    for each in kinds():
+        held = sorted(value for value in each.values.get(kind.key, ()) if value is not None)
+        if held:
+            low, middle, high = (held[round(share * (len(held) - 1))] for share in (0.1, 0.5, 0.9))
+            rows.append(f"| {each.title} | {len(held)} | {middle:.3g} | {low:.3g} to {high:.3g} |")
+    if not rows:
+        return ""
+    table = "\n".join(["| networks | n | middle | eight of ten |", "|---|---|---|---|", *rows])
+    return f"## Values that networks have\n\nFrom our own studies, on their training rows (`results/`).\n\n{table}\n\n"
+
+
+def gallery() -> dict[str, str]:
+    """The notebooks, run now, and a page with a picture of each."""
+    made: dict[str, str] = {}
+    rows = []
+    for notebook in NOTEBOOKS:
+        page, picture = executed(notebook)
+        made[f"gallery/{notebook.stem}.md"] = f"---\nhide: [toc]\n---\n\n{page}"
+        title, about = page.removeprefix("# ").split("\n\n")[:2]
+        link = f"gallery/{notebook.stem}.md"
+        rows.append(f"| [![{title}]({picture})]({link}){{ .thumbnail }} | **[{title}]({link})** {about} |")
+    head = "# Gallery\n\nNotebooks of `examples/notebooks`, run when this site was built.\n\n| | |\n|---|---|\n"
+    return {"gallery.md": head + "\n".join(rows) + "\n", **made}
+
+
+def _path(held: object) -> str:
+    """Where a class or a function is written; empty for anything else."""
+    return f"{held.__module__}.{held.__qualname__}" if inspect.isclass(held) or inspect.isfunction(held) else ""
+
+
+def reference_page(room: str) -> str:
+    """The public names that live in a room of the package."""
+    names = []
+    for name in landscope.__all__:
+        held = getattr(landscope, name)
+        path = held.__name__ if isinstance(held, ModuleType) else _path(held)
+        if path.startswith(f"landscope.{room}."):
+            names.append(path)
+    names.sort(key=lambda path: (path.rsplit(".", 1)[-1][0].isupper(), path.lower()))  # functions, then classes
+    return f"# {ROOMS[room]}\n\n" + "\n\n".join(f"::: {name}" for name in names) + "\n"
