@@ -1,4 +1,5 @@
 # Two commands: `make demo` and `make test`. Each makes its own virtual environment first.
+# `make docs` builds the documentation as a site.
 # `make bench` compares with other tools, and installs those in an environment of their own.
 PYTHON ?= python3
 VENV := .venv
@@ -7,13 +8,19 @@ INSTALLED := $(VENV)/installed
 JOBS ?= 2
 BENCH ?=  # options of landscope bench, such as --size gpu
 
-.PHONY: demo bench test test-all lint types imports tests clean
+.PHONY: demo bench docs test test-all lint types imports tests clean
 
 demo: $(INSTALLED)
 	$(BIN)/landscope study run examples/digits.yaml --into demo
 
 bench: $(INSTALLED)
 	$(BIN)/landscope bench $(BENCH)
+
+# the site in build/site: every code block of its pages is run, and a warning is an error
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs.py
+	$(BIN)/python -m mkdocs build --strict
 
 test: lint types imports tests
 

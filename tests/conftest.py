@@ -1,9 +1,22 @@
-"""One thread per test process: these networks are too small for more."""
+"""One thread per test process: these networks are too small for more. No test finds what another one imported."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_a_test_end_with_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module that a test wrote under its temporary folder is imported afresh by the next one of that name."""
+    before = set(sys.modules)
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name in sys.modules.keys() - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(written):
+            del sys.modules[name]

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
+import pytest
+
+from landscope import MEASURES
 from landscope.studies import spec as study_specs
 from landscope.studies.study import Study
 from landscope.training import spec as training_specs
@@ -32,8 +37,9 @@ def test_the_page_of_specs_leaves_no_key_out() -> None:
         assert keys == set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE))
 
 
-def test_the_study_on_the_page_of_specs_is_one(tmp_path: Path) -> None:
-    (written,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "specs.md").read_text(encoding="utf-8"), re.DOTALL)
+@pytest.mark.parametrize("page", ["specs.md", "studies.md"])
+def test_the_study_on_a_page_is_one(page: str, tmp_path: Path) -> None:
+    (written,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
     (tmp_path / "study.yaml").write_text(written, encoding="utf-8")
     study = Study.of(tmp_path / "study.yaml", tmp_path)
     assert len(study.runs) == 3 * 2 * 5
@@ -43,3 +49,33 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RUN = {page.relative_to(ROOT).as_posix(): page for page in PAGES if "```python\n" in page.read_text(encoding="utf-8")}
+FIRST = ("README.md", "docs/start.md")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.slow) for name in sorted(RUN)]
+)
+def test_the_blocks_of_a_page_run_one_after_the_other(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fenced as `python` runs as pasted; a sketch with names of the reader's is fenced as `py`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+    blocks = re.findall(r"^```python\n(.*?)^```", RUN[name].read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    place = tmp_path / "page.py"
+    place.write_text("\n".join(blocks), encoding="utf-8")
+    runpy.run_path(str(place))
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = {path.stem for path in (tmp_path / "site" / "measures").glob("*.html")}
+    assert made == set(MEASURES)

@@ -19,15 +19,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from landscope.comparison import Comparison, compare
     from landscope.core import errors
     from landscope.core.estimate import Cost, Estimate, Status
     from landscope.core.registry import Registry
     from landscope.curvature import GGN, EmpiricalFisher, Fisher, Hessian
     from landscope.measures import (
-        AS_PUBLISHED,
         MEASURES,
         Measure,
         Report,
+        by_block,
         by_layer,
         enough_data,
         invariance,
@@ -43,14 +44,14 @@ if TYPE_CHECKING:
     from landscope.training import FAM, SAM, Pool, TrainingResult, TrainingSpec, train, train_pool
 
 __version__ = "0.1.0"
-"""Part of every run's key: a source tree has that of the package that is built from it."""
+"""Recorded with every run; a source tree has that of the package that is built from it."""
 
 __all__ = [
-    "AS_PUBLISHED",
     "FAM",
     "GGN",
     "MEASURES",
     "SAM",
+    "Comparison",
     "Cost",
     "EmpiricalFisher",
     "Estimate",
@@ -68,7 +69,9 @@ __all__ = [
     "TrainingSpec",
     "__version__",
     "between",
+    "by_block",
     "by_layer",
+    "compare",
     "diagonal",
     "ece",
     "eigsh",
@@ -91,6 +94,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "landscope.comparison": ("Comparison", "compare"),
     "landscope.core.estimate": ("Cost", "Estimate", "Status"),
     "landscope.probe.loss.losses": ("Loss",),
     "landscope.probe.probe": ("Probe",),
@@ -98,10 +102,10 @@ _HOMES = {
     "landscope.core.registry": ("Registry",),
     "landscope.curvature": ("EmpiricalFisher", "Fisher", "GGN", "Hessian"),
     "landscope.measures": (
-        "AS_PUBLISHED",
         "MEASURES",
         "Measure",
         "Report",
+        "by_block",
         "by_layer",
         "enough_data",
         "measure",

@@ -28,7 +28,7 @@ from landscope.data.safe_pickle import loads
 from landscope.data.sets.skull_volumes import parse_nifti
 from landscope.data.sets.svhn import parse_svhn
 from landscope.measures import Report
-from landscope.recipes.bundle import Bundle, load_bundle, save_bundle
+from landscope.papers.framework.records import Bundle, load_bundle, save_bundle
 from landscope.specs.documents import read_spec
 from landscope.specs.schema import parse
 from landscope.studies.record import Record

@@ -39,13 +39,13 @@ def measured(names: Iterable[str] | None = None, nets: Iterable[Net] = NETS) -> 
     In float64, with default settings. The measures of presets are taken on the first network as well.
     """
     found: Values = {}
-    wanted = None if names is None else list(names)
+    wanted = "all" if names is None else list(names)
     for net in nets:
         for name, estimate in where.measure(net.model(), net.data(ROWS), wanted).items():
             found[f"{net.name} {name}"] = _estimate(estimate)
             if net is NETS[0]:
                 found[f"details of {name}"] = sorted(estimate.details)
-    if wanted is None:
+    if names is None:
         first = NETS[0]
         published = where.measure(first.model(), first.data(ROWS), where.published_measures())
         found |= {f"{first.name} {name}": _estimate(estimate) for name, estimate in published.items()}
@@ -81,19 +81,11 @@ def demo_table() -> Values:
 
 
 def results() -> Values:
-    """Claims with their verdicts, and a digest for each section of the page that the kept records give."""
-    page = where.results_page(ROOT / "results")
-    found: Values = {"RESULTS.md is this page": (ROOT / "RESULTS.md").read_text(encoding="utf-8") == page}
-    paper = ""
-    for section in re.split(r"^(?=##+ )", page, flags=re.MULTILINE):
-        heading, _, text = section.partition("\n")
-        level, _, title = heading.partition(" ")
-        paper = title if level == "##" else paper
-        place = title if level != "###" else f"{paper} / {title}"
-        found[f"page: {place}"] = digest(text)
-        for at, line in enumerate(line for line in text.splitlines() if "| **" in line):
-            claim, verdict = re.match(r"\| (.*?) \| \*\*(.*?)\*\* \|", line).groups()  # type: ignore[union-attr]
-            found[f"claim: {paper} {at + 1:03d}"] = [verdict, claim]
+    """Claims with their verdicts and a digest of what was found, as the kept records give them."""
+    found: Values = {}
+    for paper, claims in where.findings(ROOT / "results").told.items():
+        for at, one in enumerate(claims):
+            found[f"claim: {paper} {at + 1:03d}"] = [one.judgement.verdict, one.claim.text, digest(one.why)]
     return found
 
 

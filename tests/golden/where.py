@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import landscope
-from landscope import AS_PUBLISHED, MEASURES, measure, train, train_pool
+from landscope import MEASURES, measure, train, train_pool
 from landscope.analysis.coefficients import COEFFICIENTS
 from landscope.cli import app
 from landscope.data import CORRUPTIONS, corrupt, load
 from landscope.data.dataset import DATASETS
 from landscope.data.sets.functions import TEST_FUNCTIONS
 from landscope.measures.invariance import TRANSFORMATIONS
+from landscope.measures.resolve import resolve_measures
 from landscope.models import MODELS
+from landscope.papers import PAPERS, findings, load_bundle, study_as_kept, take_over
+from landscope.papers.framework.appendix import part_of
 from landscope.planes.slices import NORMALISATIONS
 from landscope.probe.loss.losses import LOSSES
-from landscope.recipes import RECIPES, load_bundle, results_page, study_as_kept, take_over
-from landscope.recipes.results_text import part_of
 from landscope.report import Claim, ReportOptions, write_report
 from landscope.specs.schema import to_plain
 from landscope.spectra.eigen import ends as ENDS
@@ -29,7 +30,7 @@ __all__ = [
     "EXECUTORS",
     "MEASURES",
     "MODULE",
-    "RECIPES",
+    "PAPERS",
     "REGISTRIES",
     "SCHEMA",
     "Callback",
@@ -40,6 +41,7 @@ __all__ = [
     "TrainingSpec",
     "app",
     "corrupt",
+    "findings",
     "landscope",
     "legacy_keys",
     "load",
@@ -47,7 +49,6 @@ __all__ = [
     "measure",
     "part_of",
     "published_measures",
-    "results_page",
     "run_key",
     "runs_of",
     "study_as_kept",
@@ -63,14 +64,13 @@ MODULE = "landscope"
 
 REGISTRIES = {
     "measure": MEASURES,
-    "preset": AS_PUBLISHED,
     "model": MODELS,
     "data set": DATASETS,
     "corruption": CORRUPTIONS,
     "test function": TEST_FUNCTIONS,
     "loss": LOSSES,
     "executor": EXECUTORS,
-    "recipe": RECIPES,
+    "paper": PAPERS,
     "correlation": COEFFICIENTS,
     "normalisation of directions": NORMALISATIONS,
     "function-preserving transformation": TRANSFORMATIONS,
@@ -79,10 +79,11 @@ REGISTRIES = {
 
 
 def published_measures() -> dict[str, object]:
-    """The measures of every preset, as published and corrected, under names that say which."""
-    return {
-        f"{preset} {kind} {name}": one
-        for preset in AS_PUBLISHED
-        for kind in ("measures", "corrected")
-        for name, one in getattr(AS_PUBLISHED[preset], kind).items()
-    }
+    """What every paper's code computed, as published and corrected, under names that say which."""
+    found = {}
+    for name in PAPERS:
+        for key, one in PAPERS[name].measures.items():
+            for kind, settings in (("measures", dict(one.published)), ("corrected", dict(one.corrected))):
+                measure = settings.pop("measure")
+                found[f"{name} {kind} {key}"] = resolve_measures({measure: settings})[measure]
+    return {name: found[name] for name in sorted(found, key=lambda name: name.split()[0])}
