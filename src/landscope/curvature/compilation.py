@@ -1,6 +1,7 @@
 """Compile when the work is worth it.
 
-Compiling costs a minute; how many products will follow is not known. As with renting skis, it is optimal to go on as before
+On a GPU a compiled product of a transformer takes half of the time; on CPUs nothing was gained (`docs/speed.md`), and products
+are compiled where that is asked for. Compiling costs a minute; how many products will follow is not known. As with renting skis, it is optimal to go on as before
 until what has been spent equals the price, and to buy then: never more than twice what the best choice in hindsight
 would have cost. A compiled product that is not faster, or that does not compile, is dropped.
 """
@@ -26,6 +27,9 @@ Piece = Callable[..., Tensor]
 
 COMPILE_SECONDS = 60.0
 """What compiling a product is expected to cost: 30–110 s were seen for ResNet-18 and a two-layer transformer."""
+
+PAYS = ("cuda",)
+"""Kinds of devices on which products are compiled by themselves."""
 
 ROOM = 20
 """Where there is a deadline, this many times the price must be left: compiling cannot be stopped half-way."""
@@ -57,6 +61,8 @@ class Compiler:
 
     def _due(self, vectors: int) -> bool:
         if self.wish is False or vectors in self._declined:
+            return False
+        if self.wish == "auto" and self.device.type not in PAYS:
             return False
         return self.wish is True or (self.spent >= COMPILE_SECONDS and self.seconds_left() > ROOM * COMPILE_SECONDS)
 

@@ -44,7 +44,7 @@ class CurvatureOperator(ABC):
     Args:
         probe: the point.
         params: a subset of the probe's parameters; the rest are constants.
-        compile: compile the products (`True`), never (`False`), or once the time spent on them has repaid it (`"auto"`).
+        compile: compile the products (`True`), never (`False`), or on a GPU once the time spent on them has repaid it (`"auto"`).
         precision: `"highest"` (float32 is float32), or `"tf32"` on GPUs that have it; its rounding is measured and becomes
             part of every stated error.
     """

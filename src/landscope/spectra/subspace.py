@@ -38,6 +38,14 @@ class Subspace:
     steps: int = 0
     beta: float = 0.0
     scale: float = 0.0
+    asymmetry: float = 0.0
+    """How far coefficients along earlier rows were from those of a symmetric matrix, which the recurrence predicts; rounding
+    where the matrix is one."""
+
+    @property
+    def is_krylov(self) -> bool:
+        """Whether the rows are those of one recurrence: nothing was locked, recombined or forgotten."""
+        return self.steps == self.filled
 
     def extend(self, capacity: int) -> bool:
         """Make room for as many rows in all, if there is memory for it: whether there was."""
@@ -52,6 +60,10 @@ class Subspace:
         j = self.filled
         self.rows[j] = row
         result = step(op, self.rows[: j + 1].unsqueeze(0))
+        if self.is_krylov and j > 0:
+            earlier = result.coefficients[0][:j].clone()
+            earlier[-1] -= self.beta
+            self.asymmetry = max(self.asymmetry, float(torch.linalg.vector_norm(earlier)))
         self.projected[: j + 1, j] = self.projected[j, : j + 1] = result.coefficients[0]
         self.scale = max(self.scale, float(result.size[0]))
         self.filled, self.steps, self.beta = j + 1, self.steps + 1, float(result.beta[0])

@@ -64,6 +64,35 @@ def test_the_bracket_of_a_mean_covers(kind: str, part: float) -> None:
     assert abs(np.mean(found) - truth) <= 4 * np.std(found) / np.sqrt(200) + 0.01 * truth
 
 
+@pytest.mark.parametrize("sizes", [False, True])
+def test_rows_that_are_all_alike_say_nothing_of_the_missing_ones(sizes: bool) -> None:
+    """One row in twenty counts: where none of the first ones does, their spread of 0 is no error bar."""
+    values = (np.arange(ROWS) % 20 == 0) * 1.0
+    for seed in range(100):
+        order = drawn(torch.ones(ROWS, dtype=torch.float64) if sizes else None, seed)
+        mean = row_mean(values[order.rows[:24].numpy(), None], order)
+        if mean.value == 0:
+            assert not mean.reliable
+            assert mean.low == 0
+    alike = row_mean(np.full((30, 1), 0.1), RowOrder(torch.arange(ROWS), None))
+    assert not alike.reliable
+    assert alike.low == pytest.approx(0.1 * 30 / ROWS)
+    assert row_mean(np.full((ROWS, 1), 0.1), RowOrder(torch.arange(ROWS), None)).stderr == 0
+
+
+def test_many_rows_outweigh_their_skew() -> None:
+    """Cochran's rule: 25 γ² rows make a mean of skewed numbers normal enough."""
+    values = np.random.default_rng(2).lognormal(0.0, 1.0, 1500)
+    held = given = 0
+    for seed in range(200):
+        order = seeded_order(torch.arange(1500) * 7919, seed)
+        mean = row_mean(values[order.rows[:700].numpy(), None], order)
+        given += mean.reliable
+        held += mean.reliable and mean.low <= values.mean() <= mean.high
+    assert given >= 190
+    assert held >= 0.92 * given
+
+
 def test_noise_of_probes_is_left_when_every_row_is_read() -> None:
     rng = np.random.default_rng(1)
     units = np.repeat(np.arange(30), ROWS // 30)

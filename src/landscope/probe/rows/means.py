@@ -36,8 +36,10 @@ FEWEST_BATCHES = 4
 """Batches below which no error bar is believed: each is a mean already."""
 CARRIES = 0.3
 """Part of the whole that one row may carry."""
-SKEWED = 3.0
-"""Skewness of the rows above which no error bar is believed."""
+SKEWED, COCHRAN = 3.0, 25.0
+"""Skewness γ of the rows above which no error bar is believed, unless there are 25 γ² rows (Cochran 1977, section 2.15)."""
+ALIKE = 1e-9
+"""Relative spread below which rows are all alike: an error bar of 0 would be theirs, not that of the rows that are missing."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,12 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts:
     )
     low = value - (t + (extra if skew < 0 else 0.0)) * error
     high = value + (t + (extra if skew > 0 else 0.0)) * error
+    alike = count > 0 and between <= (ALIKE * value) ** 2
+    if alike:  # then they say nothing of the missing ones, which may count for nothing
+        low = min(low, value * m / n)
     half = (high - low) / 2
-    settled = count == 0 or (count >= FEWEST and carried <= CARRIES and abs(skew) <= SKEWED)
+    enough = max(SKEWED**2, count / (COCHRAN * float((1 - pi[sampled]).mean()))) if count else 0.0
+    settled = count == 0 or (count >= FEWEST and not alike and carried <= CARRIES and skew**2 <= enough)
     return RowMean(
         value=value,
         stderr=t / 2 * error,
