@@ -7,8 +7,8 @@ Networks on 1,500 digits in float64: half trained, trained, trained with 4 % wro
 eigenvalues lie 0.5 % apart. Every measure is run by itself to its end, then with 5, 20, 50 and 100 % of the passes that this
 took. Every seed draws another order of rows, other probes, starts and directions. What is said holds the truth where a
 bracket contains it, where a bound lies on the right side, or where the value is at most two standard errors away. The truth is
-that of the dense Hessian and Gauss–Newton matrix, a value that is exact with all rows read, or, for noise whose law has no closed form,
-the mean over all seeds at the end. Finished cells are kept (`benchmarks/measured/coverage.json`), so the command resumes.
+that of the dense Hessian and Gauss–Newton matrix, a value that is exact with all rows read, or, for noise whose law has no closed
+form, the mean over all seeds at the end. Finished cells are kept (`benchmarks/measured/coverage.json`), so the command resumes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Compile when the work is worth it.
 
-On a GPU a compiled product of a transformer takes half of the time; on CPUs nothing was gained (`docs/speed.md`), and products
-are compiled where that is asked for. Compiling costs a minute; how many products will follow is not known. As with renting skis, it is optimal to go on as before
-until what has been spent equals the price, and to buy then: never more than twice what the best choice in hindsight
-would have cost. A compiled product that is not faster, or that does not compile, is dropped.
+On a GPU a compiled product of a transformer takes half of the time; on CPUs nothing was gained (`docs/speed.md`), so products are
+compiled there only if asked for. Compiling costs a minute; how many products will follow is not known. As with renting
+skis, it is optimal to go on as before until what has been spent equals the price, and to buy then: never more than twice what
+the best choice in hindsight would have cost. A compiled product that is not faster, or that does not compile, is dropped.
 """
 
 from __future__ import annotations
