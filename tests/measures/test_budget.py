@@ -137,11 +137,24 @@ def test_the_rate_is_that_of_work_done_to_its_end(monkeypatch: pytest.MonkeyPatc
 
 def test_after_the_end_of_a_budget_no_work_is_done() -> None:
     point = Probe(NET.model(), NET.data(30))
-    over = Budget(point, time.monotonic() - 100.0, 60.0, None)
+    over = Budget(point, time.monotonic() - 1.0, 1e-9, None)
     assert over.spent
     with over.share(3), pytest.raises(errors.BudgetSpentError):
         while True:  # the least share is a nanosecond
             point.value()
+
+
+def test_checks_that_take_long_leave_time_for_a_first_look() -> None:
+    point = Probe(NET.model(), NET.data(30))
+    budget = Budget(point, time.monotonic() - 100.0, 60.0, None)  # 100 s of checks on a busy machine
+    assert not budget.spent
+    with budget.share(1):
+        assert 20 < point.ledger.seconds_left() <= 25
+
+
+def test_what_costs_nothing_is_said_after_the_end_of_a_budget() -> None:
+    report = measure(Probe(NET.model(), NET.data(30)), None, ["l2_norm", "adaptive_sharpness", "loss"], seconds=1e-9)
+    assert [report[name].status for name in report] == [Status.EXACT, Status.LOWER_BOUND, Status.SKIPPED]
 
 
 # What a budget promises

@@ -94,7 +94,7 @@ class Measure(ABC):
         yield self._measure(probe)
 
     def at_once(self, probe: Probe) -> Estimate | None:
-        """A bound that the outputs of a few rows give, before anything is differentiated; `None` where there is none."""
+        """What is known already, or a bound that the outputs of a few rows give, before anything is differentiated; or `None`."""
         return None
 
     def _measure(self, probe: Probe) -> Estimate:

@@ -46,14 +46,23 @@ INTERRUPTED = "stopped by Ctrl-C"
 MOST_PARTS = 3
 NOTHING_LEFT = 1e-9
 """Seconds or passes after a budget's end: a limit is a positive number."""
+FIRST_LOOK = 0.25
+"""What is left once the model and the data are checked is at least this part of what that took: on a busy machine, too, there is
+something to show."""
 
 
 class Budget:
-    """The seconds and passes that are allowed, counted from `start`; `None` where there is no limit."""
+    """The seconds and passes that are allowed, counted from `start`; `None` where there is no limit.
+
+    What was done before it was made, the checks of the model and the data, cannot use up all of it.
+    """
 
     def __init__(self, probe: Probe, start: float, seconds: float | None, passes: float | None) -> None:
         self._ledger = probe.ledger
-        self._deadline = None if seconds is None else start + seconds
+        now = time.monotonic()
+        self._deadline = (
+            None if seconds is None else max(start + seconds, now + min(seconds, FIRST_LOOK * (now - start)))
+        )
         self._last_pass = None if passes is None else probe.ledger.passes + passes
 
     @property
@@ -113,11 +122,14 @@ class Planner:
         self.check()
 
     def _first_estimates(self) -> Iterator[str]:
-        """What outputs give, then bounds from them, then round by round: one that takes long does not hold up the others."""
+        """What outputs give, then bounds from them, then round by round: one that takes long does not hold up the others.
+
+        What is known without any work is said even where nothing is left of the budget.
+        """
         waiting = [name for name in self._order if _is_stream(self._chosen[name])]
         yield from self._once([name for name in waiting if self._chosen[name].turn == 0])
         for name in self._order:
-            if not self._budget.spent and self._running[name].look():
+            if self._running[name].look():
                 yield name
         waiting = [name for name in waiting if self._running[name].estimate is None]
         while waiting:

@@ -119,6 +119,27 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
     return z, y
 
 
+def _is_sample(outputs: Outputs) -> bool:
+    """Whether the rows read so far are a random part of all."""
+    return outputs.rows > 0 and outputs.order is not None and processes() == 1
+
+
+def _looks(probe: Probe) -> Iterator[Outputs]:
+    """Read the outputs of all rows; yields those read so far by another measure, then now and then, and where the budget ends."""
+    outputs, looked = outputs_of(probe), time.monotonic()
+    if FEWEST <= outputs.rows < probe.n_samples and _is_sample(outputs):
+        yield outputs
+    try:
+        while outputs.advance():
+            if time.monotonic() - looked >= OFTEN and outputs.rows < probe.n_samples and _is_sample(outputs):
+                yield outputs
+                looked = time.monotonic()
+    except BudgetSpentError:
+        if _is_sample(outputs):
+            yield outputs
+        raise
+
+
 @dataclass(frozen=True, kw_only=True)
 class FromLogits(Measure):
     """Base of the measures of logits and labels; one forward pass, shared."""
@@ -136,20 +157,15 @@ class FromLogits(Measure):
         """What the function is called with beside logits and labels: the settings, but for a seed where nothing is random."""
         return {name: value for name, value in self.settings.items() if name != "seed"}
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """What other measures have read so far."""
+        outputs = outputs_of(probe)
+        return self._early(probe, outputs) if _is_sample(outputs) else None
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """The rows read so far, then all of them."""
-        outputs, looked = outputs_of(probe), time.monotonic()
-        if FEWEST <= outputs.rows < probe.n_samples and processes() == 1:
-            yield self._early(probe, outputs)  # what another measure has read so far will do for a start
-        try:
-            while outputs.advance():
-                if time.monotonic() - looked >= OFTEN and processes() == 1 and outputs.rows < probe.n_samples:
-                    yield self._early(probe, outputs)
-                    looked = time.monotonic()
-        except BudgetSpentError:
-            if outputs.rows and outputs.order is not None:
-                yield self._early(probe, outputs)
-            raise
+        for outputs in _looks(probe):
+            yield self._early(probe, outputs)
         yield replace(type(self).function(*labelled_logits(probe), **self._options()), stderr=0.0)
 
     def _early(self, probe: Probe, outputs: Outputs) -> Estimate | None:
@@ -310,23 +326,19 @@ class MeanLoss(Measure):
     turn = 0
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """What other measures have read so far."""
+        outputs = outputs_of(probe)
+        return self._of(outputs).estimate() if _is_sample(outputs) and outputs.losses is not None else None
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """The rows read so far, then all of them."""
         if probe.loss.reduction != "per_sample":
             yield Estimate(loss_value(probe), details={"samples": probe.n_samples})
             return
-        outputs, looked = outputs_of(probe), time.monotonic()
-        if FEWEST <= outputs.rows < probe.n_samples and processes() == 1 and outputs.order is not None:
-            yield self._of(outputs).estimate()  # what another measure has read so far will do for a start
-        try:
-            while outputs.advance():
-                if time.monotonic() - looked >= OFTEN and outputs.order is not None and outputs.rows < probe.n_samples:
-                    yield self._of(outputs).estimate()
-                    looked = time.monotonic()
-        except BudgetSpentError:
-            if outputs.rows and outputs.order is not None:
-                yield self._of(outputs).estimate()
-            raise
+        for outputs in _looks(probe):
+            yield self._of(outputs).estimate()
+        outputs = outputs_of(probe)
         if processes() > 1:
             assert outputs.losses is not None
             assert outputs.counts is not None

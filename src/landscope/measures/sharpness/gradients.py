@@ -301,6 +301,10 @@ class L2Norm(Measure):
     layer: str | None = None
     squared: bool = False
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """The norm itself: the data is not read."""
+        return self._measure(probe)
+
     def _measure(self, probe: Probe) -> Estimate:
         at = probe if self.layer is None else probe.restrict(self.layer)
         squares = {name: float(p.double().square().sum()) for name, p in at.params.items()}
