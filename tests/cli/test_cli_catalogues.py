@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from landscope import MEASURES, __version__
-from landscope.cli.doctor import CORE, EXTRAS
+from landscope.cli.doctor import WORKSHOP, requirements
 from landscope.cli.failures import EXIT_CODES
 from landscope.data import DATASETS
 from landscope.models import MODELS
@@ -120,25 +120,11 @@ def test_doctor_as_a_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"torch.compile +cannot work +no C\+\+ compiler 'no-such-compiler'", out)
 
 
-def test_doctor_knows_what_the_package_declares() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    core = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
-    extras = re.search(r"^\[project.optional-dependencies\]\n(.*?)^\[", text, re.DOTALL | re.MULTILINE)
-    assert core
-    assert extras
-    assert set(re.findall(r'"([a-z0-9-]+)', core[1])) == set(CORE)
-    declared = {
-        extra: tuple(re.findall(r'"([A-Za-z0-9_-]+)', packages))
-        for extra, packages in re.findall(r"^(\w+) = \[(.*?)\]", extras[1], re.MULTILINE | re.DOTALL)
-    }
-    assert {extra: declared[extra] for extra in EXTRAS} == EXTRAS
-
-
-def test_every_extra_is_examined() -> None:
-    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+def test_doctor_knows_every_extra() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {extra: names for extra, names in declared["optional-dependencies"].items() if extra not in WORKSHOP}
     wanted = {
-        extra: {re.split(r"[<>=]", name)[0] for name in names} for extra, names in declared.items() if extra != "dev"
+        extra: tuple(re.split(r"[<>=]", name)[0] for name in names)
+        for extra, names in {"": declared["dependencies"], **extras}.items()
     }
-    assert {extra: set(names) for extra, names in EXTRAS.items()} == wanted
+    assert requirements() == wanted

