@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
@@ -27,7 +27,7 @@ from landscope.probe.probe import Probe
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "Refinement", "register"]
+__all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "Refinement", "invariances", "register"]
 
 MEASURES: Registry[type[Measure]] = Registry("measure", groups="landscope.papers.{}.as_published")
 """Measures by exact name; those that a paper's code computed as PAPER/NAME."""
@@ -76,7 +76,7 @@ class Measure(ABC):
     reference: ClassVar[str] = ""
     """The paper that defines it, where there is one."""
     invariant_to: ClassVar[frozenset[str]] = frozenset()
-    """Function-preserving transformations that leave the value unchanged (names of `landscope.invariance`)."""
+    """Function-preserving transformations that leave the value unchanged with the default settings (names of `landscope.invariance`)."""
     same_value_as: ClassVar[str] = ""
     """The key of a measure whose value this one has, too: where both were measured, a report compares the other one."""
     turn: ClassVar[int] = 2
@@ -120,9 +120,27 @@ class Measure(ABC):
         return replace(self, **settings)  # type: ignore[arg-type]
 
     @property
+    def invariances(self) -> frozenset[str]:
+        """What leaves the value unchanged with these settings."""
+        return self.invariant_to
+
+    @property
     def settings(self) -> dict[str, Plain]:
         """The settings that define the value, in the types of JSON."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def invariances(name: str, settings: Mapping[str, Plain]) -> frozenset[str]:
+    """What leaves an estimate of a registered measure unchanged, by the settings that it states; the defaults for the others.
+
+    >>> "layer_rescaling" in invariances("average_sharpness", {"adaptive": True}), invariances("average_sharpness", {})
+    (True, frozenset({'logit_shift'}))
+    """
+    kind = MEASURES[name]
+    try:
+        return kind(**settings).invariances
+    except (TypeError, ValueError):  # of another version
+        return kind.invariant_to
 
 
 def _is_looser(found: Estimate, before: Estimate | None) -> bool:

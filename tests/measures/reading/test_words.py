@@ -124,6 +124,12 @@ def test_scale_is_said_of_what_rescaling_changes_and_only_of_that() -> None:
     assert not about(Report({"fisher_rao": Estimate(1.0)}), "Scale")
 
 
+def test_scale_is_that_of_the_settings_a_value_was_measured_with() -> None:
+    plain, adaptive = (Estimate(1.0, settings={"adaptive": adaptive}) for adaptive in (False, True))
+    assert "changes its" in about(Report({"average_sharpness": plain}), "Scale")
+    assert not about(Report({"average_sharpness": adaptive}), "Scale")
+
+
 def test_nothing_is_read_into_a_report_without_estimates() -> None:
     assert reading({}, {}) == ()
     assert reading({"mine": Estimate(1.0)}, {"loss": "cross_entropy", "parameters": "7 parameters"}) == ()

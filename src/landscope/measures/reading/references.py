@@ -22,7 +22,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
-from landscope.measures.base import MEASURES
+from landscope.measures.base import MEASURES, invariances
 
 __all__ = ["ACCURACY_SETTINGS", "FILE", "Kind", "Place", "architecture", "kinds", "outputs", "places"]
 
@@ -107,7 +107,7 @@ def _place(kind: Kind, near: Iterable[int], parameters: int, name: str, estimate
     stated = kind.settings[name]
     if any(key in estimate.settings and estimate.settings[key] != value for key, value in stated.items()):
         return None
-    scaled = "layer_rescaling" not in MEASURES[name].invariant_to
+    scaled = "layer_rescaling" not in invariances(name, estimate.settings)
     same = [number for number in near if not scaled or kind.parameters[number] == parameters]
     held = [value for number in same if (value := kind.values[name][number]) is not None]
     if len(held) < ENOUGH:

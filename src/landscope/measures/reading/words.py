@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.text import counted, significant
-from landscope.measures.base import MEASURES
+from landscope.measures.base import MEASURES, invariances
 from landscope.measures.facts import Family
 from landscope.measures.reading.references import Place, kinds, places
 from landscope.measures.reading.rows import Row, Rows
@@ -175,7 +175,7 @@ def _scale(estimates: Mapping[str, Estimate]) -> str:
     """Which families of numbers rescaled weights change, and which numbers they do not."""
     shown = [row.name for row in Rows.of(estimates) if row.name in MEASURES and row.estimate.status.has_value]
     asked = [name for name in shown if not MEASURES[name].family.is_of_predictions]
-    fixed = [name for name in asked if "layer_rescaling" in MEASURES[name].invariant_to]
+    fixed = [name for name in asked if "layer_rescaling" in invariances(name, estimates[name].settings)]
     moved = list(dict.fromkeys(MEASURES[name].family.value for name in asked if name not in fixed))
     if not moved:
         return ""

@@ -63,11 +63,6 @@ class PerturbationMeasure(Measure):
         elif self.include not in ("all", "weights"):
             object.__setattr__(self, "include", (self.include,))
 
-    @property
-    def invariances(self) -> frozenset[str]:
-        """What the value is invariant to with these settings; `invariant_to` is for the defaults."""
-        return self.invariant_to
-
 
 def adaptive_scale(probe: Probe, eta: float) -> Tensor:
     """The scaling c = |θ| + η (P,): parameters that are exactly zero stay so where η = 0.
