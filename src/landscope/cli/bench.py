@@ -18,8 +18,6 @@ from landscope.cli.options import Json
 from landscope.cli.output import console, note, print_json, table, writable_folder
 from landscope.core.text import examples
 
-__all__ = ["EXAMPLES", "bench"]
-
 EXAMPLES = examples(
     "landscope bench --list                                              # rows and tools",
     "landscope bench --rows trace_2e-2 --rows lambda1_1e-3 --networks mlp",

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from landscope.measures import Measure
     from landscope.models import ModelEntry
 
-__all__ = ["MEASURE_EXAMPLES", "MODEL_EXAMPLES", "data_app", "measures", "models"]
-
-
 # `landscope data`: which data sets are there, and getting those that are not.
 
 

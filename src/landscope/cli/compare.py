@@ -25,8 +25,6 @@ from landscope.cli.options import (
 from landscope.cli.output import console, note, print_json, target
 from landscope.core.text import examples
 
-__all__ = ["EXAMPLES", "compare"]
-
 EXAMPLES = examples(
     "landscope compare before.safetensors after.safetensors --model resnet20 --data cifar10 --samples 1000",
     "landscope compare sgd.pt sam.pt asam.pt --model mlp -o in_features=64 --data digits --figure changes.png",

@@ -14,8 +14,6 @@ from landscope.cli.output import print_json, target
 from landscope.cli.study.showing import opened, reports_without_script, write_report
 from landscope.core.text import examples
 
-__all__ = ["EXAMPLES", "compare_studies"]
-
 EXAMPLES = examples(
     "landscope compare-studies studies/digits studies/cifar10 --output index.html",
     "landscope compare-studies studies/*",

@@ -11,8 +11,6 @@ from typer.core import TyperGroup
 
 from landscope.core.errors import DataFileError, LandscopeError, MissingExtraError
 
-__all__ = ["EXIT_CODES", "CommandError", "Commands", "StoppedError", "exit_code", "one_line"]
-
 EXIT_CODES = {
     0: "done (a measure that does not apply or fails shows that in its row)",
     1: "an unexpected error; --debug shows where",

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from landscope.core.json import Plain
     from landscope.measures.resolve import Wanted
 
-__all__ = ["EXAMPLES", "measure"]
-
 EXAMPLES = examples(
     "landscope measure runs/first                          # what `landscope train` left there",
     "landscope measure net.safetensors --model mlp --data digits",

@@ -9,31 +9,6 @@ import typer
 
 from landscope.cli.failures import CommandError
 
-__all__ = [
-    "FROM_SPEC",
-    "Checkpoint",
-    "DataName",
-    "DataOptions",
-    "Device",
-    "ExecutorName",
-    "ExecutorOption",
-    "ExecutorOptions",
-    "Gpus",
-    "Json",
-    "Model",
-    "ModelOptions",
-    "ModelOrFolder",
-    "Only",
-    "OptionalCheckpoint",
-    "PixelScale",
-    "Pool",
-    "RetryFailed",
-    "Root",
-    "Samples",
-    "TimeLimit",
-    "named_measures",
-]
-
 Pixels = Literal["unit", "raw", "standard", "symmetric"]
 """As in `landscope.data`, which would bring torch: help comes without it."""
 

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = [
-    "command_group",
-    "console",
-    "note",
-    "print_json",
-    "progress",
-    "table",
-    "target",
-    "target_folder",
-    "writable_folder",
-]
-
-
 Tick = Callable[[str, int, int | None], None]
 """Called with (what, how much of it is done, of how much)."""
 

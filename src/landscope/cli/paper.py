@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
-__all__ = ["app", "part_studies"]
-
-
 # The studies of a paper's parts, ready to run: with the runs found among kept records, and the inputs of the others checked.
 
 

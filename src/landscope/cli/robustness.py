@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from landscope.data import DataCard, Pixels
     from landscope.measures.robustness import Classifier, CorruptionAccuracy
 
-__all__ = ["EXAMPLES", "robustness"]
-
 EXAMPLES = examples(
     "landscope robustness runs/first                       # what `landscope train` left there",
     "landscope robustness vgg.safetensors --model vgg19 --data cifar10 --pixels standard --output vgg.csv",

@@ -42,18 +42,6 @@ from landscope.training.loop.folder import HISTORY, SPEC, WEIGHTS
 from landscope.training.spec import DataSpec, ModelSpec, TrainingSpec
 from landscope.training.task import Task, make_task
 
-__all__ = [
-    "Given",
-    "SavedNetwork",
-    "Subject",
-    "loaded_texts",
-    "parsed_options",
-    "process_group",
-    "saved_network",
-    "saved_networks",
-    "usable_device",
-]
-
 
 def parsed_options(pairs: Sequence[str] | None) -> dict[str, object]:
     """Options from `key=value` words, the values read as YAML.

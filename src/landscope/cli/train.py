@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from landscope.training.callbacks import Callback
     from landscope.training.loop.folder import TrainingResult
 
-__all__ = ["EXAMPLES", "train"]
-
 EXAMPLES = examples(
     "landscope train resnet.yaml",
     "landscope train resnet.yaml --set seed=2 --set optimizer.lr=0.1 --into runs/resnet-2",

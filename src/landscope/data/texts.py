@@ -23,8 +23,6 @@ from landscope.core.errors import DataError, EmptyDataError
 from landscope.core.json import parse_json
 from landscope.core.seeding import generator
 
-__all__ = ["TokenBatch", "read_rows", "token_batch"]
-
 IGNORED = -100
 HIDDEN = 0.15
 """Share of the words of a text that a masked model is to find."""

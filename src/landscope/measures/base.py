@@ -76,7 +76,7 @@ class Measure(ABC):
     reference: ClassVar[str] = ""
     """The paper that defines it, where there is one."""
     invariant_to: ClassVar[frozenset[str]] = frozenset()
-    """Function-preserving transformations that leave the value unchanged with the default settings (names of `landscope.invariance`)."""
+    """Function-preserving transformations that leave the value unchanged (names of `landscope.invariance`), with the defaults."""
     same_value_as: ClassVar[str] = ""
     """The key of a measure whose value this one has, too: where both were measured, a report compares the other one."""
     turn: ClassVar[int] = 2
@@ -138,7 +138,7 @@ def invariances(name: str, settings: Mapping[str, Plain]) -> frozenset[str]:
     """
     kind = MEASURES[name]
     try:
-        return kind(**settings).invariances
+        return kind(**settings).invariances  # type: ignore[arg-type]
     except (TypeError, ValueError):  # of another version
         return kind.invariant_to
 

@@ -16,8 +16,6 @@ from landscope.core.errors import SpecError
 from landscope.core.text import first_line
 from landscope.models.catalogue import require
 
-__all__ = ["PREFIX", "Pretrained", "load_pretrained"]
-
 PREFIX = "hf:"
 """What a name begins with that is one of these."""
 ADAPTERS = "adapter_config.json"

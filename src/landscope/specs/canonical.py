@@ -18,8 +18,6 @@ from landscope.core.errors import SpecError
 from landscope.core.json import Plain
 from landscope.specs.schema import to_plain
 
-__all__ = ["canonical_json", "canonical_text", "strict", "text_key"]
-
 KEY_DIGITS = 16
 
 

@@ -27,8 +27,6 @@ from pathlib import Path
 from landscope.core.errors import SpecError
 from landscope.specs.names import PACKAGE, find_module, import_function, locate, public_name, split_name
 
-__all__ = ["code_digests", "file_version", "source_version"]
-
 DIGITS = 12
 WHOLE = "*"
 """In place of a name: all that a module defines."""

@@ -17,8 +17,6 @@ from landscope.core.text import counted
 from landscope.specs.limits import DEEPEST, LARGEST_FILE, MOST_VALUES, toml_excess, too_deep, too_many, whole_characters
 from landscope.specs.schema import Path, parse
 
-__all__ = ["Document", "read_document", "read_spec"]
-
 T = TypeVar("T")
 
 

@@ -9,18 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = [
-    "DEEPEST",
-    "LARGEST_FILE",
-    "MOST_RUNS",
-    "MOST_VALUES",
-    "excess",
-    "toml_excess",
-    "too_deep",
-    "too_many",
-    "whole_characters",
-]
-
 LARGEST_FILE = 4 * 2**20
 """Bytes."""
 MOST_VALUES = 100_000

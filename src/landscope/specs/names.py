@@ -26,22 +26,6 @@ from typing import cast
 from landscope.core.errors import LandscopeError, SpecError
 from landscope.core.json import Plain
 
-__all__ = [
-    "PACKAGE",
-    "also_searched",
-    "call_imported",
-    "find_module",
-    "former_names",
-    "import_function",
-    "is_import",
-    "locate",
-    "public_name",
-    "public_names",
-    "renamed",
-    "search_also",
-    "split_name",
-]
-
 PACKAGE = __package__.partition(".")[0]
 
 HOMES: dict[str, str] = {

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from landscope.core.errors import SpecError
 from landscope.core.json import Plain
 
-__all__ = ["differing", "get", "with_value", "without"]
-
 
 def get(written: Mapping[str, object], key: str) -> object:
     """The value at a dotted key, None where there is none.

@@ -29,24 +29,6 @@ from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 from landscope.core.json import Plain
 from landscope.specs.limits import excess
 
-__all__ = [
-    "Fraction",
-    "MismatchError",
-    "Natural",
-    "NotNegative",
-    "Path",
-    "Positive",
-    "Probability",
-    "Range",
-    "check_value",
-    "describe",
-    "former_fields",
-    "map_instances",
-    "parse",
-    "to_plain",
-    "without_defaults",
-]
-
 T = TypeVar("T")
 Path: TypeAlias = tuple[str | int, ...]
 

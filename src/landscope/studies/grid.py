@@ -22,8 +22,6 @@ from landscope.specs.schema import MismatchError, Path, check_value, to_plain, w
 from landscope.studies.spec import SPLITS, AnalysisSpec, StudySpec
 from landscope.training.spec import ModelSpec, TrainingSpec
 
-__all__ = ["WEIGHTS", "Level", "RunSpec", "levels", "runs_of", "select_runs"]
-
 WEIGHTS = "weights"
 """Among the versions of a study: the digest of each file of weights that it takes."""
 

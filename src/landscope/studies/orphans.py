@@ -27,8 +27,6 @@ from landscope.studies.study import Study
 from landscope.studies.work.pools import members_of
 from landscope.training.spec import DataSpec
 
-__all__ = ["Holding", "Orphan", "TakenOver", "held_by_orphans", "orphans_of", "remove", "take_over", "why_changed"]
-
 FINISHED, BEGUN = "training/history.json", "training/state.safetensors"
 CODE = {"versions.networks": "networks", "versions.measures": "measures", "versions.data": "data"}
 

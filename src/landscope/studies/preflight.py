@@ -17,8 +17,6 @@ from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 from landscope.training.task_data import load_task_data
 
-__all__ = ["check_inputs", "functions_of"]
-
 
 def functions_of(study: Study) -> dict[str, str]:
     """Every function that running the study imports and calls because its spec names it, and what it is for; nothing is run.

@@ -28,19 +28,6 @@ from landscope.studies.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "FORMAT",
-    "OUTPUTS",
-    "Failure",
-    "MeasuredModel",
-    "Record",
-    "long_table",
-    "outputs_file",
-    "wide_table",
-    "with_consistency",
-]
-
-
 FORMAT = 1
 """Of record.json; a reader refuses one that it does not know."""
 

@@ -37,17 +37,6 @@ from landscope.specs.names import is_import
 from landscope.specs.schema import Natural, Positive, Range, with_location
 from landscope.training.spec import DataSpec, ModelSpec
 
-__all__ = [
-    "SPLITS",
-    "AnalysisSpec",
-    "CheckpointsSpec",
-    "CorruptionsSpec",
-    "LandscapeSpec",
-    "MeasuringSpec",
-    "SplitSpec",
-    "StudySpec",
-]
-
 SPLITS = ("train", "validation", "test")
 
 

@@ -35,9 +35,6 @@ from landscope.training.spec import DataSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["KeptStudy", "Progress", "Study", "has_mark", "kept_answer", "report_mark"]
-
-
 STUDY_FILE = "study.json"
 _KEPT = {"store": TEXT, "versions": OBJECT, "spec": OBJECT, "former": LIST, "code": OBJECT}
 TIMED_RUNS = 32

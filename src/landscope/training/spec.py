@@ -26,21 +26,6 @@ from landscope.probe.loss.losses import LOSSES
 from landscope.specs.documents import read_spec
 from landscope.specs.schema import Fraction, Natural, NotNegative, Positive, Probability, Range, parse
 
-__all__ = [
-    "AveragingSpec",
-    "ConvergenceSpec",
-    "DataSpec",
-    "EarlyStoppingSpec",
-    "FAMSpec",
-    "ModelSpec",
-    "OptimizerSpec",
-    "SAMSpec",
-    "ScheduleSpec",
-    "SpecLike",
-    "TrainingSpec",
-    "training_spec",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from landscope.studies.store import RunStatus
     from landscope.studies.study import Study
 
-__all__ = ["HowToRun", "StudyOutcome", "run_study", "time_limit_reached"]
-
 
 @dataclass(frozen=True)
 class HowToRun:

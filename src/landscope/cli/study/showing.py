@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from landscope.studies.store import RunStatus
     from landscope.studies.study import KeptStudy, Study
 
-__all__ = [
-    "kept_study",
-    "opened",
-    "plain_statuses",
-    "reports_without_script",
-    "show_changes",
-    "show_forecast",
-    "show_outcome",
-    "status_table",
-    "write_report",
-]
-
 MOST_ROWS = 60
 """Of a table."""
 

@@ -25,21 +25,6 @@ from landscope.measures.calibration.scores import (
 )
 from landscope.measures.calibration.tokens import TokenScores
 
-__all__ = [
-    "BrierParts",
-    "accuracy",
-    "ace",
-    "binned_error",
-    "brier",
-    "brier_parts",
-    "classwise_ece",
-    "ece",
-    "error",
-    "mce",
-    "nll",
-]
-
-
 # Accuracy and error: the share of samples whose most probable class is, or is not, the label.
 
 

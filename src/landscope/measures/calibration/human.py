@@ -38,8 +38,6 @@ from landscope.measures.calibration.scores import (
     refuse_infinite,
 )
 
-__all__ = ["human_cross_entropy", "human_distance", "human_ece", "human_entropy_error", "human_kl"]
-
 
 def human_cross_entropy(logits: Logits, counts: Array) -> Estimate:
     """−mean_i Σ_c q_ic log p_ic, with its standard error over samples.

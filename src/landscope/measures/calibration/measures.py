@@ -35,8 +35,6 @@ from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import Outputs, outputs_of
 from landscope.probe.shared import loss_value, mean_and_error, once_per_probe, sums
 
-__all__ = ["ACE", "ECE", "MCE", "NLL", "Accuracy", "Brier", "ClasswiseECE", "Error", "MeanLoss", "labelled_logits"]
-
 FEW_RESAMPLES = 100
 """Of the bootstrap while rows are still being read."""
 NOTHING_SEEN = 1.5

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Reliability", "plot_reliability", "reliability"]
-
-
 # The picture of a reliability table: accuracy and its gap to confidence in every bin, and how many samples lie there.
 
 

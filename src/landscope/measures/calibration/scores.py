@@ -25,29 +25,6 @@ from landscope.core.json import Plain
 from landscope.core.seeding import generator
 from landscope.measures.calibration.tokens import TokenScores
 
-__all__ = [
-    "AddUp",
-    "Array",
-    "Logits",
-    "Probabilities",
-    "Scores",
-    "as_tensor",
-    "binned_sums",
-    "bootstrap",
-    "check_bins",
-    "checked_logits",
-    "equal_mass_edges",
-    "equal_width_edges",
-    "find_bins",
-    "mean_estimate",
-    "mean_gap",
-    "predicted",
-    "probabilities",
-    "refuse_infinite",
-    "scored",
-]
-
-
 Array = Tensor | NDArray[np.generic]
 """A tensor or a NumPy array."""
 

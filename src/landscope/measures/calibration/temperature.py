@@ -30,8 +30,6 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.registry import Registry
 from landscope.measures.calibration.scores import Array, Logits, Scores, checked_logits, refuse_infinite
 
-__all__ = ["TEMPERATURE_FITS", "Calibrated", "TemperatureFit", "calibrated", "fit_temperature", "repeated_samples"]
-
 TEMPERATURE_FITS: Registry[Callable[[Tensor, Tensor], Estimate]] = Registry(
     "fit of a temperature", groups="landscope.papers.{}.as_published"
 )

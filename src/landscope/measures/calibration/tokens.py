@@ -22,8 +22,6 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.probe.loss.answers import LabelScores
 
-__all__ = ["TokenScores"]
-
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:

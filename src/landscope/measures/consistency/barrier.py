@@ -26,8 +26,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
 
-__all__ = ["Barrier", "loss_barrier"]
-
 Floats = NDArray[np.float64]
 
 

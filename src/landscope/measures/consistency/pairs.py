@@ -31,18 +31,6 @@ from landscope.measures.facts import SCORES, Score
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Consistency",
-    "compare_samples",
-    "disagreement",
-    "jackknife_over_models",
-    "jensen_shannon",
-    "linear_cka",
-    "logit_cosine",
-    "stacked_logits",
-]
-
-
 SCORES.register("disagreement")(Score(title="disagreement", better="lower"))
 SCORES.register("jensen_shannon")(Score(title="Jensen–Shannon divergence", better="lower", unit="nats"))
 SCORES.register("logit_cosine")(Score(title="cosine of logits", better="higher"))

@@ -22,7 +22,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
-from landscope.measures.base import MEASURES, invariances
+from landscope.measures.base import invariances
 
 __all__ = ["ACCURACY_SETTINGS", "FILE", "Kind", "Place", "architecture", "kinds", "outputs", "places"]
 

@@ -24,9 +24,6 @@ from landscope.measures.norm_ball import NormBall
 from landscope.measures.robustness.classifier import Classifier, checked_inputs
 from landscope.probe.probe import Probe
 
-__all__ = ["BATCH", "Attack", "Clip", "InputBall", "Norm", "Worst", "fgsm", "likelihood", "pgd"]
-
-
 Norm = Literal["inf", "2"]
 Clip = tuple[float, float] | None
 

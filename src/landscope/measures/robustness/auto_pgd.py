@@ -37,8 +37,6 @@ from landscope.measures.robustness.classifier import Classifier, Objective, chec
 from landscope.measures.sharpness.ascent import ascend
 from landscope.probe.probe import Probe
 
-__all__ = ["AttackLoss", "apgd", "dlr", "strongest", "targeted"]
-
 AttackLoss = Literal["cross_entropy", "margin", "dlr"]
 TARGETS = 9
 """Wrong classes that are tried, the most likely first."""

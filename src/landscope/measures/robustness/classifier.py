@@ -17,8 +17,6 @@ from landscope.probe.conditions import Precision, measuring
 from landscope.probe.frozen import frozen_copy, is_recurrent, unwrap
 from landscope.probe.probe import Probe
 
-__all__ = ["Classifier", "Objective", "checked_inputs", "margin"]
-
 Objective = Callable[[Tensor, Tensor], Tensor]
 """(logits (n, C), labels (n,)) → what an attack raises, sample by sample (n,)."""
 

@@ -24,8 +24,6 @@ from landscope.probe.probe import Probe
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Corrupt", "CorruptionAccuracy", "corruption_accuracy"]
-
 Progress = Callable[[int, int, str], None]
 """Called with (how many are done, of how many, what is next)."""
 

@@ -18,8 +18,6 @@ from torch import Tensor
 from landscope.core.errors import BudgetSpentError
 from landscope.measures.norm_ball import Ball
 
-__all__ = ["AscentResult", "Method", "ascend", "checkpoints"]
-
 Method = Literal["pga", "apgd"]
 Evaluate = Callable[[Tensor, bool], tuple[Tensor, Tensor]]
 """(points (k, P), whether slopes are wanted) → values (k,) in float64, slopes (k, P) or anything where they are not."""

@@ -37,20 +37,6 @@ from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
 from landscope.spectra.eigen import RitzValues
 
-__all__ = [
-    "FisherBottomEigenvalue",
-    "FisherSpectrum",
-    "FisherTopEigenvalue",
-    "GGNBottomEigenvalue",
-    "GGNSpectrum",
-    "GGNTopEigenvalue",
-    "HessianBottomEigenvalue",
-    "HessianSpectrum",
-    "HessianTopEigenvalue",
-    "LogVolume",
-]
-
-
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
 

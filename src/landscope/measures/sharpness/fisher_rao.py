@@ -25,9 +25,6 @@ from landscope.probe.rows.means import RowMean
 from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
 
-__all__ = ["FisherRao", "FisherRaoHomogeneous", "root_of"]
-
-
 # The Fisher–Rao norm (Liang et al. 2019) of any architecture, by one forward-mode derivative.
 #
 #     θᵀFθ = (1/n) Σ_i (J_iθ)ᵀ B_i (J_iθ),   J_iθ = d/dt f_{(1+t)θ}(x_i) at t = 0

@@ -33,8 +33,6 @@ from landscope.probe.rows.means import QUANTILE, RowMean
 from landscope.probe.rows.outputs import row_order
 from landscope.probe.shared import gradient, mean_and_error, once_per_probe, sums
 
-__all__ = ["GradientNoise", "GradientNorm", "L2Norm", "SquaredNorm", "sampled_gradient", "slopes_along"]
-
 GROUPS = 12
 """Parts of a sample of rows whose gradients are compared."""
 FEWEST_GROUPS = 4

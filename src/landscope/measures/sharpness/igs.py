@@ -41,8 +41,6 @@ from landscope.probe.rows.outputs import outputs_of
 from landscope.probe.rows.samples import batch_count, gather_values, m_batches
 from landscope.probe.totals import FORWARD
 
-__all__ = ["InformationGeometricSharpness", "igs_curve", "saturated_igs"]
-
 SATURATED = 0.99
 """Share of the full-rank value from which a rank adds no information of its own."""
 CURVE_POINTS = 200

@@ -18,8 +18,6 @@ from landscope.curvature import Hessian
 from landscope.probe.probe import Probe
 from landscope.spectra import trace
 
-__all__ = ["LayerHessian", "layer_hessian_trace"]
-
 
 class LayerHessian:
     """(F ⊗ I)ᵀ H (F ⊗ I) on matrices R (r, m), as an operator on vectors of length r·m.

@@ -21,23 +21,6 @@ from landscope.probe.totals import FORWARD
 from landscope.spectra import Spectrum
 from landscope.spectra.quadrature import spectrum_steps
 
-__all__ = [
-    "MATRICES",
-    "canonical",
-    "cheap_matrix",
-    "extreme_ritz_value",
-    "fastest_matrix",
-    "has_bias_block",
-    "is_fisher",
-    "matrix",
-    "outputs_per_sample",
-    "predicts_once",
-    "shared_spectrum",
-    "small_fisher",
-    "targets_add_up_to_one",
-]
-
-
 # Targets that are probabilities: whether those of each prediction add up to one.
 #
 # With weights y_c on the classes, cross-entropy curves as (Σ_c y_c) (diag(p) − p pᵀ) in the logits: what holds for labels (the

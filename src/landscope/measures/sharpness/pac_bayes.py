@@ -43,8 +43,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.rows.means import FEWEST
 from landscope.probe.rows.outputs import row_order
 
-__all__ = ["Bracket", "PacBayesSigma", "first_crossing", "sample_errors"]
-
 ALMOST_ALL = 0.8
 """Part of the target that an error may be before nothing is said about the upper end."""
 EARLY_TOL = 0.2

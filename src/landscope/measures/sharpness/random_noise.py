@@ -33,8 +33,6 @@ from landscope.probe.rows.means import FEWEST, QUANTILE, RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import row_order
 
-__all__ = ["FIRST_NOISE", "AverageSharpness", "PartOfRows", "RandomSharpness", "summaries"]
-
 FIRST_NOISE = 6
 """Perturbations of a first look at a large network."""
 

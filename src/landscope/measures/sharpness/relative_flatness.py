@@ -67,16 +67,6 @@ from landscope.probe.rows.means import RowMean
 from landscope.probe.shared import FORWARD_LOAD, once_per_probe
 from landscope.probe.totals import FORWARD
 
-__all__ = [
-    "RelativeFlatness",
-    "RelativeFlatnessLayerwise",
-    "head_curvature",
-    "is_softmax_head",
-    "relative_flatness_by_layer",
-    "softmax_head",
-]
-
-
 # Relative flatness of a softmax cross-entropy head (Petzka et al. 2021), in closed form.
 #
 # κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'}  =  mean_i ‖φ_i‖² ( Σ_c p_ic ‖w_c‖² − ‖Σ_c p_ic w_c‖² )

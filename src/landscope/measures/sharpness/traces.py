@@ -55,17 +55,6 @@ from landscope.spectra.norms import frobenius_steps
 from landscope.spectra.protocol import DEFAULT_BUDGET
 from landscope.spectra.trace import trace_steps
 
-__all__ = [
-    "FisherFrobenius",
-    "FisherTrace",
-    "GGNFrobenius",
-    "GGNTrace",
-    "HessianFrobenius",
-    "HessianTrace",
-    "fisher_rows",
-]
-
-
 # The trace of the Fisher matrix, exactly: one squared gradient norm per class and sample.
 #
 #     tr F = (1/n) Σ_i Σ_c ‖J_iᵀ s_ic‖²,   S_i S_iᵀ = the Fisher matrix at the outputs, s_ic its columns

@@ -29,17 +29,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.rows.means import row_mean
 from landscope.probe.rows.outputs import outputs_of
 
-__all__ = [
-    "RESCALINGS",
-    "AdaptiveSharpness",
-    "KeskarSharpness",
-    "PerturbationMeasure",
-    "SAMSharpness",
-    "adaptive_scale",
-    "require_finite",
-]
-
-
 # What the perturbation measures share: the choice of parameters, the scaling, and what to refuse.
 
 

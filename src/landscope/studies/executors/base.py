@@ -21,20 +21,6 @@ from landscope.studies.store import RunState, Store
 from landscope.studies.store.identity import run_key
 from landscope.studies.work.attempt import Ending, Result
 
-__all__ = [
-    "Event",
-    "Executor",
-    "Job",
-    "JobQueue",
-    "OnEvent",
-    "Resources",
-    "StopSignals",
-    "Summary",
-    "ignore",
-    "to_do",
-    "usable_cores",
-]
-
 
 @dataclass(frozen=True)
 class Resources:

@@ -29,8 +29,6 @@ import torch
 from landscope.core.errors import SpecError, StudyError
 from landscope.core.memory import GPU_SHARE
 
-__all__ = ["multi_process_service", "shares", "visible_gpus", "warn_of_parts"]
-
 CONTROL = "nvidia-cuda-mps-control"
 PERCENTAGE, PIPES, LOGS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 PATIENCE = 60.0

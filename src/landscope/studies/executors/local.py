@@ -26,9 +26,6 @@ from landscope.studies.store import Store
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work.attempt import Ending, Result, Work, name_of
 
-__all__ = ["LocalExecutor", "WorkerProcess", "environment"]
-
-
 # A worker process, seen from the one that started it.
 
 

@@ -15,8 +15,6 @@ from landscope.studies.executors.remote import attempt_remotely, follow
 from landscope.studies.store import Store
 from landscope.studies.work.attempt import Ending, Result, Work, name_of
 
-__all__ = ["RayExecutor"]
-
 
 @dataclass(frozen=True)
 class RayExecutor:

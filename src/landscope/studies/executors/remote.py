@@ -15,8 +15,6 @@ from landscope.studies.executors.base import Job, JobQueue, StopSignals
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work.attempt import Result, attempt_run
 
-__all__ = ["Cluster", "attempt_remotely", "follow"]
-
 LOOKED_AT = 64
 """Of the runs handed over, how many are looked at in the store each time to see whether they have begun."""
 

@@ -27,8 +27,6 @@ from landscope.studies.executors.remote import attempt_remotely, follow
 from landscope.studies.store import Store
 from landscope.studies.work.attempt import Result, Work, name_of
 
-__all__ = ["SlurmExecutor"]
-
 ARRAY = 1000
 """Tasks of an array: one less than Slurm's own default limit."""
 ASK_QUEUE = 15.0

@@ -23,8 +23,6 @@ from landscope.specs.schema import former_fields, map_instances, to_plain, witho
 from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
 from landscope.training.spec import TrainingSpec
 
-__all__ = ["POOL", "SCHEMA", "canonical", "legacy_keys", "run_key"]
-
 SCHEMA = 1
 """Of the defaults that a canonical spec leaves out."""
 POOL = "pool"

@@ -32,9 +32,6 @@ from landscope.core.errors import ClaimError, StoreFullError
 from landscope.core.files import LARGEST_DOCUMENT, create, read_regular, store_errors, write_in_store
 from landscope.core.json import Plain
 
-__all__ = ["STALE_AFTER", "Attempt", "Outcome", "Owner", "beating", "close", "filesystem_now", "latest", "read", "take"]
-
-
 # Which process this is, and whether another one still lives.
 #
 # A process number means something on one machine until it is used again. An owner is therefore named by the machine (its boot

@@ -24,8 +24,6 @@ from landscope.specs.schema import parse, to_plain
 from landscope.studies.spec import MeasuringSpec, SplitSpec
 from landscope.studies.store.identity import POOL, SCHEMA, canonical
 
-__all__ = ["TAKEN", "Place", "TakenParts", "model_key", "part_keys", "parts_of_record"]
-
 Place: TypeAlias = tuple[str, int, str, str]
 """Checkpoint, which of its temperatures, report, and name in it; a report without a name is what it is about, a name without a
 report is data for a figure."""

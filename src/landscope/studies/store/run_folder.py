@@ -53,8 +53,6 @@ from landscope.studies.store import locks
 from landscope.studies.store.identity import legacy_keys, run_key
 from landscope.studies.store.locks import Owner
 
-__all__ = ["SECONDS", "RunFolder"]
-
 SECONDS = "state/seconds.json"
 """What a run has cost so far."""
 

@@ -25,17 +25,6 @@ from landscope.core.files import is_full
 from landscope.core.memory import is_out_of_memory
 from landscope.studies.store.run_folder import RunFolder
 
-__all__ = [
-    "Ending",
-    "Result",
-    "Work",
-    "attempt_run",
-    "name_of",
-    "raise_if_stopping",
-    "request_stop",
-    "stop_requested",
-]
-
 Work: TypeAlias = Callable[..., object]
 """Called as `work(spec, folder)`, with the spec of a run and the path of its folder."""
 

@@ -15,8 +15,6 @@ import torch
 
 from landscope.core.json import Plain
 
-__all__ = ["environment", "forget_peak_memory", "peak_memory"]
-
 PACKAGES = ("torch", "numpy", "scipy")
 
 

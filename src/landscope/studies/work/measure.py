@@ -34,16 +34,6 @@ from landscope.training.task import Forward, Task
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "FIGURES",
-    "ModelMeter",
-    "WeightsAtTemperatures",
-    "figures_of",
-    "fitted_temperatures",
-    "measure_model",
-    "temperature_of",
-]
-
 EVALUATION_ROWS = 512
 FIGURES = ("layers", "invariance", "landscape")
 """Extras that are made for one model of each condition."""

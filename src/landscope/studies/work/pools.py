@@ -30,8 +30,6 @@ from landscope.training.task import make_task
 if TYPE_CHECKING:
     from landscope.studies.study import Study
 
-__all__ = ["POOL", "PoolSpec", "members_of", "pools_of", "train_together"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec:

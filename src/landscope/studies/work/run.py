@@ -41,8 +41,6 @@ from landscope.training.loop.train import train
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, make_task
 
-__all__ = ["run_in_folder"]
-
 Weights = Mapping[str, Tensor]
 
 

@@ -25,8 +25,6 @@ from landscope.specs.names import import_function
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work.attempt import attempt_run, request_stop, stop_requested
 
-__all__ = ["main"]
-
 
 def main(work_name: str, grace: float) -> None:
     """Run what is asked for, until the input ends."""
