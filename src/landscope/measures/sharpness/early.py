@@ -23,6 +23,7 @@ from torch.func import jvp
 
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.seeding import generator, hashed_signs
+from landscope.core.torch_fixes.nested_forward import nested_forward
 from landscope.curvature.matrices import GaussNewtonOperator
 from landscope.curvature.per_sample import TANGENT_LOAD, TANGENT_PASSES, output_tangents
 from landscope.measures.sharpness.matrices import MATRICES, canonical, matrix
@@ -81,7 +82,8 @@ def row_quadratics(probe: Probe, name: str, batch: Batch, directions: Sequence[T
         def along(v: Tensor) -> Tensor:
             way = probe.space.unflatten(v)
             slope = lambda at: jvp(lambda p: probe.losses(p, batch), (at,), (way,))[1]  # noqa: E731
-            return jvp(slope, (theta,), (way,))[1]
+            with nested_forward():
+                return jvp(slope, (theta,), (way,))[1]
 
         return torch.stack([along(v) for v in directions], 1)
     operator = matrix(probe, name)
