@@ -66,3 +66,17 @@ def test_the_study_of_the_demo_is_whole(tmp_path: Path) -> None:
     runs = json.loads(command(*words, folder=tmp_path))["runs"]
     assert len(runs) == 20
     assert len({run["condition"] for run in runs}) == 4
+
+
+@pytest.mark.slow
+def test_the_language_model_at_size_tiny(tmp_path: Path) -> None:
+    folder = tmp_path / "language_model"
+    shutil.copytree(EXAMPLES / "language_model", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    first = command("experiment.py", "run", "--size", "tiny", folder=folder)
+    assert "SAM 2 measured" in first
+    assert "measured" not in command("experiment.py", "run", "--size", "tiny", folder=folder)  # nothing is done twice
+    command("page.py", "run/results.json", folder=folder)
+    page = (folder / "README.md").read_text()
+    assert "One CPU" in page
+    assert "| 60 |" in page
+    assert (folder / "tuning.svg").stat().st_size > 1000
