@@ -12,7 +12,7 @@ from torch.func import jvp
 
 from landscope.core.errors import DifferentiationError, LandscopeError, NotApplicableError
 from landscope.core.memory import is_out_of_memory
-from landscope.core.torch_fixes.norms import twice_forward
+from landscope.core.torch_fixes.nested_forward import nested_forward
 from landscope.curvature.gram.row_norms import explicit_norms
 from landscope.curvature.layer.geometry import Linear
 from landscope.curvature.layer.sites import layer_sites, replaced_output, used_once, visits_all, weight_name
@@ -201,7 +201,7 @@ def second_derivatives(probe: Probe, batch: Batch, direction: Tensor) -> Tensor:
     def slopes(at: dict[str, Tensor]) -> Tensor:
         return jvp(lambda params: probe.losses(params, batch), (at,), (way,))[1]
 
-    with twice_forward():
+    with nested_forward():
         found: Tensor = jvp(slopes, (dict(probe.params),), (way,))[1]
     return found
 
