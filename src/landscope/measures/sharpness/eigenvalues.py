@@ -32,7 +32,7 @@ from landscope.measures.sharpness.matrices import (
     small_fisher,
 )
 from landscope.probe.probe import Probe
-from landscope.probe.rows.last_bias import bias_bounds
+from landscope.probe.rows.last_layer import layer_bounds
 from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
 from landscope.spectra.eigen import RitzValues
@@ -68,7 +68,7 @@ class _Eigenvalue(Measure):
 
     def at_once(self, probe: Probe) -> Estimate | None:
         """What a block of the matrix says: its extreme eigenvalues lie inside those of the whole."""
-        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
         if bounds is None:
             return None
         return bounds.at_least(bounds.top) if self.which == "LA" else bounds.at_most(bounds.bottom)
@@ -245,8 +245,10 @@ class LogVolume(_Eigenvalue):
     k: int = 10
 
     def at_once(self, probe: Probe) -> Estimate | None:
-        """Nothing: a block may have fewer than k eigenvalues above zero."""
-        return None
+        """At least the volume of the last layer's block, where that has k eigenvalues above zero."""
+        bounds = layer_bounds(probe)
+        known = bounds is not None and 1 <= self.k <= len(bounds.volumes)
+        return bounds.at_least(bounds.volumes[self.k - 1]) if bounds is not None and known else None
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Ritz values of all rows lie below the eigenvalues: at least their volume, product by product."""
@@ -317,7 +319,7 @@ class _Spectrum(Measure):
 
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the largest eigenvalue of a block."""
-        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
         return None if bounds is None else bounds.at_least(bounds.top)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:

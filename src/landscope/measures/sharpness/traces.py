@@ -47,7 +47,7 @@ from landscope.measures.sharpness.matrices import (
 from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
-from landscope.probe.rows.last_bias import bias_bounds
+from landscope.probe.rows.last_layer import layer_bounds
 from landscope.probe.rows.means import RowMean, row_mean
 from landscope.probe.shared import shared_stream
 from landscope.spectra import trace
@@ -153,7 +153,7 @@ class _Sum(Measure):
 class _Trace(_Sum):
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the trace of a block, where no number on the diagonal is negative."""
-        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
         if bounds is None or bounds.trace is None or not self._has_fisher_diagonal(probe):
             return None
         return bounds.at_least(bounds.trace)
@@ -298,7 +298,7 @@ class FisherTrace(_Trace):
 class _Frobenius(_Sum):
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the curvature of a block along one direction."""
-        bounds = bias_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
         return None if bounds is None else bounds.at_least(max(bounds.top, 0.0))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
