@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from landscope.analysis.verdicts import ALPHA
-from landscope.core.text import counted, p_value, significant
+from landscope.core.text import counted, listed, p_value, significant
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrast, Contrasts
@@ -48,11 +48,11 @@ def _flatness(found: Contrasts) -> str:
     said = [_flat(name, *counts[name], *(than if place == 0 else ("", ""))) for place, name in enumerate(shown)]
     sentence = f"{'; '.join(said)}." if said else ""
     if len(shown) < len(order):
-        rest = _listed([name for name in order if name not in shown])
+        rest = listed([name for name in order if name not in shown])
         sentence += f" Neither flatter nor sharper than {found.baseline} as far as can be shown: {rest}."
     stuck = [f"{name} ({found.stuck[name]})" for name in found.conditions if name in found.stuck]
     if stuck:
-        sentence += f" Not compared in sharpness: {_listed(stuck)}."
+        sentence += f" Not compared in sharpness: {listed(stuck)}."
     return _capital(sentence.strip())
 
 
@@ -90,7 +90,7 @@ def _flatter_and_better(found: Contrasts) -> str:
         signs.setdefault(label(each.column), []).append(each.towards * ways.get(each.condition, 0))
     shown = {name: {sign for sign in held if sign} for name, held in signs.items()}
     verdicts = [
-        f"{said.format(_listed(names, 'or' if len(pattern) > 1 else 'and'))}{_alone([signs[name] for name in names])}"
+        f"{said.format(listed(names, 'or' if len(pattern) > 1 else 'and'))}{_alone([signs[name] for name in names])}"
         for said, pattern in (
             ("does not decide {}: conditions go both ways", {1, -1}),
             ("goes with better {}", {1}),
@@ -132,14 +132,14 @@ def _better(found: Contrasts) -> str:
                 names = [
                     f"{c.condition} ({_KINDS[ways[c.condition]]}{c.change.partition(' (')[0]})" for c in _by_size(each)
                 ]
-                parts.append(f"{word} for {'all: ' if every else ''}{_listed(names)}")
+                parts.append(f"{word} for {'all: ' if every else ''}{listed(names)}")
         if parts:
             said.append(f"{label(column)} is {' and '.join(parts)}")
         else:
             undecided.append(label(column))
     sentence = f"{_capital('; '.join(said))}, against {found.baseline}." if said else ""
     if undecided:
-        sentence += f" No difference from {found.baseline} can be shown in {_listed(undecided)}."
+        sentence += f" No difference from {found.baseline} can be shown in {listed(undecided)}."
     return sentence.strip()
 
 
@@ -162,17 +162,12 @@ def _explanations(found: Contrasts) -> list[str]:
         return []
     return [
         f"Part of this may be a difference in the size of the weights or in fit, which changes sharpness by itself: against "
-        f"{found.baseline}, {_listed(said)}."
+        f"{found.baseline}, {listed(said)}."
     ]
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _listed(names: Sequence[str], word: str = "and") -> str:
-    *first, last = names
-    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def baseline_figure(study: Cohorts, found: Contrasts) -> list[Figure]:
