@@ -382,7 +382,7 @@ def _invariances(probe: Probe, split: SplitSpec) -> Plain:
         except LandscopeError:
             continue
         table[name] = {
-            what: {"change": movement.change, "error": movement.error}
+            what: {"change": movement.change, "error": movement.error if math.isfinite(movement.error) else None}
             if movement is not None and math.isfinite(movement.change)
             else None
             for what, movement in moved.items()
