@@ -35,7 +35,8 @@ from landscope.studies.orphans import held_by_orphans
 from landscope.studies.spec import MeasuringSpec
 from landscope.studies.store import RunState, RunStatus
 from landscope.studies.study import Study
-from landscope.studies.work.measure import FIGURES, ModelMeter, WeightsAtTemperatures, figures_of, measure_model
+from landscope.studies.work.measure import FIGURES, figures_of, measure_model
+from landscope.studies.work.meter import ModelMeter, WeightsAtTemperatures
 from landscope.studies.work.pools import without_numbers
 from landscope.training.callbacks import Callback
 from landscope.training.loop.train import train
