@@ -37,7 +37,7 @@ from landscope.probe.loss.losses import Loss
 from landscope.specs.names import is_import
 from landscope.specs.schema import parse
 from landscope.studies.spec import MeasuringSpec
-from landscope.studies.work.measure import ModelMeter
+from landscope.studies.work.meter import ModelMeter
 from landscope.training.loop.folder import HISTORY, SPEC, WEIGHTS
 from landscope.training.spec import DataSpec, ModelSpec, TrainingSpec
 from landscope.training.task import Task, make_task

@@ -29,7 +29,8 @@ from landscope.specs.schema import to_plain
 from landscope.studies.grid import RunSpec
 from landscope.studies.spec import MeasuringSpec
 from landscope.studies.study import Study
-from landscope.studies.work.measure import FIGURES, ModelMeter, WeightsAtTemperatures, figures_of, measure_model
+from landscope.studies.work.measure import FIGURES, figures_of, measure_model
+from landscope.studies.work.meter import ModelMeter, WeightsAtTemperatures
 from landscope.studies.work.pools import without_numbers
 from landscope.training.callbacks import Callback
 from landscope.training.loop.train import train

@@ -43,7 +43,7 @@ __all__ = [
 
 PlainSpec: TypeAlias = "Mapping[str, Plain]"
 FEW, LONG, LONGEST = 16, 64, 512
-"""Rows of a history and entries of a list in details: FEW of models in no figure; LONG rows and LONGEST entries of others."""
+"""Rows of histories and entries of lists: FEW of models that no figure shows, LONG rows and LONGEST entries of others."""
 DIGITS = 7
 """Of all numbers but values and error bars."""
 LARGEST = 2**29
