@@ -2,8 +2,7 @@
 
 Measures are streams of better and better estimates (`landscope.measures.base.Measure.refine`). The planner knows none of
 them by name. Under a budget, or where somebody watches, every measure first gives one estimate, the cheapest measures first;
-then each in turn is refined to its end, or until its share of what is left is used up: what is left over the number of those
-that wait. So no measure can starve another, what one leaves goes to those behind it, and at any time at most one of them
+then each in turn is refined to its end, or until its share of what is left is used up. So no measure can starve another, what one leaves goes to those behind it, and at any time at most one of them
 holds the vectors of a long computation. Whatever ends the work, the best estimate so far stands.
 """
 

@@ -126,7 +126,7 @@ def test_scale_is_said_of_what_rescaling_changes_and_only_of_that() -> None:
 
 def test_scale_is_that_of_the_settings_a_value_was_measured_with() -> None:
     plain, adaptive = (Estimate(1.0, settings={"adaptive": adaptive}) for adaptive in (False, True))
-    assert "changes its" in about(Report({"average_sharpness": plain}), "Scale")
+    assert "depend on the size of the weights" in about(Report({"average_sharpness": plain}), "Scale")
     assert not about(Report({"average_sharpness": adaptive}), "Scale")
 
 

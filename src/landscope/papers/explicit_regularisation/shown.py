@@ -86,9 +86,8 @@ def _reliability(name: str, conditions: Mapping[str, Sequence[Record]]) -> Itera
         if len(known) < 3:
             continue
         error, record = sorted(known, key=lambda pair: pair[0])[(len(known) - 1) // 2]
-        tables: Mapping[str, Any] = next(
-            (s.extras["reliability"] for s in _at(record)[1:] if "reliability" in s.extras), {}
-        )  # type: ignore[assignment]
+        extras: list[Mapping[str, Any]] = [one.extras for one in _at(record)[1:]]
+        tables: Mapping[str, Any] = next((held["reliability"] for held in extras if "reliability" in held), {})
         for when, table in tables.items():
             bins = zip(table["lower"], table["count"], table["confidence"], table["accuracy"], strict=True)
             shown = [f"{100 * a:.0f} ({100 * c:.0f})" if n else "–" for low, n, c, a in bins if low >= 0.3]

@@ -95,9 +95,10 @@ class _CausalBlock(nn.Module):
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU("tanh"), nn.Linear(4 * width, width))
-        for layer in (self.qkv, self.output, self.mlp[0], self.mlp[2]):
-            shrunk = layer in (self.output, self.mlp[2])  # they are added up, twice in each block
+        wider, narrower = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(wider, nn.GELU("tanh"), narrower)
+        for layer in (self.qkv, self.output, wider, narrower):
+            shrunk = layer in (self.output, narrower)  # they are added up, twice in each block
             nn.init.normal_(layer.weight, std=STD / math.sqrt(2 * layers) if shrunk else STD)
             nn.init.zeros_(layer.bias)
 

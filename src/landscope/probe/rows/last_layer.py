@@ -233,8 +233,7 @@ def _of_bias(probe: Probe, outputs: Outputs) -> LayerBounds | None:
             a, b = torch.arange(0, rows.count - 1, 2), torch.arange(1, rows.count, 2)
             noise = rows.pairs((of_bias[a] - of_bias[b]).square().sum(1))
             ones = rows.z.new_ones(rows.count, rows.z[0].numel() // len(bias), 1) / probe.temperature
-            return _bounds(rows, ones, dim, len(bias), noise, "the last bias", lambda step, name=name: {name: step[:, 0]},
-                           lambda given, name=name: given[name][:, None])  # fmt: skip
+            return _bounds(rows, ones, dim, len(bias), noise, "the last bias", *_as_bias(name))
     return None
 
 
@@ -245,6 +244,11 @@ def _shifted_along(z: Tensor, moved: object, delta: Tensor) -> int | None:
         if z.shape[dim] == len(delta) and _on_a_line(z, delta.reshape(shape), moved):
             return dim
     return None
+
+
+def _as_bias(name: str) -> tuple[Callable[[Tensor], Parts], Callable[[Parts], Tensor]]:
+    """A step U (C, 1) as one of a bias, and back."""
+    return lambda step: {name: step[:, 0]}, lambda given: given[name][:, None]
 
 
 def _bounds(
