@@ -14,6 +14,8 @@ from landscope.cli.options import (
     DataOptions,
     Device,
     Json,
+    Measures,
+    MeasureSeed,
     ModelOptions,
     ModelOrFolder,
     OptionalCheckpoint,
@@ -54,14 +56,7 @@ def measure(
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split to measure on.")] = "train",
     samples: Samples = None,
     pixels: PixelScale = None,
-    measures: Annotated[
-        str | None,
-        typer.Option(
-            metavar="core|all|A,B,C",
-            help="Names from `landscope measures`, or all.  [default: core]",
-            show_default=False,
-        ),
-    ] = None,
+    measures: Measures = None,
     settings: Annotated[
         Path | None,
         typer.Option(
@@ -110,7 +105,7 @@ def measure(
     passes: Annotated[
         float | None, typer.Option(help="Stop after about this many passes over the data.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the measures; that of the data is --data-option seed=…")] = 0,
+    seed: MeasureSeed = 0,
     root: Root = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Also write the report there.", show_default=False)
