@@ -115,7 +115,7 @@ def measure(
     """Measure a saved model on a data set.
 
     The folder of a training, or weights in it, are measured on the data that they were trained on, on the same scale and
-    splits, as the spec there says; what is given here goes before that, with a warning where it differs.
+    splits, as the spec there says; options given here take precedence, with a warning where they differ.
 
     The report has the value of every measure, its error bars, and a reading in words. On a terminal the table fills while
     you wait and its error bars shrink; Ctrl-C keeps what is there. With --seconds or --passes every measure gets a first

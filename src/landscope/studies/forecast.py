@@ -1,11 +1,11 @@
-"""About how long a study takes: by the runs that are done, by those that finish now, or by a slice of each kind of run.
+"""About how long a study takes, from finished runs, from those finishing now, or from a slice of each kind of run.
 
 Runs are of one kind where they differ in seeds and numbers only (learning rates, decays). A slice is real work on this machine,
-with the threads that a worker will have: some optimizer steps of the training, in a moment; and, where seconds are given for it,
-the training's evaluations and everything that is measured, until they are over. What a slice does not finish, or does not try, is
-not counted, and the forecast is then said to be a lower bound.
+with the threads that a worker will have: a few optimizer steps; and, if seconds are given for it, the training's evaluations and
+everything that is measured, until they run out. What a slice does not finish, or does not try, is not counted, and the forecast
+then says that it is a lower bound.
 
-Nothing that the spec names as `package.module:function` is called: how long such runs take is known when one of them is done.
+Nothing that the spec names as `package.module:function` is called: how long such runs take is known once one of them is done.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ MOMENT = 0.4
 TRIALS = 3
 """Of a gradient; the fastest counts."""
 PATIENCE = 4 * MOMENT
-"""Seconds after which no further kind of training is begun, where building them takes so long."""
+"""Seconds after which no further kind of training is timed, for trainings that take long to build."""
 MOST_WEIGHTS = 2**26
 """Networks with more weights than this are not timed: weights, gradients and momentum of this many take 1 GiB."""
 TIMED_RUNS = 64
 """About this many finished runs are read."""
 START = min(time.process_time(), 10.0)
-"""Seconds that a worker takes to start: what this process had taken when it came here, unless it had done other work before."""
+"""Seconds that a worker takes to start: what this process took to get here, unless it did other work before."""
 FORWARD = 1 / 3
-"""A forward pass by the cost of a step, for evaluations that no slice has reached."""
+"""The cost of a forward pass, in steps, for evaluations that no slice has reached."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds of a run: its training, and what is measured on it; `whole` where the slice came to its end."""
+    """Seconds of a run: its training, and what is measured on it; `whole` if the slice was completed."""
 
     training: float
     measuring: float
@@ -82,7 +82,7 @@ def kind_of(run: RunSpec) -> str:
 
 
 def schedule(seconds: Iterable[float], workers: int) -> float:
-    """When the last of some runs ends that workers take up one after the other.
+    """When the last of some runs ends, if workers take them one after another.
 
     >>> schedule([3, 2, 2], 2), schedule([], 2)
     (4.0, 0.0)
@@ -94,7 +94,7 @@ def schedule(seconds: Iterable[float], workers: int) -> float:
 
 
 def expected_from_records(study: Study, statuses: Mapping[str, RunStatus]) -> dict[str, float]:
-    """Seconds of the runs that are not done, by those of their kind that are; nothing for kinds of which none is."""
+    """Seconds of the runs that are not done, from finished ones of the same kind; nothing for kinds without one."""
     left = {key: kind_of(study.runs[key]) for key, status in statuses.items() if status.state is not RunState.DONE}
     wanted = set(left.values())
     done: dict[str, list[str]] = {}
@@ -111,7 +111,7 @@ def expected_from_records(study: Study, statuses: Mapping[str, RunStatus]) -> di
 
 
 class Pace:
-    """What is left of a study while it runs, from the runs that have ended, on as many workers as have worked at once.
+    """The time left while a study runs, from the runs that have ended, on as many workers as have worked at once.
 
     >>> pace = Pace({"a": "k", "b": "k", "c": "k"}, {})
     >>> pace.started("a", at=0.0), pace.left(at=1.0)
@@ -136,7 +136,7 @@ class Pace:
             self._workers = max(self._workers, len(self._begun))
 
     def ended(self, key: str, seconds: float | None = None) -> None:
-        """A run has ended, after some seconds of work; one that has not finished says nothing of the others."""
+        """A run has ended, after some seconds of work; one that has not finished says nothing about the others."""
         kind, _ = self._begun.pop(key, ("", 0.0))
         if kind and seconds is not None:
             self._known.setdefault(kind, []).append(seconds)
@@ -160,19 +160,19 @@ class Forecast:
     left: Collection[str]
     """Runs that are not done."""
     expected: Mapping[str, Expected]
-    """Seconds of those of them about which anything is known."""
+    """Seconds of those about which anything is known."""
     workers: int
     source: str
-    """What it is known from, in words."""
+    """What the forecast is based on, in words."""
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is known, and none of it a lower bound."""
+        """Whether every run is covered, none by a lower bound only."""
         return all(key in self.expected and self.expected[key].whole for key in self.left)
 
     @property
     def seconds(self) -> float:
-        """Until the last run that is known of is done; workers take as long to start as this process did."""
+        """Seconds until the last run with a known time is done; workers take as long to start as this process did."""
         known = [self.expected[key].seconds for key in self.left if key in self.expected]
         return schedule(known, self.workers) + (START if known else 0.0)
 
@@ -190,9 +190,9 @@ class Forecast:
 
 
 def forecast(study: Study, statuses: Mapping[str, RunStatus], seconds: float | None = None) -> Forecast:
-    """How long what is left takes: by the runs that are done; for kinds of which none is, by slices.
+    """How long the rest takes, from finished runs, and from slices for kinds that have none.
 
-    Slices take a moment, in which the training is timed, or so many `seconds`, in which the measuring is timed as well.
+    Slices take a moment, in which the training is timed, or this many `seconds`, in which the measuring is timed as well.
     """
     left = [key for key, status in statuses.items() if status.state not in (RunState.DONE, RunState.FAILED)]
     cores = torch.cuda.device_count() or usable_cores()
@@ -224,10 +224,9 @@ def _budget(study: Study) -> float | None:
 def _expected_from_slices(
     study: Study, keys: Collection[str], threads: int, given: float | None
 ) -> dict[str, Expected]:
-    """Seconds of some runs by a slice of each kind of them.
+    """Seconds of some runs, from a slice of each kind.
 
-    Nothing is said of those that call functions of the user's own, nor of networks that are too large to be built for this, nor
-    of kinds for which no time is left.
+    Runs that call the user's own functions, networks too large to build here, and kinds for which no time is left are omitted.
     """
     kinds: dict[str, RunSpec] = {}
     for key in keys:
@@ -257,7 +256,7 @@ def _expected_from_slices(
 
 
 def _task(run: RunSpec, loaded: dict[str, TaskData]) -> Task | None:
-    """What a run trains; None where that calls the user's own functions, is too large, or cannot be made. Data is loaded once."""
+    """What a run trains; None if that calls the user's own functions, is too large, or cannot be made. Data is loaded once."""
     spec = run.training
     if spec is None or is_import(spec.data.name) or is_import(spec.model.name):
         return None
@@ -367,7 +366,7 @@ def _train_slice(task: Task, start: float, limit: float) -> tuple[float, Mapping
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raise `_TimeOver` inside after this many seconds; without end where this thread or system takes no signals."""
+    """Raise `_TimeOver` inside after this many seconds; never where this thread or system cannot take signals."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return

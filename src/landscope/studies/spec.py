@@ -47,7 +47,7 @@ class SplitSpec:
     A measure is reported under its own name, or under another that its settings give it, so that it can be taken twice:
     `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`. With `rows: 2000` among its
     settings it is measured on that many samples instead. Where models are measured at fitted temperatures, too, `tempered` names
-    the measures that are taken again there (all, where it is left out).
+    the measures that are repeated there (by default all).
     """
 
     SHORTHAND: ClassVar[str] = "measures"
@@ -175,7 +175,7 @@ class MeasuringSpec:
     mode: Literal["eval", "batch_statistics"] = "eval"
     """Whether BatchNorm is measured as it predicts, or on the statistics of each batch."""
     batch_size: Natural | None = None
-    """Samples that are computed at once; by default as many as fit."""
+    """Samples processed at once; by default as many as fit."""
     dtype: Literal["float32", "float64"] | None = None
     """By default that of the network."""
     seconds: Positive | None = None

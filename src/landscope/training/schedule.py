@@ -69,7 +69,7 @@ def learning_rate(spec: TrainingSpec, step: int, steps_per_epoch: int) -> float:
     return spec.optimizer.lr * factor(step, spec.epochs * steps_per_epoch, spec.schedule)
 
 
-# What is known of a run: a row after every epoch, or after every `evaluate_every` of them.
+# The history of a run: a row after every epoch, or after every `evaluate_every` of them.
 
 
 Row: TypeAlias = dict[str, float]
