@@ -1,8 +1,8 @@
 """From arguments on the command line to a network with its weights, rows of data, and a device.
 
-Weights of a Landscope training lie beside its spec: `landscope measure runs/first` needs no more than the folder. The command line
-takes precedence over that spec, with a warning where the two differ: the same weights on another scale of pixels, or on other
-splits, give numbers about something else.
+Weights of a Landscope training lie beside its spec: `landscope measure runs/first` needs no more than the folder. The command
+line takes precedence over that spec, with a warning where the two differ: the same weights on another scale of pixels, or on
+other splits, give numbers about something else.
 """
 
 from __future__ import annotations
