@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from landscope.analysis import Order
+from landscope.papers.framework.answers import Unit
 from landscope.papers.framework.claims import Claim, at_holms_levels, tell
-from landscope.papers.framework.questions import Question, Unit, above, correlates, every, larger, none, share
+from landscope.papers.framework.questions import Question, above, correlates, every, larger, none, share
 from landscope.papers.framework.values import FAILED, GUESSING, REDUCED, Values
 
 

@@ -62,7 +62,7 @@ def test_kept_runs_have_the_keys_that_they_had(path: Path) -> None:
                 assert record.run in (run_key(spec), *legacy_keys(spec))
 
 
-def test_values_are_kept_whole_and_curves_in_seven_digits(tmp_path: Path) -> None:
+def test_values_are_kept_whole_and_all_else_in_seven_digits(tmp_path: Path) -> None:
     bundle = load_bundle(ROOT / "results" / "fam" / "cifar10.json.gz")
     first = bundle.records[0]
     third = 1 / 3
@@ -75,7 +75,7 @@ def test_values_are_kept_whole_and_curves_in_seven_digits(tmp_path: Path) -> Non
     (again,) = kept.subjects
     found = again.reports["train"]["made_up"]
     assert (found.value, found.stderr) == (third, third)
-    assert found.details == {"curve": [0.3333333, {"at": third}, [0.6666667]], "alone": third, "n": [1, 2]}
+    assert found.details == {"curve": [0.3333333, {"at": 0.3333333}, [0.6666667]], "alone": 0.3333333, "n": [1, 2]}
     assert again.extras == {"grid": [[0.3333333]]}
     assert kept.history == ({"epoch": 1, "train_loss": 0.3333333},)
 

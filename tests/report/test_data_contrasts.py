@@ -51,7 +51,8 @@ def test_four_seeds_are_enough_to_see_that_sam_is_flatter() -> None:
     )
     lead, outcomes = baseline_words(found)[0]
     ratio = np.exp(np.log(SAM).mean() - np.log(PLAIN).mean())
-    assert lead.startswith(f"SAM is flatter than plain by 1 of 1 measures (Hessian λ₁ −{round(100 * (1 - ratio))} % (")
+    assert lead.startswith(f"SAM is flatter than plain by 1 of 1 measure (Hessian λ₁ −{round(100 * (1 - ratio))} % [")
+    assert lead.endswith("Whether flatter is better cannot be told: no outcome is shown to differ from plain.")
     assert outcomes == "No difference from plain can be shown in test error."
 
 
@@ -71,7 +72,7 @@ def test_sharpness_of_models_that_have_not_learnt_is_not_compared() -> None:
     assert all(each.effect is not None for each in found.outcomes)  # it is worse, whatever it is
     lead = baseline_words(found)[0][0]
     assert lead.startswith("SAM is flatter than plain")
-    assert lead.endswith(" Not compared in sharpness: stuck (2 of 4 models have not learnt).")
+    assert " Not compared in sharpness: stuck (2 of 4 models have not learnt)." in lead
     other = contrasts(study, "stuck")
     assert other is not None
     assert baseline_words(other)[0][0] == "Sharpness cannot be compared with stuck: 2 of 4 models have not learnt."
@@ -105,8 +106,37 @@ def test_smaller_weights_and_another_loss_are_named() -> None:
     small = {"hessian_trace": SAM, "l2_norm": [5.0, 5.1, 5.2, 5.1], "loss": [0.2, 0.21, 0.19, 0.2]}
     large = {"hessian_trace": PLAIN, "l2_norm": [9.0, 9.1, 9.2, 9.1], "loss": [0.01, 0.011, 0.009, 0.01]}
     _, (item,) = baseline_words(against({"plain": large, "decay": small}))
-    assert "decay: ℓ₂ norm −44 %" in item
-    assert "train loss × 20" in item
+    assert item.endswith("against plain, decay (ℓ₂ norm −44 %, train loss × 20).")
+
+
+LOW, MIDDLE, HIGH = [1.0, 1.1, 0.9, 1.05], [2.0, 2.1, 1.9, 2.05], [4.0, 4.1, 3.9, 4.05]
+
+
+@pytest.mark.parametrize(
+    ("trace", "error", "told"),
+    [
+        ((LOW, HIGH), (LOW, HIGH), "Being flatter goes with better test error."),
+        ((LOW, HIGH), (HIGH, LOW), "Being flatter goes with worse test error."),
+        ((LOW, HIGH), (LOW, LOW), "Being flatter does not decide test error: conditions go both ways."),
+        ((LOW, MIDDLE), (LOW, HIGH), "Being flatter goes with better test error (one condition)."),
+        (
+            (LOW, HIGH),
+            (MIDDLE, MIDDLE),
+            "Whether flatter is better cannot be told: no outcome is shown to differ from plain.",
+        ),
+        ((MIDDLE, MIDDLE), (LOW, HIGH), "Whether flatter is better cannot be told from that."),
+    ],
+)
+def test_the_second_sentence_says_whether_flatter_is_better(
+    trace: tuple[list[float], list[float]], error: tuple[list[float], list[float]], told: str
+) -> None:
+    columns = {"plain": (MIDDLE, MIDDLE), "a": (trace[0], error[0]), "b": (trace[1], error[1])}
+    jitter = [1.0, 1.01, 0.99, 1.0]
+    values = {
+        name: {"hessian_trace": list(np.multiply(own, jitter)), "test.error": outcome}
+        for name, (own, outcome) in columns.items()
+    }
+    assert baseline_words(against(values))[0][0].endswith(told)
 
 
 def test_ratios_and_differences() -> None:

@@ -120,7 +120,7 @@ def test_only_plain_values_become_plain() -> None:
 
 
 def test_words_for_types() -> None:
-    assert describe(Wheel) == "a mapping with the keys kind, size, options"
+    assert describe(Wheel) == "one of 'steel', 'wood' (kind), or a mapping with the keys kind, size, options"
     assert describe(Fraction) == "a number > 0, ≤ 1"
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from landscope.specs.schema import parse
-from landscope.studies import forecast as module
-from landscope.studies.forecast import Pace, forecast, kind_of
+from landscope.studies import slices as module
+from landscope.studies.forecast import Pace, forecast, kind_of, seconds_without_figures
 from landscope.studies.spec import StudySpec
 from landscope.studies.store import RunState, RunStatus
 from landscope.studies.study import Study
@@ -50,7 +50,6 @@ def test_runs_that_are_done_tell_of_their_kind_and_of_no_other(tmp_path: Path) -
     seconds = {study.runs[key].condition: one.seconds for key, one in found.expected.items()}
     assert seconds["plain"] == seconds["decay"] == 9.0
     assert seconds["SAM"] < 9.0  # timed by gradients
-    assert not found.whole
     for key, run in study.runs.items():
         if run.condition == "SAM":
             done(study, key, 30.0)
@@ -61,11 +60,24 @@ def test_runs_that_are_done_tell_of_their_kind_and_of_no_other(tmp_path: Path) -
     assert found.sentence().endswith("(as long as those that are done took)")
 
 
-def test_a_moment_times_training_and_says_that_measuring_was_not(tmp_path: Path) -> None:
+def test_a_dry_run_times_the_measuring_of_a_network_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = module.measure_model
+    calls: list[str] = []
+
+    def counting(*given: Any) -> object:
+        calls.append("measured")
+        return measured(*given)
+
+    monkeypatch.setattr(module, "measure_model", counting)
     study = Study.of(SPEC, tmp_path)
     found = forecast(study, waiting(study))
     assert len(found.expected) == len(study.runs)
-    assert all(one.training > 0 and one.measuring == 0 and not one.whole for one in found.expected.values())
+    assert found.whole
+    assert len({one.measuring for one in found.expected.values()}) == len(calls) == 1
+    assert all(one.training > 0 and one.measuring > 0 for one in found.expected.values())
+    monkeypatch.setattr(module, "MEASURING", 0.0)
+    found = forecast(study, waiting(study))
+    assert not found.whole
     assert "more than" in found.sentence()
     budget = {**SPEC, "measuring": {**SPEC["measuring"], "seconds": 50}}
     found = forecast(study := Study.of(budget, tmp_path), waiting(study))
@@ -97,6 +109,23 @@ def test_functions_of_the_users_own_are_neither_imported_nor_called(tmp_path: Pa
         found = forecast(study, waiting(study), seconds)
         assert (found.expected, found.seconds, found.whole) == ({}, 0, False)
     assert "no_such_module" not in sys.modules
+
+
+def test_a_run_with_figures_tells_of_those_without() -> None:
+    record: dict[str, Any] = {
+        "history": [{"seconds": 1.0}, {"seconds": 2.0}],
+        "subjects": [{"reports": {"train": {"estimates": {"loss": {"cost": {"seconds": 0.5}}, "nll": {}}}}}],
+    }
+    assert seconds_without_figures(record) == 2.5
+    pace = Pace({"a": "drawn", "b": "plain", "c": "plain"}, {})
+    pace.started("a", at=0)
+    pace.ended("a", 50.0)
+    assert pace.left(at=50) == 100.0
+    pace.expect("plain", 2.5)
+    assert pace.left(at=50) == 5.0
+    pace.started("b", at=50)
+    pace.ended("b", 4.0)
+    assert pace.left(at=54) == 4.0, "what was found replaces what was expected"
 
 
 def test_what_is_left_while_a_study_runs() -> None:

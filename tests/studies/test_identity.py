@@ -42,6 +42,7 @@ def as_written(plain: Any, name: str = OLD_NAME, version: str = "0.1.0") -> Any:
     old = json.loads(json.dumps(plain).replace('"landscope:MLP"', json.dumps(name)))
     for field in ("evaluate_every", "compile"):
         del (old.get("pool") or old)["training"][field]
+    old.get("measuring", {}).pop("statistics", None)
     for split in old.get("measuring", {}).get("splits", {}).values():
         split |= {"as_published": None, "only": []}  # fields that there were then
     return {**old, "versions": {"landscope": version, **old["versions"]}} if "versions" in old else old

@@ -16,11 +16,13 @@ from landscope.cli.study import showing
 from landscope.models import catalogue as options
 from landscope.specs import schema
 from landscope.specs.canonical import canonical_json
-from landscope.studies import forecast
+from landscope.studies import forecast, grid
 from landscope.studies.executors.base import Job, Summary, ignore, to_do
 from landscope.studies.store import RunState, RunStatus, Store, locks
+from landscope.studies.store.identity import run_key
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.study import Study
+from landscope.training.spec import TrainingSpec
 
 RUNS = 12
 WRITTEN = {
@@ -77,6 +79,20 @@ def test_types_are_read_once_however_many_runs_there_are(tmp_path: Path, monkeyp
         monkeypatch.setattr(module, "get_type_hints", noted)
     Study.of({**WRITTEN, "seeds": 20}, tmp_path)
     assert read == []
+
+
+def test_what_the_seeds_of_a_condition_share_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[object] = []
+    one = grid.check_value
+    monkeypatch.setattr(grid, "check_value", lambda *given: checked.append(given[0]) or one(*given))
+    study = Study.of({**WRITTEN, "seeds": [7, 0, 3]}, tmp_path)
+    assert len(checked) == 3
+    for key, run in study.runs.items():
+        assert run.training == schema.parse(TrainingSpec, run.plain["training"])
+        assert run.training is not None
+        assert (run.training.seed, run.plain["figures"]) == (run.seed, run.seed == 7)
+        assert key == run_key(run.plain)
+    assert len({canonical_json(run.plain) for run in study.runs.values()}) == len(study.runs) == 9
 
 
 def test_status_reads_each_record_once(study: Study, reads: Counter[str], tmp_path: Path) -> None:

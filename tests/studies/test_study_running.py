@@ -20,7 +20,8 @@ from landscope.studies.store.parts import TAKEN
 from landscope.studies.study import Study
 from landscope.studies.work import attempt
 from landscope.studies.work import run as running
-from landscope.studies.work.measure import WeightsAtTemperatures, measure_model
+from landscope.studies.work.measure import measure_model
+from landscope.studies.work.meter import WeightsAtTemperatures
 from landscope.studies.work.run import run_in_folder
 
 SPEC: dict[str, object] = {

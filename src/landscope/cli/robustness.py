@@ -130,13 +130,18 @@ def robustness(
     title = f"{model} on {data}: {len(x):,} images"
     if eps is not None:
         classifier = replace(Classifier.of(net, place, precision, batch_size), prepare=prepare)
-        left = _attacked(classifier, scaled(x, "unit", (), ()), y, eps, seed)
+        left, blind = _attacked(classifier, scaled(x, "unit", (), ()), y, eps, seed)
+        if blind:
+            note(
+                f"warning: no gradient led anywhere on {blind:.0%} of the images, so attacks by gradient tell nothing of them. "
+                f"Does the network round or threshold its inputs? Attack it without that step"
+            )
         if output is not None:
             rows = "".join(f"{name},{accuracy}\n" for name, accuracy in left.items())
             write_whole(output, f"attack,accuracy\n{rows}".encode(), flush=False)
             note(f"written: {output}")
         if as_json:
-            print_json({**about, "eps": eps, "samples": len(x), "accuracy_at_most": left})
+            print_json({**about, "eps": eps, "samples": len(x), "accuracy_at_most": left, "blind": blind})
         else:
             console().print(_attack_table(left, len(x), f"{title}, each pixel moved by at most {eps:g}"))
         return
@@ -174,8 +179,8 @@ def _preparation(pixels: Pixels, card: DataCard, flat: bool) -> Callable[[Tensor
     return prepare
 
 
-def _attacked(classifier: Classifier, x: Tensor, y: Tensor, eps: float, seed: int) -> dict[str, float]:
-    """The accuracy that each attack leaves, from the weakest to all of them together."""
+def _attacked(classifier: Classifier, x: Tensor, y: Tensor, eps: float, seed: int) -> tuple[dict[str, float], float]:
+    """The accuracy that each attack leaves, from the weakest to all of them together; the share of images without a gradient."""
     from landscope.measures.robustness import fgsm, pgd, strongest
 
     with progress() as tick:
@@ -187,7 +192,8 @@ def _attacked(classifier: Classifier, x: Tensor, y: Tensor, eps: float, seed: in
         found = strongest(classifier, x, y, eps, seed=seed)
     together = float((step.correct & ascent.correct & found.correct).double().mean())
     clean, *others = found.after.items()
-    return dict([clean, ("FGSM", step.accuracy.value), ("PGD-40", ascent.accuracy.value), *others, ("all", together)])
+    left = [clean, ("FGSM", step.accuracy.value), ("PGD-40", ascent.accuracy.value), *others, ("all", together)]
+    return dict(left), found.blind
 
 
 def _attack_table(left: dict[str, float], n: int, title: str) -> Table:

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from landscope.cli.failures import CommandError
 from landscope.cli.options import Pixels
 from landscope.cli.output import note
-from landscope.core.errors import LandscopeError, SpecError
-from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, read_regular
+from landscope.core.errors import CheckpointError, LandscopeError, SpecError
+from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, not_there, read_regular
 from landscope.core.json import Plain, parse_json
 from landscope.core.text import first_line, shape
 from landscope.core.weights import load_weights, read_weights
@@ -37,7 +37,7 @@ from landscope.probe.loss.losses import Loss
 from landscope.specs.names import is_import
 from landscope.specs.schema import parse
 from landscope.studies.spec import MeasuringSpec
-from landscope.studies.work.measure import ModelMeter
+from landscope.studies.work.meter import ModelMeter
 from landscope.training.loop.folder import HISTORY, SPEC, WEIGHTS
 from landscope.training.spec import DataSpec, ModelSpec, TrainingSpec
 from landscope.training.task import Task, make_task
@@ -152,7 +152,7 @@ class SavedNetwork:
         try:
             return make_task(parse(TrainingSpec, spec), prepare=lambda model: self._load(model, weights))
         except SpecError as error:
-            raise CommandError(f"{error}. Look at --model, --option, --data and --data-option") from error
+            raise CommandError(f"{_ended(error)} Look at --model, --option, --data and --data-option") from error
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
         """The weights for the network of another file's task; refused where they do not fit it."""
@@ -163,9 +163,11 @@ class SavedNetwork:
         name = self.model.name
         own = f"Look at --option, or at what {name} builds"
         known = "" if is_import(name) else ", ".join(MODELS[name].options)
-        load_weights(
-            model, weights, remedy=f"Look at --option: {name} has {known} (landscope models {name})" if known else own
-        )
+        remedy = f"Look at --option: {name} has {known} (landscope models {name})" if known else own
+        try:
+            load_weights(model, weights, remedy=remedy)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.file}: {error}") from error
 
     def subject(self, split: str, samples: int | None, seed: int, place: torch.device) -> Subject:
         """The network with rows of a split, drawn as a study draws them."""
@@ -232,18 +234,26 @@ def saved_network(checkpoint: Path, given: Given) -> SavedNetwork:
     return SavedNetwork(file, model, data, given.loss or there.loss, there.precision, tuple(remarks))
 
 
+def _ended(words: object) -> str:
+    """With a full stop, where no other mark ends it."""
+    text = str(words)
+    return text if text.endswith((".", "?")) else f"{text}."
+
+
 def _weights(checkpoint: Path) -> tuple[Path, Path | None]:
     """The file of weights, and the folder of the training that wrote it, where there is one."""
     if checkpoint.is_dir():
         folder = checkpoint / "training" if (checkpoint / "training" / SPEC).is_file() else checkpoint
         file = folder / f"{WEIGHTS[0]}.safetensors"
+        if (folder / "study.json").is_file():
+            raise CommandError(f"{checkpoint} is the folder of a study: see landscope report {checkpoint}")
         if not (folder / SPEC).is_file():
             raise CommandError(f"{checkpoint}: expected weights, or the folder of a training, which has a {SPEC}")
         if not file.is_file():
             raise CommandError(f"{folder}: the training there is not finished; `landscope train` resumes it")
         return file, folder
     if not checkpoint.is_file():
-        raise CommandError(f"{checkpoint}: no such file; expected weights, or the folder of a training")
+        raise CommandError(f"{_ended(not_there(checkpoint))} Expected weights, or the folder of a training")
     above = checkpoint.parent
     folder = above.parent if above.name == "snapshots" else above
     return checkpoint, folder if (folder / SPEC).is_file() else None

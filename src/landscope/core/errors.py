@@ -203,8 +203,12 @@ class RunStoppedError(StudyError):
     """A run was asked to stop and did; it can be resumed."""
 
 
+FEW = 24
+"""Choices up to which all are listed beside the nearest one."""
+
+
 class UnknownNameError(LandscopeError, KeyError):
-    """A name that does not exist, with the choices and the nearest of them.
+    """A name that does not exist, with the nearest of the choices; all of them where they are few, or none is near.
 
     >>> raise UnknownNameError.among("optimiser", "sdg", ["sgd", "adam"])
     Traceback (most recent call last):
@@ -217,6 +221,8 @@ class UnknownNameError(LandscopeError, KeyError):
         known = sorted(choices)
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
+        if nearest and len(known) > FEW:
+            return cls(f"unknown {kind} {name!r}{hint} ({len(known)} in all)")
         shown = ", ".join(known[:40]) + (f", … ({len(known)} in all)" if len(known) > 40 else "")
         return cls(f"unknown {kind} {name!r}{hint} Choices: {shown or 'none'}")
 

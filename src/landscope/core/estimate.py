@@ -213,16 +213,34 @@ def format_with_error(value: float, error: float) -> str:
 
     >>> format_with_error(12.2614, 0.031), format_with_error(12.2614, 0.0), format_with_error(1234567.0, 2100.0)
     ('12.26 ± 0.03', '12.2614', '1.235e+06 ± 2e+03')
-    >>> format_with_error(3.2e-7, 1.4e-8), format_with_error(0.60584075, 4e-15)
-    ('3.20e-07 ± 1.4e-08', '0.6058408 ± 4e-15')
+    >>> format_with_error(3.2e-7, 1.4e-8), format_with_error(0.60584075, 4e-15), format_with_error(1093.0, 21.0)
+    ('3.20e-07 ± 1.4e-08', '0.6058408 ± 4e-15', '1090 ± 20')
     """
     if not error > 0:
         return f"{value:.6g}"
     if error < 1e-7 * abs(value):
         return f"{value:.7g} ± {error:.0e}"
-    digits = 2 if f"{error:.1e}".startswith("1") else 1
-    last = math.floor(math.log10(error)) - digits + 1  # power of ten of the last digit kept
+    last = last_place(error)
     size = math.floor(math.log10(max(abs(value), error)))
-    if -4 <= size < 6 and last <= 0:
-        return f"{value:.{-last}f} ± {error:.{-last}f}"
-    return f"{value:.{max(size - last, 0)}e} ± {error:.{digits - 1}e}"
+    if -4 <= size < 6:
+        return f"{format_to_place(value, last)} ± {format_to_place(error, last)}"
+    return f"{value:.{max(size - last, 0)}e} ± {error:.{math.floor(math.log10(error)) - last}e}"
+
+
+def last_place(error: float) -> int:
+    """The power of ten of the last digit that an error leaves meaningful: its first, or its second where the first is a 1.
+
+    >>> last_place(0.031), last_place(0.014), last_place(21.0)
+    (-2, -3, 1)
+    """
+    digits = 2 if f"{error:.1e}".startswith("1") else 1
+    return math.floor(math.log10(error)) - digits + 1
+
+
+def format_to_place(value: float, place: int) -> str:
+    """The value rounded to a power of ten, without an exponent.
+
+    >>> format_to_place(12.2614, -2), format_to_place(1093.0, 1)
+    ('12.26', '1090')
+    """
+    return f"{value:.{-place}f}" if place <= 0 else f"{round(value, -place):.0f}"

@@ -11,12 +11,14 @@ opened.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 from landscope.core.errors import LandscopeError, StoreError, StoreFullError
@@ -36,6 +38,30 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def not_there(path: Path) -> str:
+    """That nothing has this name, with the nearest name there is.
+
+    >>> not_there(Path("no-folder-of-this-name/x.yaml"))
+    'no-folder-of-this-name/x.yaml: no such file or folder'
+    """
+    return f"{path}: no such file or folder{nearest_name(path)}"
+
+
+def nearest_name(path: Path) -> str:
+    """What to say of a path that is missing: "; did you mean …?" where a name beside it is near, otherwise nothing."""
+    parts = [path, *path.parents]
+    missing = next((part for part, above in pairwise(parts) if above.is_dir() and not part.exists()), None)
+    if missing is None:
+        return ""
+    with suppress(OSError):
+        beside = [each.name for each in missing.parent.iterdir()]
+        for name in difflib.get_close_matches(missing.name, beside, n=3, cutoff=0.6):
+            found = missing.parent / name / path.relative_to(missing)
+            if found.exists():
+                return f"; did you mean {found}?"
+    return ""
 
 
 def aside_of(path: Path) -> Path:

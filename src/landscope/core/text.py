@@ -17,6 +17,16 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """Names in a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"]), listed(["a", "b"], "or")
+    ('a', 'a, b and c', 'a or b')
+    """
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
 def first_line(error: BaseException) -> str:
     r"""The first line of another library's error message; the error's kind where it has none.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.errors import CheckpointError
+from landscope.core.files import nearest_name
 
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")
@@ -25,7 +26,8 @@ _ALWAYS_UNPACKED = 64 * 2**20
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The state dict in a file, on the CPU, without the prefixes that DataParallel and torch.compile add."""
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; expected a checkpoint (safetensors or torch.save)")
+        hint = nearest_name(path) or "; expected a checkpoint (safetensors or torch.save)"
+        raise CheckpointError(f"{path}: no such file{hint}")
     with path.open("rb") as file:
         head = file.read(9)
     if len(head) < 9:

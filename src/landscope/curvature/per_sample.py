@@ -12,6 +12,7 @@ from torch.func import jvp
 
 from landscope.core.errors import DifferentiationError, LandscopeError, NotApplicableError
 from landscope.core.memory import is_out_of_memory
+from landscope.core.torch_fixes.nested_forward import nested_forward
 from landscope.curvature.gram.row_norms import explicit_norms
 from landscope.curvature.layer.geometry import Linear
 from landscope.curvature.layer.sites import layer_sites, replaced_output, used_once, visits_all, weight_name
@@ -28,6 +29,7 @@ __all__ = [
     "output_tangents",
     "sample_rows",
     "second_derivative_moments",
+    "second_derivatives",
     "squared_gradient_norms",
     "trace_data_error",
 ]
@@ -186,6 +188,24 @@ def output_tangents(probe: Probe, batch: Batch, direction: Mapping[str, Tensor],
 PASSES = 4 * FORWARD
 
 
+def second_derivatives(probe: Probe, batch: Batch, direction: Tensor) -> Tensor:
+    """vᵀH_i v of every row of a piece (n,), for a direction v (P,); nothing is kept for a way back.
+
+    >>> import torch
+    >>> probe = Probe(torch.nn.Linear(1, 1, bias=False), (torch.tensor([[1.0], [2.0]]), torch.zeros(2, 1)), "mse")
+    >>> second_derivatives(probe, next(probe.batches()), torch.ones(1))         # ℓ = (w x)²
+    tensor([2., 8.])
+    """
+    way = probe.space.unflatten(direction)
+
+    def slopes(at: dict[str, Tensor]) -> Tensor:
+        return jvp(lambda params: probe.losses(params, batch), (at,), (way,))[1]
+
+    with nested_forward():
+        found: Tensor = jvp(slopes, (dict(probe.params),), (way,))[1]
+    return found
+
+
 def second_derivative_moments(probe: Probe, directions: Tensor) -> tuple[Tensor, Tensor] | None:
     """Mean (k,) and covariance (k, k) over samples of v_jᵀ H_i v_j for the rows v_j; `None` where it is not available.
 
@@ -194,18 +214,10 @@ def second_derivative_moments(probe: Probe, directions: Tensor) -> tuple[Tensor,
     """
     if probe.loss.reduction != "per_sample" or probe.mode != "eval" or probe.n_samples < 2:
         return None
-    theta = dict(probe.params)
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
-        def along(row: Tensor) -> Tensor:
-            v = probe.space.unflatten(row)
-
-            def slope(at: dict[str, Tensor]) -> Tensor:
-                return jvp(lambda p: probe.losses(p, batch), (at,), (v,))[1]
-
-            return jvp(slope, (theta,), (v,))[1]
-
-        q, s = torch.stack([along(row) for row in directions]).double(), probe.shares(batch)
+        q = torch.stack([second_derivatives(probe, batch, row) for row in directions]).double()
+        s = probe.shares(batch)
         return q.sum(1), q @ q.T, q @ s, s @ s
 
     try:

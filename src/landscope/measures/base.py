@@ -214,7 +214,7 @@ class Refinement:
         self.finished = True
         if isinstance(self._stream, Generator):
             self._stream.close()
-        self.estimate = self.estimate or self.bound
+        self.estimate = self._newest() or self.bound
         if self.estimate is None:
             self.estimate = Estimate(math.nan, status=Status.SKIPPED, reason=f"{reason} before a first estimate")
         elif self.estimate.status is Status.RUNNING:
@@ -222,6 +222,13 @@ class Refinement:
         elif self.estimate.status.is_bound:
             so_far = f"{self.estimate.reason}; " if self.estimate.reason else ""
             self.estimate = replace(self.estimate, reason=so_far + reason)
+
+    def _newest(self) -> Estimate | None:
+        """The estimate so far, or what rows that others have read meanwhile say."""
+        if self.estimate is not None and self.estimate.status is Status.RUNNING and self.measure.turn == 0:
+            with contextlib.suppress(LandscopeError), self.probe.measuring():
+                return self.measure.at_once(self.probe) or self.estimate
+        return self.estimate
 
     def ended(self) -> Estimate:
         """The last estimate, with what it cost and the settings that define it."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import NotApplicableError
-from landscope.core.estimate import Estimate
+from landscope.core.estimate import Estimate, Status
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.measures.base import Measure
@@ -56,7 +56,12 @@ class Movement:
 
     @property
     def error(self) -> float:
-        """The two estimators' own errors together, where they are known, on the same scale."""
+        """The two estimators' own errors together, on the same scale; not a number where that of a converged value is not known.
+
+        A maximum over random draws is such a value: it differs from seed to seed, and by how much one seed does not tell.
+        """
+        if any(e.status is Status.CONVERGED and e.stderr is None for e in (self.before, self.after)):
+            return math.nan
         scale = abs(self.before.value) or 1.0
         return math.hypot(self.before.stderr or 0.0, self.after.stderr or 0.0) / scale
 

@@ -47,8 +47,7 @@ MOST_PARTS = 3
 NOTHING_LEFT = 1e-9
 """Seconds or passes after a budget's end: a limit is a positive number."""
 FIRST_LOOK = 0.25
-"""What is left once the model and the data are checked is at least this part of what that took: on a busy machine, too, there is
-something to show."""
+"""What is left after the checks is at least this part of what they took: on a busy machine, too, there is something to show."""
 
 
 class Budget:
@@ -79,6 +78,12 @@ class Budget:
         seconds = None if self._deadline is None else self._deadline - time.monotonic()
         passes = None if self._last_pass is None else self._last_pass - self._ledger.passes
         return seconds, passes
+
+    def turn(self, waiting: int) -> AbstractContextManager[None]:
+        """Inside, a step should take no more than an equal part of half of what is left, a sixth where few wait."""
+        parts = max(2 * waiting, 6)
+        seconds, passes = (math.inf if left is None else max(left / parts, NOTHING_LEFT) for left in self._left())
+        return self._ledger.patient(seconds, passes)
 
     def share(self, waiting: int) -> AbstractContextManager[None]:
         """Inside, work ends where an equal part of what is left is used up, or a third: most measures need less than that."""
@@ -122,28 +127,29 @@ class Planner:
         self.check()
 
     def _first_estimates(self) -> Iterator[str]:
-        """What outputs give, then bounds from them, then round by round: one that takes long does not hold up the others.
+        """What outputs give, then bounds from them, then a first estimate of each, those first of which nothing is known.
 
-        What is known without any work is said even where nothing is left of the budget.
+        Round by round: one that takes long does not hold up the others. What is known without any work is said even where nothing
+        is left of the budget.
         """
-        waiting = [name for name in self._order if _is_stream(self._chosen[name])]
-        yield from self._once([name for name in waiting if self._chosen[name].turn == 0])
+        kinds = {name: type(self._chosen[name]) for name in self._order}
+        streams = [name for name, kind in kinds.items() if kind.turn == 0 or kind.refine is not Measure.refine]
+        yield from self._once([name for name in streams if self._chosen[name].turn == 0])
         for name in self._order:
             if self._running[name].look():
                 yield name
-        waiting = [name for name in waiting if self._running[name].estimate is None]
-        while waiting:
-            yield from self._once(waiting)
-            if self._budget.spent:
-                return
-            waiting = [name for name in waiting if self._running[name].estimate is None]
+        for enough in (lambda one: one.estimate or one.bound, lambda one: one.estimate):
+            while waiting := [name for name in streams if not enough(self._running[name])]:
+                yield from self._once(waiting)
+                if self._budget.spent:
+                    return
 
     def _once(self, names: Sequence[str]) -> Iterator[str]:
         """One step of each."""
-        for name in names:
+        for position, name in enumerate(names):
             if self._budget.spent:
                 return
-            with self._budget.share(1):
+            with self._budget.share(1), self._budget.turn(len(names) - position):
                 self._step(name)
             if self._running[name].estimate is not None:
                 yield name
@@ -205,11 +211,6 @@ class Planner:
             name: running.ended() if running.estimate is not None else running.bound or nothing
             for name, running in self._running.items()
         }
-
-
-def _is_stream(measure: Measure) -> bool:
-    """Whether its first estimate comes before its last, or costs next to nothing."""
-    return measure.turn == 0 or type(measure).refine is not Measure.refine
 
 
 def measure(  # noqa: PLR0913 (options of a public function, by keyword)

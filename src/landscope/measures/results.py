@@ -28,6 +28,8 @@ __all__ = ["Report"]
 
 WIDTH = 110
 """Letters in a line of a printed report."""
+SHORT = 0.1
+"""Seconds below which nobody needs to know how many."""
 DIM = {Status.FAILED: "red", Status.SKIPPED: "dim", Status.BUDGET_SPENT: "yellow", Status.INTERRUPTED: "yellow"}
 ERRORS = "± data: what another sample of the data would change; ± own: the estimator's own error, none where the value is exact"
 
@@ -124,7 +126,7 @@ class Report(Mapping[str, Estimate]):
             *(f"{row.name}: {row.estimate.reason}" for row in rows if row.estimate.status in told),
             *(f"Not applicable: {', '.join(names)} ({reason})" for reason, names in rows.inapplicable.items()),
             *(f"Note: {notice}" for notice in notices),
-            f"{ERRORS}. {cost.passes:.0f} passes over the data, {cost.seconds:.1f} s",
+            f"{ERRORS}. {_cost(cost)}",
         ]
         return [f"{note.rstrip('.')}." for note in said]
 
@@ -222,3 +224,14 @@ class Report(Mapping[str, Estimate]):
         from landscope.measures.reading.drawing import plot_report
 
         return plot_report(self.estimates, self.about)
+
+
+def _cost(cost: Cost) -> str:
+    """How much work it was.
+
+    >>> _cost(Cost(0.3, 0.01)), _cost(Cost(231.4, 0.62))
+    ('Less than one pass over the data, under 0.1 s', '231 passes over the data, 0.6 s')
+    """
+    passes = round(cost.passes)
+    work = "Less than one pass" if passes < 1 else "One pass" if passes == 1 else f"{passes:,} passes"
+    return f"{work} over the data, {f'{cost.seconds:.1f}' if cost.seconds >= SHORT else f'under {SHORT}'} s"

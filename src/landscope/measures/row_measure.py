@@ -7,7 +7,6 @@ but for the noise of random probes where there are any.
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.means import FEWEST, RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
-from landscope.probe.rows.outputs import row_order
+from landscope.probe.rows.outputs import Outputs, outputs_of, row_order
 
-__all__ = ["RowMeasure", "RowValues", "early_looks_pay", "row_means"]
+__all__ = ["RowMeasure", "RowValues", "early_looks_pay", "is_sample", "output_looks", "row_means"]
 
 OFTEN = 0.2
 """Seconds between two looks at the rows read so far."""
@@ -87,7 +86,8 @@ class RowValues:
 
     def looks(self) -> Iterator[bool]:
         """Read all rows; yields whether they are complete, now and then and at the end, but for data without an order."""
-        looked, last = time.monotonic(), 0
+        ledger, last = self._probe.ledger, 0
+        looked = ledger.mark
         try:
             for unit, batch in self._batches():
 
@@ -101,9 +101,9 @@ class RowValues:
                     self._counts.append(counts.numpy())
                     self._units.append(np.full(part.size, unit))
                     self._read += part.size
-                if time.monotonic() - looked >= OFTEN and self._read < self._local and self.order is not None:
-                    yield False
-                    looked, last = time.monotonic(), self._read
+                    if ledger.waited(looked, OFTEN) and self._read < self._local and self.order is not None:
+                        yield False
+                        looked, last = ledger.mark, self._read
         except BudgetSpentError:
             if self._read > last and self.order is not None:
                 yield False
@@ -153,6 +153,27 @@ class RowValues:
 def row_means(probe: Probe, function: Callable[[Batch], Tensor], *, load: float, passes: float) -> Iterator[RowMean]:
     """The mean over all rows of `function`, which gives one number per row of a piece (n,)."""
     yield from RowValues(probe, lambda batch, _: function(batch), load=load, passes=passes).read()
+
+
+def is_sample(outputs: Outputs) -> bool:
+    """Whether the rows read so far are a random part of all."""
+    return outputs.rows > 0 and outputs.order is not None and processes() == 1
+
+
+def output_looks(probe: Probe) -> Iterator[Outputs]:
+    """Read the outputs of all rows; yields those read so far by another measure, then now and then, and where the budget ends."""
+    outputs, looked = outputs_of(probe), probe.ledger.mark
+    if FEWEST <= outputs.rows < probe.n_samples and is_sample(outputs):
+        yield outputs
+    try:
+        while outputs.advance():
+            if probe.ledger.waited(looked, OFTEN) and outputs.rows < probe.n_samples and is_sample(outputs):
+                yield outputs
+                looked = probe.ledger.mark
+    except BudgetSpentError:
+        if is_sample(outputs):
+            yield outputs
+        raise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,4 +158,4 @@ def _mean(values: Tensor) -> Estimate:
     if infinite := int(values.isinf().sum()):
         return Estimate.not_applicable(f"{infinite} of {len(values)} pairs have an empty shape, which has no distance")
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Estimate(float(values.mean()), data_stderr=error, details={"shapes": len(values)})
+    return Estimate(float(values.mean()), data_stderr=error, details={"shapes": len(values), "each": values.tolist()})

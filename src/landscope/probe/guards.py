@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 REPEATS = 4
-"""Passes at construction within which outputs must not drift."""
+"""Values of a loss within which it must not drift; the model itself has about as many passes between two looks at it."""
 PARTS = 64
 """A tensor is compared through the sums of the bits of this many parts of it."""
 ALLOWED_UNITS = 1000
@@ -95,8 +95,11 @@ def _bits(tensor: Tensor) -> Tensor:
     return torch.stack([part.sum(dtype=torch.int64) for part in words.chunk(PARTS)])
 
 
-def check_still(probe: Probe) -> None:
-    """Refuse a model whose parameters, or whose outputs for the first rows, are not what they were when it was recorded."""
+def check_still(probe: Probe) -> object:
+    """Refuse a model whose parameters, or whose outputs for the first rows, are not what they were when it was recorded.
+
+    What it returns for these rows is given back.
+    """
     model = probe.module("")
     record = _record(model)
     now = _sums(model)
@@ -105,11 +108,9 @@ def check_still(probe: Probe) -> None:
     with probe.measuring(), torch.no_grad():
         held = dict(model.named_buffers())
         changed = [name for name, old in record.buffers.items() if name in held and not _same(old, held[name])]
-        if record.outputs is None:
-            record.outputs = _outputs(probe, batch, record.buffers)
-            for _ in range(REPEATS - 1):
-                _outputs(probe, batch, {})
-        change = _change(record.outputs, _outputs(probe, batch, {}))
+        before = _recorded_outputs(probe)
+        returned = probe.call(probe.params, batch)
+        change = _change(before, output_tensors(returned))
     eps = torch.finfo(probe.dtype).eps
     if change > (16 if changed else ALLOWED_UNITS) * eps:
         what = (
@@ -120,7 +121,18 @@ def check_still(probe: Probe) -> None:
             f"defined for a fixed function. Update statistics in training mode only (if self.training: …), which is off here."
         )
     if not probe.loss.known:
-        _check_loss_is_still(probe, record)
+        _check_loss_is_still(probe, record, returned)
+    return returned
+
+
+def _recorded_outputs(probe: Probe) -> list[Tensor]:
+    """The outputs for the first rows, with copies of the buffers as they were recorded."""
+    record = _record(probe.module(""))
+    if record.outputs is None:
+        values = {**probe.params, **{name: value.clone() for name, value in record.buffers.items()}}
+        with probe.measuring(), torch.no_grad():
+            record.outputs = [t.detach().clone() for t in output_tensors(probe.call(values, probe.few))]
+    return record.outputs
 
 
 def _refuse_moved(parameters: list[str]) -> None:
@@ -131,11 +143,11 @@ def _refuse_moved(parameters: list[str]) -> None:
         )
 
 
-def _check_loss_is_still(probe: Probe, record: _Record) -> None:
+def _check_loss_is_still(probe: Probe, record: _Record, returned: object) -> None:
     """Refuse a loss whose value for the same outputs is not what it was."""
     loss, batch = probe.loss, probe.few
     with probe.measuring(), torch.no_grad():
-        outputs = probe.outputs(probe.params, batch)
+        outputs = probe.compared(returned)
 
         def value() -> Tensor:
             return loss.function(outputs, probe.second(batch)).detach().clone()
@@ -151,12 +163,6 @@ def _check_loss_is_still(probe: Probe, record: _Record) -> None:
             f"state, such as a moving average. A sharpness is defined for a fixed loss. Switch the updates off (criterion.eval() "
             f"where they depend on self.training), or pass a loss without them."
         )
-
-
-def _outputs(probe: Probe, batch: Batch, buffers: dict[str, Tensor]) -> list[Tensor]:
-    """The outputs of the first rows, with copies of the given buffers put in."""
-    values = {**probe.params, **{name: value.clone() for name, value in buffers.items()}}
-    return [tensor.detach().clone() for tensor in output_tensors(probe.call(values, batch))]
 
 
 def _same(old: Tensor, new: Tensor) -> bool:
@@ -178,11 +184,13 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
     """Settle what is open at a new probe, and refuse a copy that is not what was given; notices about what was found."""
     if probe.loss.known:  # it reads outputs and targets, nothing that a hook may have kept
         drop_idle_hooks(probe)
-    with still(probe):
-        settle()
-        if not probe.loss.known:
-            drop_idle_hooks(probe)
+    take_record(probe)
+    settle()
+    if not probe.loss.known:
+        drop_idle_hooks(probe)
+    _recorded_outputs(probe)
     check_isolated(probe, original, probe.few)
+    returned = check_still(probe)
     notices = checked_gradient(probe, probe.few)
     if notices and (layers := quantised_layers(original)):
         raise ModelError(
@@ -196,7 +204,7 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
             f"weights cached or merged for eval mode), or they belong to a part of the model that is not called. Compute such "
             f"tensors in the forward pass, switch the cache off, or measure other parameters: params=…."
         )
-    notices += _which_output(probe)
+    notices += _which_output(probe, returned)
     if not probe.loss.known and not probe.loss.unexplained and _reads_past_the_outputs(probe, probe.few):
         notices += (
             "the loss reads something that the model computes besides its outputs: the GGN and the Fisher matrix leave that "
@@ -205,12 +213,10 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
     return notices
 
 
-def _which_output(probe: Probe) -> tuple[str, ...]:
+def _which_output(probe: Probe, outputs: object) -> tuple[str, ...]:
     """A word on models that return several tensors of which the loss takes the first."""
     if probe.loss.structured:
         return ()
-    with probe.measuring(), torch.no_grad():
-        outputs = probe.call(probe.params, probe.few)
     if not isinstance(outputs, (tuple, list)) or hasattr(outputs, "logits") or len(output_tensors(outputs)) < 2:
         return ()
     return (

@@ -176,7 +176,7 @@ class Probe(LossFunction):
     def _settle_loss(self) -> None:
         """Refuse what cannot be measured, and find out how the loss is reduced."""
         with self.measuring(), torch.no_grad():
-            self.loss = settled(self, max(FEW_SAMPLES, CHECKED_SAMPLES * LARGE // max(LARGE, self.n_params)))
+            self.loss = settled(self, max(2, CHECKED_SAMPLES * LARGE // max(LARGE, self.n_params)))
             for piece in with_non_finite_inputs(self._held or ()):
                 found = self.loss_sum(self._params, Batch(self.ready(piece.raw), piece.size, piece.divisible))
                 checks.check_finite_loss(found, "of samples with non-finite inputs")

@@ -229,6 +229,7 @@ class Ledger:
         self._cut_short = 0.0
         self._seconds = 0.0
         self._limits: list[tuple[float, float, str]] = []
+        self._patience = math.inf, math.inf
 
     def add(self, passes: float) -> None:
         """Note work done."""
@@ -269,15 +270,36 @@ class Ledger:
 
     def samples_in_time(self, passes_each: float) -> float:
         """How many samples, of this many passes each, a piece may hold, so that a deadline is kept; infinite without one."""
-        left = self.seconds_left()
-        if left == float("inf"):
-            return left
+        left, (patience, fewer) = self.seconds_left(), self._patience
+        most = math.inf if passes_each <= 0 else fewer / passes_each
+        if left == math.inf:
+            return most
         rate = self.passes_per_second
-        return 1.0 if rate is None or passes_each <= 0 else rate * min(SLICE, PART * max(left, 0.0)) / passes_each
+        slice_ = min(SLICE, PART * max(left, 0.0), patience / 2)
+        return 1.0 if rate is None or passes_each <= 0 else min(most, rate * slice_ / passes_each)
+
+    @contextmanager
+    def patient(self, seconds: float, passes: float) -> Iterator[None]:
+        """Inside, work that can be taken up again should stop for others about so often (see `waited`); it is not ended."""
+        before, self._patience = self._patience, (seconds, passes)
+        try:
+            yield
+        finally:
+            self._patience = before
+
+    @property
+    def mark(self) -> tuple[float, float]:
+        """The time, and the passes that are spent."""
+        return time.monotonic(), self.passes
+
+    def waited(self, since: tuple[float, float], often: float = math.inf) -> bool:
+        """Whether others have waited long enough since a mark: `often` seconds, or as long as the patience is."""
+        seconds, passes = self._patience
+        return time.monotonic() - since[0] >= min(often, seconds) or self.passes - since[1] >= passes
 
     def seconds_left(self) -> float:
         """Until the earliest deadline; infinite where there is none."""
-        return min((deadline for deadline, _, _ in self._limits), default=float("inf")) - time.monotonic()
+        return min((deadline for deadline, _, _ in self._limits), default=math.inf) - time.monotonic()
 
     @contextmanager
     def limited(self, seconds: float | None = None, passes: float | None = None) -> Iterator[None]:

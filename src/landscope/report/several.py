@@ -14,7 +14,7 @@ from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts, contrasts
 from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
 from landscope.report.page.html import Masthead, rendered
-from landscope.report.sections.against_baseline import contrast_cell
+from landscope.report.sections.against_baseline import contrast_cell, way
 from landscope.report.sections.models import terms_of
 from landscope.report.write import StudyReport, without_script
 
@@ -88,15 +88,9 @@ def _agreement(found: Sequence[Contrasts]) -> str:
     shared = Counter(condition for each in found for condition in each.conditions)
     for condition, times in shared.items():
         if times > 1:
-            ways = [_way(each, condition) for each in found if condition in each.conditions]
+            ways = [way(each, condition) for each in found if condition in each.conditions]
             said.append(f"{condition} is flatter in {ways.count(1)} and sharper in {ways.count(-1)} of {times} studies")
     return f"By most of the measures that are shown to differ, {'; '.join(said)}." if said else ""
-
-
-def _way(each: Contrasts, condition: str) -> int:
-    """1 where more measures are shown to be flatter than sharper, −1 where fewer are, 0 where neither."""
-    total = sum(c.towards for c in each.sharpness if c.condition == condition)
-    return (total > 0) - (total < 0)
 
 
 def _study(report: StudyReport, key: str, title: str, address: str) -> Section:

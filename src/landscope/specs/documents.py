@@ -13,6 +13,7 @@ from typing import TypeVar
 import yaml
 
 from landscope.core.errors import SpecError
+from landscope.core.files import nearest_name
 from landscope.core.text import counted
 from landscope.specs.limits import DEEPEST, LARGEST_FILE, MOST_VALUES, toml_excess, too_deep, too_many, whole_characters
 from landscope.specs.schema import Path, parse
@@ -124,7 +125,7 @@ def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Do
             )
         text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
-        raise SpecError(f"{file}: {error.strerror}") from error
+        raise SpecError(f"{file}: {error.strerror}{nearest_name(file)}") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{file}: is not text in UTF-8") from error
     if file.suffix == ".toml":

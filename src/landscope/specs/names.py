@@ -46,8 +46,12 @@ HOMES: dict[str, str] = {
     "WideResNet": "landscope.models.resnet:WideResNet",
     "HessianTime": "landscope.papers.fam.timing:HessianTime",
     "MovedCentreSharpness": "landscope.papers.adaptive_sharpness.as_published:MovedCentreSharpness",
+    "NameGPT": "landscope.papers.function_centric.networks:NameGPT",
+    "SmallDataViT": "landscope.papers.function_centric.networks:SmallDataViT",
     "StaleStatistics": "landscope.papers.adaptive_sharpness.as_published:StaleStatistics",
+    "StepTime": "landscope.papers.fam.step_time:StepTime",
     "abalone_of_the_notebook": "landscope.papers.inputs:abalone_of_the_notebook",
+    "circles_of_the_paper": "landscope.papers.function_centric.data:circles_of_the_paper",
     "enlarged_digits": "landscope.papers.inputs:enlarged_digits",
     "enlarged_efficientnet": "landscope.papers.inputs:enlarged_efficientnet",
     "enlarged_grey_digits": "landscope.papers.inputs:enlarged_grey_digits",
@@ -55,7 +59,10 @@ HOMES: dict[str, str] = {
     "halved_fashion_mnist": "landscope.papers.inputs:halved_fashion_mnist",
     "layer_rows": "landscope.papers.fam.timing:layer_rows",
     "lenet5_left_in_evaluation": "landscope.papers.inputs:lenet5_left_in_evaluation",
+    "made_up_names": "landscope.papers.function_centric.data:made_up_names",
     "mnist_split": "landscope.papers.inputs:mnist_split",
+    "partly_random_labels": "landscope.papers.function_centric.data:partly_random_labels",
+    "resnet18_with_bottleneck": "landscope.papers.fam.networks:resnet18_with_bottleneck",
     "rte_word_pieces": "landscope.papers.inputs:rte_word_pieces",
 }
 """Where `landscope:NAME` lies now. To move it, change its line and add one to `FORMER`."""

@@ -225,7 +225,9 @@ def describe(hint: object) -> str:
     if origin in (dict, Mapping):
         return f"a mapping from names, each entry {describe(args[1])}"
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return "a mapping with the keys " + ", ".join(_hints(hint))
+        fields, short = _hints(hint), getattr(hint, "SHORTHAND", None)
+        alone = f"{describe(fields[short])} ({short}), or " if short else ""
+        return f"{alone}a mapping with the keys {', '.join(fields)}"
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", types.NoneType: "nothing"}
     return words.get(hint, hint.__name__) if isinstance(hint, type) else str(hint)
 

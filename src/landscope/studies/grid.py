@@ -131,9 +131,13 @@ def runs_of(
     runs: list[RunSpec] = []
     seen: dict[str, str] = {}
     for chosen in itertools.product(*axes.values()):
+        first: RunSpec | None = None
         for seed in study.seed_numbers:
             try:
-                run = _training_run(study, dict(zip(axes, chosen, strict=True)), seed, common, imports)
+                if first is None:
+                    first = run = _training_run(study, dict(zip(axes, chosen, strict=True)), seed, common, imports)
+                else:
+                    run = _with_seed(first, seed)
                 before = seen.setdefault(json.dumps(run.plain, sort_keys=True), run.condition)
                 if before != run.condition:
                     raise MismatchError(
@@ -220,6 +224,14 @@ def _training_run(
         plain={"training": public_names(to_plain(training)), **common, "figures": seed == study.seed_numbers[0]},
         training=training,
     )
+
+
+def _with_seed(run: RunSpec, seed: int) -> RunSpec:
+    """The same condition with another seed, without a second check of what all seeds share."""
+    assert run.training is not None, "checkpoints have no seeds"
+    training = {**cast(dict[str, Plain], run.plain["training"]), "seed": seed}
+    plain = {**run.plain, "training": training, "figures": False}
+    return replace(run, seed=seed, plain=plain, training=replace(run.training, seed=seed))
 
 
 def _check_model(model: ModelSpec, imports: bool) -> None:

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from landscope.core.errors import SpecError, UnknownNameError
+from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 from landscope.data import CORRUPTIONS
 from landscope.measures.base import MEASURES, Measure
 from landscope.measures.calibration.temperature import TEMPERATURE_FITS
@@ -34,10 +34,35 @@ from landscope.measures.resolve import resolve_measures
 from landscope.probe.loss.losses import LOSSES
 from landscope.specs.limits import excess
 from landscope.specs.names import is_import
-from landscope.specs.schema import Natural, Positive, Range, with_location
+from landscope.specs.schema import Natural, Positive, Range, parse, with_location
 from landscope.training.spec import DataSpec, ModelSpec
 
 SPLITS = ("train", "validation", "test")
+
+
+Mode: TypeAlias = Literal["eval", "batch_statistics"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taking:
+    """How one measure is taken, where that differs from the others of its split.
+
+    `rows`: on this many samples. `mode`: with BatchNorm as it predicts (`eval`), or on the statistics of each batch.
+    `augmented`: on one draw of the augmentation of the training, where it has any. `checkpoints`: of these only.
+    """
+
+    rows: Natural | None = None
+    mode: Mode | None = None
+    augmented: bool = False
+    checkpoints: tuple[str, ...] | None = None
+
+    @property
+    def point(self) -> Taking:
+        """What of it decides where is measured."""
+        return replace(self, checkpoints=None)
+
+
+HOW = tuple(field.name for field in fields(Taking))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +70,10 @@ class SplitSpec:
     """What is measured on one split: `all`, names, or names with settings; `samples` draws this many of its samples.
 
     A measure is reported under its own name, or under another that its settings give it, so that it can be taken twice:
-    `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`. With `rows: 2000` among its
-    settings it is measured on that many samples instead. Where models are measured at fitted temperatures, too, `tempered` names
-    the measures that are repeated there (by default all).
+    `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`. Among its settings,
+    `rows: 2000` has it measured on that many samples instead, `mode: batch_statistics` in that mode, `augmented: true` on
+    augmented samples, `checkpoints: [final]` at these checkpoints only. Where models are measured at fitted temperatures, too,
+    `tempered` names the measures that are repeated there (by default all).
     """
 
     SHORTHAND: ClassVar[str] = "measures"
@@ -61,7 +87,7 @@ class SplitSpec:
         if (names := self.names()) is not None:
             self._check_tempered(names)
         for name in self.measures if isinstance(self.measures, Mapping) else ():
-            self.rows_of(name)
+            self.taking(name)
 
     def measures_by_name(self, seed: int = 0) -> dict[str, Measure]:
         """The measures by the name under which they are reported.
@@ -97,21 +123,23 @@ class SplitSpec:
             return {name: (name, {}) for name in self.measures}
         each = {name: dict(settings or {}) for name, settings in self.measures.items()}
         for settings in each.values():
-            settings.pop("rows", None)
+            for key in HOW:
+                settings.pop(key, None)
         return {name: (str(settings.pop("measure", name)), settings) for name, settings in each.items()}
 
-    def rows_of(self, name: str) -> int | None:
-        """How many samples a measure is taken on, by the name under which it is reported; all where there is no number.
+    def taking(self, name: str) -> Taking:
+        """How a measure is taken, by the name under which it is reported.
 
         >>> split = SplitSpec(measures={"loss": None, "hessian_trace": {"rows": 100}}, samples=5000)
-        >>> split.rows_of("loss"), split.rows_of("hessian_trace")
+        >>> split.taking("loss").rows, split.taking("hessian_trace").rows
         (5000, 100)
         """
-        settings = self.measures.get(name) if isinstance(self.measures, Mapping) else None
-        rows = (settings or {}).get("rows", self.samples)
-        if rows is not None and (not isinstance(rows, int) or isinstance(rows, bool) or rows < 1):
-            raise SpecError(f"{name}: rows must be a positive whole number, got {rows!r}")
-        return rows
+        given = (self.measures.get(name) if isinstance(self.measures, Mapping) else None) or {}
+        try:
+            found = parse(Taking, {key: given[key] for key in HOW if key in given})
+        except LandscopeError as error:
+            raise SpecError(f"{name}: {error}") from error
+        return found if found.rows is not None else replace(found, rows=self.samples)
 
     def _resolved(self, seed: int, *, imports: bool) -> dict[str, Measure]:
         if self.measures == "all":
@@ -172,8 +200,10 @@ class MeasuringSpec:
     """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits, such
     as [none, fitted, explicit-regularisation/temperature]."""
     splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
-    mode: Literal["eval", "batch_statistics"] = "eval"
+    mode: Mode = "eval"
     """Whether BatchNorm is measured as it predicts, or on the statistics of each batch."""
+    statistics: Literal["kept", "augmented"] = "kept"
+    """BatchNorm predicts with the statistics that training left, or with those of one augmented pass over the training rows."""
     batch_size: Natural | None = None
     """Samples processed at once; by default as many as fit."""
     dtype: Literal["float32", "float64"] | None = None
@@ -190,7 +220,8 @@ class MeasuringSpec:
     corruptions: CorruptionsSpec | None = None
     consistency: bool = True
     """Keep the test outputs, so that models of one condition can be compared with each other."""
-    seed: Annotated[int, Range(0)] = 0
+    seed: Annotated[int, Range(0)] | Literal["run"] = 0
+    """Of the samples and directions that measures draw; `run`: that of the training, so that each model has draws of its own."""
 
     def __post_init__(self) -> None:
         for split in self.splits:
@@ -201,6 +232,11 @@ class MeasuringSpec:
                 raise SpecError(f'expected the checkpoints "final", "best", "average" or "step N", got {checkpoint!r}')
         if not self.checkpoints or not self.splits:
             raise SpecError("expected at least one checkpoint and one split")
+        for split, wanted in self.splits.items():
+            for name in wanted.written():
+                for one in wanted.taking(name).checkpoints or ():
+                    if one not in self.checkpoints:
+                        raise UnknownNameError.among(f"checkpoint for {split}.{name}", one, self.checkpoints)
         for fit in self.temperature if isinstance(self.temperature, tuple) else ():
             if fit != "none":
                 TEMPERATURE_FITS[fit]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from landscope.core import display
 from landscope.core.errors import DamagedFileError, DataFileError, SpecError, UnknownNameError
-from landscope.core.files import LARGEST_DOCUMENT, read_regular, write_in_store
+from landscope.core.files import LARGEST_DOCUMENT, nearest_name, read_regular, write_in_store
 from landscope.core.json import LIST, OBJECT, TEXT, Plain, checked, parse_json
 from landscope.data import status as data_status
 from landscope.specs.code import code_digests, file_version, source_version
@@ -88,7 +88,12 @@ class KeptStudy:
             root = (FilePath(folder) / kept["store"]).resolve()
         except FileNotFoundError:
             if not FilePath(folder).exists():
-                raise SpecError(f"{folder}: no such folder; expected that of a study, such as studies/NAME") from None
+                near = nearest_name(FilePath(folder)) or "; expected that of a study, such as studies/NAME"
+                raise SpecError(f"{folder}: no such folder{near}") from None
+            if (FilePath(folder) / "spec.json").is_file():
+                raise SpecError(
+                    f"{folder} holds a training and no study; measure it: landscope measure {folder}"
+                ) from None
             raise SpecError(
                 f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"
             ) from None

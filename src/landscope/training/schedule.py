@@ -69,6 +69,19 @@ def learning_rate(spec: TrainingSpec, step: int, steps_per_epoch: int) -> float:
     return spec.optimizer.lr * factor(step, spec.epochs * steps_per_epoch, spec.schedule)
 
 
+def penalty_strength(spec: TrainingSpec, step: int, steps_per_epoch: int) -> float:
+    """FAM's λ at optimizer step `step`: it rises from 0 over its warm-up.
+
+    >>> from landscope.training.spec import FAMSpec, ModelSpec
+    >>> spec = TrainingSpec(model=ModelSpec(name="mlp"), epochs=2, fam=FAMSpec(strength=0.8, warmup=0.5))
+    >>> [penalty_strength(spec, step, 4) for step in (0, 1, 3, 7)]
+    [0.2, 0.4, 0.8, 0.8]
+    """
+    assert spec.fam is not None
+    warm = round(spec.fam.warmup * spec.epochs * steps_per_epoch)
+    return spec.fam.strength * (min(1.0, (step + 1) / warm) if warm else 1.0)
+
+
 # The history of a run: a row after every epoch, or after every `evaluate_every` of them.
 
 

@@ -127,13 +127,16 @@ class SAMSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class FAMSpec:
-    """Relative flatness aware minimisation: λκ of one layer is added to the loss; the classifier by default."""
+    """Relative flatness aware minimisation: λκ of a layer is added to the loss; the classifier by default."""
 
     SHORTHAND: ClassVar[str] = "strength"
 
-    strength: NotNegative = 0.1
-    layer: str | None = None
-    """Its name in the network; the last linear layer where it is left out."""
+    strength: float = 0.1
+    """λ. A negative one rewards what it otherwise punishes."""
+    warmup: Annotated[float, Range(0, 1)] = 0.0
+    """The share of the run over which λ first rises linearly from 0."""
+    layer: str | tuple[str, ...] | None = None
+    """Its name in the network, or those of several, whose κ are added up; the last linear layer where it is left out."""
     form: Literal["neuronwise", "layerwise"] = "neuronwise"
     """Σ over pairs of neurons, or ‖W‖² times the trace of the layer's Hessian."""
     probes: Natural | None = None

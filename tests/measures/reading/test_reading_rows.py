@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from networks import BY_NAME
@@ -51,6 +53,10 @@ def test_zeros_do_not_make_two_matrices_one() -> None:
     [
         (Estimate(0.0603751, 4e-7, 0.027), "0.060"),
         (Estimate(1234567.0, 2100.0), "1.235e+06"),
+        (Estimate(159.7, 0.003, 30.0), "160"),
+        (Estimate(1093.0, 21.0), "1090"),
+        (Estimate(163.0, 300.0), "160"),
+        (Estimate(3.2e-7, 5e-7), "3.2e−07"),
         (Estimate(-0.000321, 1.2e-5, 2.9e-4), "−0.00032"),
         (Estimate(0.0), "0"),
         (Estimate(1.0), "1"),
@@ -77,6 +83,17 @@ def test_a_figure_has_a_panel_for_every_family_and_one_for_the_spectrum() -> Non
     titles = [axes.get_title(loc="left") for axes in report.plot().axes if axes.get_visible()]
     assert titles == ["fit", "curvature", "weights", "Hessian spectrum"]
     assert Report({}, {}).plot() is not None
+
+
+def test_the_labels_of_a_narrow_logarithmic_axis_do_not_touch() -> None:
+    figure = Report({"sam_sharpness": Estimate(0.067), "average_sharpness": Estimate(0.00204)}, {}).plot()
+    figure.draw_without_rendering()
+    (axes,) = (axes for axes in figure.axes if axes.get_visible())
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels(which="both") if label.get_text()]
+    low, high = axes.bbox.x0, axes.bbox.x1
+    inside = sorted((box for box in boxes if low <= (box.x0 + box.x1) / 2 <= high), key=lambda box: box.x0)
+    assert len(inside) >= 2
+    assert all(one.x1 < other.x0 for one, other in pairwise(inside))
 
 
 def test_html_is_escaped() -> None:

@@ -104,6 +104,7 @@ def test_the_reading_says_that_none_is_comparable() -> None:
         "mode": "eval",
         "temperature": 1.0,
     }
-    (remark,) = reading({"loss": Estimate(1.0)}, about)
+    remark = reading({"loss": Estimate(1.0), "fisher_rao": Estimate(1.0)}, about)[-1]
     assert remark.topic == "Among others"
     assert remark.text.startswith(f"None of the {len(kinds())} kinds")
+    assert reading({"loss": Estimate(1.0)}, about) == (), "nothing here that networks are ranked by"

@@ -126,3 +126,28 @@ def test_refusals() -> None:
         strongest(net, x, y, EPS, targets=0)
     with pytest.raises(ValueError, match="steps must be at least 1"):
         targeted(net, x, y, EPS, steps=0)
+
+
+class Rounded(nn.Module):
+    """Rounds its inputs, so that no gradient reaches them."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded: Tensor = self.net((8 * x).round() / 8)
+        return rounded
+
+
+def test_samples_that_no_gradient_reaches_are_counted_and_said() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 3), torch.rand(12, 4)
+    y = net(x).argmax(1)
+    rounded = strongest(Rounded(net), x, y, eps=0.02, steps=4)
+    assert rounded.blind == 1.0
+    assert "No gradient led anywhere on 100% of the samples" in rounded.accuracy.reason
+    sure = strongest(Scaled(net, 1e6), x, y, eps=0.3, steps=10)
+    assert sure.blind == 0.0
+    assert sure.accuracy.value == strongest(net, x, y, eps=0.3, steps=10).accuracy.value < 1
+    assert repr(sure).startswith("Attack(12 samples: clean accuracy 1")

@@ -34,6 +34,13 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "SMALL_WORK", 0)
 
 
+class _NormalisedPositions(nn.Module):
+    """Batch norm of every sample by itself, on its own statistics."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(x.transpose(0, 1), None, None, training=True).transpose(0, 1)
+
+
 NORMS_AND_GATES = {  # torch's forward derivatives of forward derivatives are wrong or missing for these
     "layer_norm": lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh()),
     "layer_norm_2d": lambda: nn.Sequential(
@@ -44,6 +51,9 @@ NORMS_AND_GATES = {  # torch's forward derivatives of forward derivatives are wr
     ),
     "instance_norm_of_all_data": lambda: nn.Sequential(
         nn.Linear(6, 6), nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten()
+    ),
+    "batch_norm_of_positions": lambda: nn.Sequential(
+        nn.Linear(6, 6), nn.Tanh(), nn.Unflatten(1, (2, 3)), _NormalisedPositions(), nn.Flatten()
     ),
     "gated": lambda: nn.Sequential(nn.Linear(6, 12), nn.GLU(1)),
 }
@@ -72,6 +82,17 @@ def test_quadratic_forms_of_rows_are_those_of_the_matrix(name: str, matrix: str)
         rows = row_quadratics(probe, matrix, next(probe.batches()), [v])
     truth = float(v @ getattr(dense, matrix)(probe) @ v)
     assert float(rows.detach().mean()) == pytest.approx(truth, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 160.0])
+def test_rows_that_are_all_but_certain_have_quadratic_forms(scale: float) -> None:
+    """Rounding hides in float32 what their curvature is, by either way."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    x = torch.randn(200, 6)
+    with torch.no_grad():
+        net[2].weight.mul_(scale)
+    assert has_row_quadratics(Probe(net, (x, net(x).argmax(1))), "hessian")
 
 
 def test_the_bracket_of_the_top_eigenvalue_covers(trained) -> None:

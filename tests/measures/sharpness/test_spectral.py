@@ -84,8 +84,9 @@ def test_log_volume() -> None:
     assert "positive" in few.reason
 
 
-def test_per_sample_second_derivatives() -> None:
-    net = BY_NAME["gelu_mlp"]
+@pytest.mark.parametrize("name", ["gelu_mlp", "layernorm"])
+def test_per_sample_second_derivatives(name: str) -> None:
+    net = BY_NAME[name]
     x, y = net.data(12)
     probe = Probe(net.model(), (x, y))
     v = torch.randn(2, probe.n_params, dtype=torch.float64)

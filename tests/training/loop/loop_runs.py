@@ -38,6 +38,7 @@ METHODS: dict[str, Settings] = {
     "fam": {"fam": 0.1},
     "fam-probe": {"fam": {"strength": 0.1, "probes": 1}},
     "fam-sam": {"fam": 0.1, "sam": 0.05},
+    "fam-rising": {"fam": {"strength": -0.02, "warmup": 0.5}},
     "swa": {"averaging": {"kind": "swa", "start": 0.3, "lr": 0.5}},
     "ema": {"averaging": {"kind": "ema", "start": 0.3, "decay": 0.9}},
     "gadam": {

@@ -52,7 +52,7 @@ def test_layers_and_settings_that_cannot_be_used() -> None:
     with pytest.raises(NotApplicableError, match="shared"):
         FAM(NETWORKS["tied_weights"].model(), layer="encode")
     for wrong in (
-        {"strength": -1.0},
+        {"strength": float("inf")},
         {"strength": float("nan")},
         {"probes": 0},
         {"form": "rows"},

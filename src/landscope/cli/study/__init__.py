@@ -40,6 +40,7 @@ from landscope.cli.study.showing import (
     write_report,
 )
 from landscope.core import text
+from landscope.core.files import not_there
 from landscope.core.text import counted, examples
 
 __all__ = ["REPORT_EXAMPLES", "app", "report"]
@@ -274,7 +275,7 @@ def measure(
 
     for file in checkpoints:
         if not file.exists():
-            raise CommandError(f"{file}: no such file; expected a checkpoint (safetensors or torch.save)")
+            raise CommandError(not_there(file))
     taken = saved_networks(checkpoints, Given(model, option, data, data_option, pixels, root))
     first = taken[0]
     wanted: object = "all" if measures == "all" else named_measures(measures)
@@ -336,6 +337,7 @@ def report(
     from landscope.studies.store import RunState
 
     study = opened(folder)
+    light = light or reports_without_script()
     statuses = study.statuses()
     if all(status.state is not RunState.DONE for status in statuses.values()):
         raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")

@@ -173,6 +173,16 @@ def _pace(study: Study, statuses: Mapping[str, RunStatus], jobs: Sequence[Job]) 
     return Pace(kinds, {key: seconds for key, seconds in known.items() if key in kinds})
 
 
+def _expect_siblings(study: Study, key: str, pace: Pace) -> None:
+    """Of a run with figures: how long those without will take, that would otherwise be expected to take as long."""
+    from landscope.studies.forecast import kind_of, kind_without_figures, seconds_without_figures
+
+    run = study.runs[key]
+    if (plain := kind_without_figures(run)) != kind_of(run):
+        for _, record in study.store.records([key]):
+            pace.expect(plain, seconds_without_figures(record))
+
+
 def _event_printer(
     study: Study, before: Mapping[str, RunStatus], settled: Collection[str], pace: Pace
 ) -> Callable[[Event], None]:
@@ -195,6 +205,7 @@ def _event_printer(
         elif event.kind == "finished":
             attempt = study.store.run(event.key).latest()  # begins where its worker has started
             pace.ended(event.key, None if attempt is None else max(0.0, time.time() - attempt.since))
+            _expect_siblings(study, event.key, pace)
         elif event.kind != "retried":
             pace.ended(event.key)
         run = study.runs[event.key]

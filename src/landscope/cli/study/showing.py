@@ -150,7 +150,7 @@ def show_forecast(study: Study, seconds: float | None, as_json: bool) -> None:
     console().print(shown)
     typer.echo(found.sentence())
     if found.expected and not found.whole and seconds is None:
-        typer.echo("To time measuring as well, add --time-limit 60")
+        typer.echo("Not all of it could be timed so quickly; to take a minute for it, add --time-limit 60")
 
 
 def plain_statuses(study: Study) -> list[dict[str, object]]:

@@ -8,7 +8,6 @@ A single yes/no output z counts as the two logits 0 and z.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from landscope.core.distributed import processes, sum_over_processes
-from landscope.core.errors import BudgetSpentError, NotApplicableError
+from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.measures.base import Measure, register
@@ -26,11 +25,11 @@ from landscope.measures.calibration.errors import accuracy, ace, brier, classwis
 from landscope.measures.calibration.scores import Logits, check_bins
 from landscope.measures.calibration.tokens import TokenScores
 from landscope.measures.facts import Better, Family
-from landscope.measures.row_measure import OFTEN
+from landscope.measures.row_measure import is_sample, output_looks
 from landscope.probe.checks import tensor_output
 from landscope.probe.loss.answers import LabelScores
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import FEWEST, RowMean, row_mean
+from landscope.probe.rows.means import RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import Outputs, outputs_of
 from landscope.probe.shared import loss_value, mean_and_error, once_per_probe, sums
@@ -117,27 +116,6 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
     return z, y
 
 
-def _is_sample(outputs: Outputs) -> bool:
-    """Whether the rows read so far are a random part of all."""
-    return outputs.rows > 0 and outputs.order is not None and processes() == 1
-
-
-def _looks(probe: Probe) -> Iterator[Outputs]:
-    """Read the outputs of all rows; yields those read so far by another measure, then now and then, and where the budget ends."""
-    outputs, looked = outputs_of(probe), time.monotonic()
-    if FEWEST <= outputs.rows < probe.n_samples and _is_sample(outputs):
-        yield outputs
-    try:
-        while outputs.advance():
-            if time.monotonic() - looked >= OFTEN and outputs.rows < probe.n_samples and _is_sample(outputs):
-                yield outputs
-                looked = time.monotonic()
-    except BudgetSpentError:
-        if _is_sample(outputs):
-            yield outputs
-        raise
-
-
 @dataclass(frozen=True, kw_only=True)
 class FromLogits(Measure):
     """Base of the measures of logits and labels; one forward pass, shared."""
@@ -148,6 +126,8 @@ class FromLogits(Measure):
     cost = "one forward pass, shared by all measures of predictions"
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
+    most: ClassVar[float] = 1.0
+    """What it is at most; at least it is 0."""
     function: ClassVar[Callable[..., Estimate]]
     """The function of logits and labels whose value is measured."""
 
@@ -158,11 +138,11 @@ class FromLogits(Measure):
     def at_once(self, probe: Probe) -> Estimate | None:
         """What other measures have read so far."""
         outputs = outputs_of(probe)
-        return self._early(probe, outputs) if _is_sample(outputs) else None
+        return self._early(probe, outputs) if is_sample(outputs) else None
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """The rows read so far, then all of them."""
-        for outputs in _looks(probe):
+        for outputs in output_looks(probe):
             yield self._early(probe, outputs)
         yield replace(type(self).function(*labelled_logits(probe), **self._options()), stderr=0.0)
 
@@ -175,6 +155,7 @@ class FromLogits(Measure):
         rows, missing = outputs.rows, 1 - outputs.rows / probe.n_samples
         error = math.sqrt(missing) * math.hypot(found.data_stderr or 0.0, NOTHING_SEEN / rows)
         low, high = found.value - 2 * error - missing * self._bias(rows), found.value + 2 * error
+        low, high = max(low, 0.0), min(high, self.most)
         reason = f"{rows:,} of {probe.n_samples:,} rows"
         return replace(found, stderr=error, status=Status.RUNNING, reason=reason, bracket=(low, high))
 
@@ -232,6 +213,7 @@ class NLL(FromLogits):
     """How surprised the model is by the labels: −log p, averaged; the same as `loss` where that is plain cross-entropy."""
 
     function = staticmethod(nll)
+    most = math.inf
     title = "NLL"
     family = Family.FIT
     unit = "nats"
@@ -246,6 +228,7 @@ class Brier(FromLogits):
     """
 
     function = staticmethod(brier)
+    most = 2.0
     title = "Brier score"
     family = Family.CALIBRATION
     reference = "Brier 1950; Murphy 1973"
@@ -327,14 +310,14 @@ class MeanLoss(Measure):
     def at_once(self, probe: Probe) -> Estimate | None:
         """What other measures have read so far."""
         outputs = outputs_of(probe)
-        return self._of(outputs).estimate() if _is_sample(outputs) and outputs.losses is not None else None
+        return self._of(outputs).estimate() if is_sample(outputs) and outputs.losses is not None else None
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """The rows read so far, then all of them."""
         if probe.loss.reduction != "per_sample":
             yield Estimate(loss_value(probe), details={"samples": probe.n_samples})
             return
-        for outputs in _looks(probe):
+        for outputs in output_looks(probe):
             yield self._of(outputs).estimate()
         outputs = outputs_of(probe)
         if processes() > 1:

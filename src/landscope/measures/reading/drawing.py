@@ -23,6 +23,8 @@ PANEL, ROW = 3.4, 0.26
 """Inches: the width of a panel's axes, and the height of a row."""
 DECADES = 30.0
 """Values further apart than this factor are drawn by their size on a logarithmic axis."""
+WIDE = 100.0
+"""Factor over which a logarithmic axis is named at powers of ten only."""
 NOWHERE = 1e-12
 
 
@@ -69,6 +71,8 @@ def _drawn(rows: Sequence[Row]) -> list[Row]:
 
 def _family(axes: Axes, rows: Sequence[Row]) -> None:
     """A row for each measure; by size on a logarithmic axis where the values are far apart."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     values = [row.estimate.value for row in rows]
     sizes = [abs(value) for value in values if value]
     log = bool(sizes) and max(sizes) > DECADES * min(sizes)
@@ -81,6 +85,11 @@ def _family(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set_axisbelow(True)
     if log:
         axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        within_one = high < WIDE * low  # a decade has at most one label of its own: name some in between
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if within_one else (1.0,), numticks=6))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.axvline(0, color=MUTED, lw=0.6)
         low, high = axes.get_xlim()

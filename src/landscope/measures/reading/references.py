@@ -24,7 +24,7 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.measures.base import invariances
 
-__all__ = ["ACCURACY_SETTINGS", "FILE", "Kind", "Place", "architecture", "kinds", "outputs", "places"]
+__all__ = ["ACCURACY_SETTINGS", "FILE", "Kind", "Place", "architecture", "kinds", "outputs", "places", "ranked"]
 
 FILE = resources.files("landscope.measures.reading") / "references.json"
 NEAR = 3.0
@@ -80,6 +80,16 @@ def kinds() -> tuple[Kind, ...]:
     (True, True)
     """
     return tuple(Kind(**plain) for plain in json.loads(FILE.read_text(encoding="utf-8")))
+
+
+def ranked(estimates: Mapping[str, Estimate]) -> bool:
+    """Whether there is any value among these that networks are ranked by.
+
+    >>> ranked({"loss": Estimate(0.1)}), ranked({"hessian_trace": Estimate(0.1)})
+    (False, True)
+    """
+    known = {name for kind in kinds() for name in kind.values}
+    return any(e.status.has_value and name in known for name, e in estimates.items())
 
 
 def places(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from landscope.core.estimate import Estimate, Status, format_between, format_with_error
+from landscope.core.estimate import Estimate, Status, format_between, format_to_place, last_place
 from landscope.measures.base import MEASURES
 from landscope.measures.facts import Family
 from landscope.measures.resolve import CORE
@@ -30,6 +30,8 @@ FISHER_AS_GGN = {
 """What is shown once where the Fisher matrix is the Gauss–Newton matrix."""
 SAME = 1e-4
 """Relative difference of two values that are the same up to rounding."""
+ROUNDING = 1e-7
+"""Relative error of single precision."""
 LEAST = 2
 """Significant digits of a value, however large its error is."""
 
@@ -131,10 +133,16 @@ def value_text(estimate: Estimate) -> str:
     side = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(estimate.status, "")
     if not error > 0:
         return side + f"{estimate.value:.4g}".replace("-", "−")
-    shown = format_with_error(estimate.value, error).partition(" ± ")[0]
-    if estimate.value and len(shown.partition("e")[0].replace(".", "").lstrip("-0")) < LEAST:
-        shown = f"{estimate.value:#.{LEAST}g}".rstrip(".")
-    return side + shown.replace("-", "−")
+    return side + _to_digits(estimate.value, error).replace("-", "−")
+
+
+def _to_digits(value: float, error: float) -> str:
+    """The digits that an error leaves meaningful, at least `LEAST` of them."""
+    if error < ROUNDING * abs(value):
+        return f"{value:.7g}"
+    size = math.floor(math.log10(abs(value) or error))
+    place = min(last_place(error), size - LEAST + 1)
+    return format_to_place(value, place) if -4 <= size < 6 else f"{value:.{size - place}e}"
 
 
 def error_text(error: float | None) -> str:

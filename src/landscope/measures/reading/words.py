@@ -24,7 +24,7 @@ from landscope.core.json import Plain
 from landscope.core.text import counted, significant
 from landscope.measures.base import MEASURES, invariances
 from landscope.measures.facts import Family
-from landscope.measures.reading.references import Place, kinds, places
+from landscope.measures.reading.references import kinds, places, ranked
 from landscope.measures.reading.rows import Row, Rows
 
 __all__ = ["Remark", "reading"]
@@ -56,8 +56,8 @@ def reading(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> tu
 
     >>> found = {"hessian_top_eigenvalue": Estimate(4.0, 0.04, status=Status.CONVERGED), "l2_norm": Estimate(1.0)}
     >>> print(reading(found, {})[0])
-    Learning rate: Full-batch gradient descent on this data is stable below 2/λ₁ = 0.500 ± 0.005 (with momentum 0.9 below 0.95). \
-Small batches may need less; Adam follows another limit.
+    Learning rate: Full-batch gradient descent on this data is stable only below 2/λ₁ = 0.500 ± 0.005 (with momentum 0.9 below \
+0.95). Small batches may need less; Adam follows another limit.
     """
     said = (
         ("A minimum?", _minimum(estimates)),
@@ -96,7 +96,7 @@ def _minimum(estimates: Mapping[str, Estimate]) -> str:
     return " ".join([f"{verdict}.", *reasons[:1], *why, *reasons[1:]])
 
 
-_WHY_DESCENDING = "Weight decay, early stopping, or other data than it was trained on leave such a gradient."
+_WHY_DESCENDING = "Weight decay, dropout, early stopping, or other data than it was trained on leave such a gradient."
 
 
 def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
@@ -163,7 +163,7 @@ def _learning_rate(estimates: Mapping[str, Estimate]) -> str:
         shown = _with_error(Estimate(rate, error)) if error > 1e-3 * rate else significant(rate)
         limit = f"2/λ₁ = {shown} (with momentum {MOMENTUM} below {with_momentum})"
     return (
-        f"Full-batch gradient descent on this data is stable below {limit}. Small batches may need less; Adam follows "
+        f"Full-batch gradient descent on this data is stable only below {limit}. Small batches may need less; Adam follows "
         f"another limit."
     )
 
@@ -179,10 +179,11 @@ def _scale(estimates: Mapping[str, Estimate]) -> str:
     moved = list(dict.fromkeys(MEASURES[name].family.value for name in asked if name not in fixed))
     if not moved:
         return ""
-    kept = f" It does not change {_named(fixed)}." if fixed else ""
+    kept = f" Such a trade does not change {_named(fixed)}." if fixed else ""
     return (
-        f"Rescaling the weights of a ReLU network changes its {_named(moved)} rows and not one prediction: compare them between "
-        f"networks of one architecture that were trained alike, not across architectures.{kept}"
+        f"The {_named(moved)} rows depend on the size of the weights, which the layers of a ReLU network can trade among "
+        f"each other without changing one prediction: compare them between networks of one architecture that were trained alike, "
+        f"not across architectures.{kept}"
     )
 
 
@@ -225,7 +226,12 @@ def _doubt(estimate: Estimate) -> str:
 
 
 def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> str:
-    """Of networks that were measured alike; or that there are none. Empty where the report does not say what the network is."""
+    """Of networks that were measured alike; or that there are none.
+
+    Empty where nothing was measured that networks are ranked by, or the report does not say what the network is.
+    """
+    if not ranked(estimates):
+        return ""
     family, outputs, loss = about.get("architecture"), about.get("outputs"), about.get("loss")
     size = _count(about.get("parameters"))
     if not isinstance(family, str) or not isinstance(outputs, int) or not isinstance(loss, str) or size is None:
@@ -238,14 +244,12 @@ def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain])
             f"architecture, size, loss and state of training: nothing to rank these values against."
         )
     kind, among = found
+    first, *others = among[:NAMED]
+    more = "".join(f", {each.measure} than {each.smaller} of {each.of}" for each in others)
     return (
-        f"{kind.title} trained to a similar loss ({kind.source}): {'; '.join(map(_place, among[:NAMED]))}. Other data and "
-        f"another training: a bearing, not a verdict."
+        f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {first.smaller} of "
+        f"{first.of}{more}. Other data and another training: a bearing, not a verdict."
     )
-
-
-def _place(place: Place) -> str:
-    return f"{place.measure} is larger than in {place.smaller} of {place.of}"
 
 
 def _count(words: Plain) -> int | None:

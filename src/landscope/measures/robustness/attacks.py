@@ -42,6 +42,15 @@ class Attack:
     """On the given inputs (n,)."""
     after: Mapping[str, float] = field(default_factory=dict)
     """Where several attacks were made one after the other: the accuracy that each has left."""
+    blind: float = 0.0
+    """Share of the attacked samples on which every gradient was exactly zero, of differences of logits as well: rounded or
+    thresholded inputs, for one. Attacks by gradient can tell nothing of those."""
+
+    def __repr__(self) -> str:
+        left = "".join(f", {accuracy:.3g} after {name}" for name, accuracy in self.after.items() if name != "clean")
+        return (
+            f"Attack({len(self.correct)} samples: clean accuracy {self.clean_accuracy}; accuracy {self.accuracy}{left})"
+        )
 
     @property
     def accuracy(self) -> Estimate:
@@ -50,6 +59,8 @@ class Attack:
         if not self.correct.any():
             return found
         reason = "the robust accuracy is at most this: a stronger attack may find more"
+        if self.blind:
+            reason += f". No gradient led anywhere on {self.blind:.0%} of the samples: of those this says nothing"
         return replace(found, stderr=None, status=Status.UPPER_BOUND, reason=reason)
 
     @property
@@ -121,6 +132,7 @@ class Worst:
             images = classifier.ready(x[part])
             self.note(part, images, *classifier.judged(images, y[part].to(classifier.device)))
         self.clean = self.correct.clone()
+        self._attacked, self._led = (torch.zeros_like(self.clean) for _ in range(2))
 
     def note(self, part: slice | Tensor, points: Tensor, margin: Tensor, right: Tensor) -> None:
         """Note one point for each sample of a part."""
@@ -131,9 +143,16 @@ class Worst:
         self._margin[part] = torch.where(worse, margin, self._margin[part])
         self.correct[part] = held & right
 
+    def note_slopes(self, part: Tensor, slopes: Tensor) -> None:
+        """Look at the gradients at one point of each sample of a part."""
+        self._attacked[part] = True
+        self._led[part] |= (slopes != 0).flatten(1).any(1).to(self._led)
+
     def attack(self, home: torch.device, after: Mapping[str, float] | None = None) -> Attack:
         """What was found."""
-        return Attack(self.inputs.to(home), self.correct.to(home), self.clean.to(home), after or {})
+        attacked = int(self._attacked.sum())
+        blind = int((self._attacked & ~self._led).sum()) / attacked if attacked else 0.0
+        return Attack(self.inputs.to(home), self.correct.to(home), self.clean.to(home), after or {}, blind)
 
 
 def likelihood(z: Tensor, y: Tensor) -> Tensor:

@@ -154,6 +154,7 @@ class _Siege:
         moved = self.ball.inside(images, points.view_as(images))
         by, right, values, slope = self.classifier.slopes(moved, labels, objective)
         self.worst.note(rows, moved, by, right)
+        self.worst.note_slopes(rows, slope)
         return values.double(), slope.flatten(1)
 
     def _likely(self, targets: int) -> Tensor:

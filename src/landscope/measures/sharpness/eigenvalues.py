@@ -199,8 +199,10 @@ class LogVolume(_Eigenvalue):
     k: int = 10
 
     def at_once(self, probe: Probe) -> Estimate | None:
-        """Nothing: a block may have fewer than k eigenvalues above zero."""
-        return None
+        """At least the volume of the last layer's block, where that has k eigenvalues above zero."""
+        bounds = self._block(probe)
+        known = bounds is not None and 1 <= self.k <= len(bounds.volumes)
+        return bounds.at_least(bounds.volumes[self.k - 1]) if bounds is not None and known else None
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Ritz values of all rows lie below the eigenvalues: at least their volume, product by product."""

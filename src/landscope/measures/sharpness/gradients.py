@@ -28,7 +28,7 @@ from landscope.measures.tied import saying_ties
 from landscope.probe.batches import Batch
 from landscope.probe.points import width
 from landscope.probe.probe import Probe
-from landscope.probe.rows.last_bias import bias_bounds
+from landscope.probe.rows.last_layer import layer_bounds
 from landscope.probe.rows.means import QUANTILE, RowMean
 from landscope.probe.rows.outputs import row_order
 from landscope.probe.shared import gradient, mean_and_error, once_per_probe, sums
@@ -140,7 +140,7 @@ class GradientNorm(Measure):
 
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the norm of a part."""
-        bounds = bias_bounds(probe)
+        bounds = layer_bounds(probe)
         return None if bounds is None else bounds.at_least(bounds.slope)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
@@ -201,7 +201,7 @@ class GradientNoise(Measure):
 
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the covariance of a part."""
-        bounds = bias_bounds(probe)
+        bounds = layer_bounds(probe)
         return None if bounds is None else bounds.at_least(bounds.noise)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:

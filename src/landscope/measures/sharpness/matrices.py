@@ -19,7 +19,7 @@ from landscope.curvature.operator import CurvatureOperator
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.probe.probe import Probe
-from landscope.probe.rows.last_bias import BiasBounds, bias_bounds
+from landscope.probe.rows.last_layer import LayerBounds, layer_bounds
 from landscope.probe.rows.outputs import uniform_order
 from landscope.probe.rows.samples import m_batches
 from landscope.probe.shared import once_per_probe, shared_stream
@@ -78,9 +78,9 @@ class OfMatrix(Measure):
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
     matrix: ClassVar[str]
 
-    def _block(self, probe: Probe) -> BiasBounds | None:
+    def _block(self, probe: Probe) -> LayerBounds | None:
         """What a block of the matrix says, the mean of ∂²ℓ/∂z²: not for Fisher matrices that the loss does not curve as."""
-        return bias_bounds(probe) if self.matrix != "fisher" or is_fisher(probe, "ggn") else None
+        return layer_bounds(probe) if self.matrix != "fisher" or is_fisher(probe, "ggn") else None
 
 
 M = TypeVar("M", bound=type[OfMatrix])

@@ -35,6 +35,8 @@ from landscope.probe.rows.outputs import row_order
 
 FIRST_NOISE = 6
 """Perturbations of a first look at a large network."""
+LEAST_ROWS = 6
+"""Rows of a first look."""
 
 
 # Every noise vector on the rows read so far. What they have in common: the rows are a sample of all rows, and the vectors a
@@ -78,13 +80,20 @@ class PartOfRows:
         return [row_mean(column[:, None], self.order) for column in self.changes.T]
 
 
+def first_rows(probe: Probe, order: RowOrder, changes: RowChanges) -> PartOfRows:
+    """The changes on the first rows: so many that a bar can be believed, fewer where others have no patience for that."""
+    fitting = 2 * probe.ledger.samples_in_time(changes.passes / probe.n_samples)
+    count = min(FEWEST, probe.n_samples, max(LEAST_ROWS, int(min(fitting, FEWEST))))
+    return PartOfRows(changes.of(order.rows[:count])[:, 1:].numpy(), order)
+
+
 def by_rows(probe: Probe, delta: Callable[[int], Tensor], count: int, what: str) -> Iterator[PartOfRows | Shifts]:
     """The changes under `count` perturbations on the rows read so far, and at last on all of them."""
     first = min(count, FIRST_NOISE)
     if probe.n_params > LARGE and RowChanges.fit(probe, first) and early_looks_pay(probe):
         order = row_order(probe)  # drawing all the noise takes longer than the first rows
         assert order is not None, "early looks need an order"
-        part = PartOfRows(RowChanges(probe, delta, first).of(order.rows[:FEWEST])[:, 1:].numpy(), order)
+        part = first_rows(probe, order, RowChanges(probe, delta, first))
         part.check(what)
         yield part
     if not RowChanges.fit(probe, count):

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,66 +49,22 @@ from landscope.curvature.layer.sites import (
     Site,
     default_layer,
     feature_scale,
-    is_over,
     layer_sites,
-    replaced_output,
     used_once,
-    visits_all,
     weight_name,
 )
+from landscope.curvature.layer.softmax_head import curvature_of_rows, softmax_head
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.row_measure import RowValues
+from landscope.measures.row_measure import RowValues, output_looks
 from landscope.measures.sharpness.layer_hessian import layer_hessian_trace
 from landscope.measures.sharpness.matrices import targets_add_up_to_one
 from landscope.measures.tied import saying_ties
-from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import RowMean
-from landscope.probe.shared import FORWARD_LOAD, once_per_probe
-from landscope.probe.totals import FORWARD
-
-# Relative flatness of a softmax cross-entropy head (Petzka et al. 2021), in closed form.
-#
-# κ = Σ_{s,s'} ⟨w_s, w_s'⟩ tr H_{s,s'}  =  mean_i ‖φ_i‖² ( Σ_c p_ic ‖w_c‖² − ‖Σ_c p_ic w_c‖² )
-#
-# The bracket is the variance of the class weights under the prediction: a head is flat where it is sure or where its
-# classes agree. It is computed as ½ Σ_cc' p_c p_c' ‖w_c − w_c'‖², all of whose terms are positive, so that nothing
-# cancels where the prediction is nearly certain. With logits over a temperature T, p is taken at T and κ carries 1/T².
-# The targets do not enter.
-#
-# One forward pass, O(n·C²) time beside it, O(C²) memory.
-
-
-MANY_CLASSES = 4096
-"""Above, C² distances would take more memory than their accuracy is worth; the variance is then a difference, in float64."""
-
-
-def class_distances(weight: Tensor) -> Tensor:
-    """‖w_c − w_c'‖² for all pairs of rows, in float64 (C, C)."""
-    w = weight.double() - weight.double().mean(0)
-    norms = w.square().sum(1)
-    return (norms[:, None] + norms - 2 * w @ w.T).clamp_(min=0).fill_diagonal_(0)
-
-
-def head_curvature(features: Tensor, logits: Tensor, weight: Tensor, distances: Tensor | None = None) -> Tensor:
-    """Per-sample κ_i; their mean is κ and their spread its sampling error.
-
-    `distances` are `class_distances(weight)`, for callers with many pieces of data.
-
-    >>> import torch
-    >>> phi, W = torch.ones(1, 2), torch.eye(2)
-    >>> head_curvature(phi, phi @ W.T, W)
-    tensor([1.], dtype=torch.float64)
-    """
-    p = logits.double().softmax(-1)
-    if len(weight) <= MANY_CLASSES:
-        distances = class_distances(weight) if distances is None else distances
-        spread = (p @ distances.to(p.dtype)).mul_(p).sum(1) / 2
-    else:
-        w = weight.double() - weight.double().mean(0)
-        spread = (p @ w.square().sum(1) - (p @ w).square().sum(1)).clamp(min=0)
-    return features.double().square().sum(1) * spread
+from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.order import RowOrder
+from landscope.probe.rows.outputs import Outputs, outputs_of
+from landscope.probe.shared import once_per_probe
 
 
 def is_softmax_head(probe: Probe, site: Site) -> bool:
@@ -122,32 +79,30 @@ def is_softmax_head(probe: Probe, site: Site) -> bool:
     return len(site.shape) == 2 and site.shape[0] == site.samples and targets_add_up_to_one(probe)
 
 
-def softmax_head(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> FormWork:
-    """κ_i of every sample of a piece (n,), by one forward pass; NaN where the layer does not give all their logits.
+ROWS_AT_ONCE = 4096
+"""Of features that are kept."""
 
-    `factor` (C, r) stands for the class weights: κ needs F Fᵀ = W Wᵀ only, and F = ‖W‖ I gives the layerwise measure.
-    """
-    weights = factor / probe.temperature
-    distances = class_distances(weights) if len(weights) <= MANY_CLASSES else None
 
-    def rows(batch: Batch) -> Tensor:
-        inputs: list[Tensor] = []
-        outputs: list[Tensor] = []
+def _from_outputs(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> Iterator[RowMean]:
+    """κ of a softmax head from the forward pass that everything shares, where that has seen what the layer is given."""
+    curvature = curvature_of_rows(geometry, factor / probe.temperature)
+    found = np.zeros(0)
 
-        def keep(x: Tensor, out: Tensor) -> Tensor:
-            inputs.append(x)
-            outputs.append(out.clone())  # later layers may work in place
-            return out
+    def mean(outputs: Outputs) -> RowMean:
+        """Of the rows read so far, the new ones after those that are known."""
+        nonlocal found
+        order, z, features = outputs.order, outputs.outputs, outputs.features
+        if order is None or z is None or features is None:  # some rows took another way
+            return row_mean(np.full((outputs.rows, 1), math.nan), RowOrder(torch.arange(probe.n_samples), None))
+        places = order.rows[: outputs.rows] if outputs.complete else torch.arange(outputs.rows)
+        for some in places[len(found) :].split(ROWS_AT_ONCE):
+            phi, logits = (t[some].to(probe.device) for t in (features, z))
+            found = np.append(found, curvature(phi, logits).cpu().numpy())
+        return row_mean(found[:, None], order)
 
-        with replaced_output(geometry.layer, keep), torch.no_grad():
-            logits = probe.outputs(probe.params, batch)
-        assert isinstance(logits, Tensor), "checked by is_softmax_head"
-        if not (visits_all(inputs, outputs, batch) and is_over(outputs[0], probe.temperature, logits)):
-            return torch.full((batch.size,), math.nan, dtype=torch.float64)
-        features = inputs[0] if geometry.scale is None else inputs[0] / geometry.scale
-        return head_curvature(features, logits, weights, distances)
-
-    return FormWork(rows, FORWARD_LOAD, FORWARD)
+    for outputs in output_looks(probe):
+        yield mean(outputs)
+    yield mean(outputs_of(probe))
 
 
 Form = Literal["softmax head", "layer forms", "random forms", "layer Hessian"]
@@ -217,6 +172,11 @@ class _LayerMeasure(Measure):
             return
         if details["form"] == "softmax head":
             assert isinstance(geometry, LinearGeometry)
+            outputs = outputs_of(probe)
+            if (outputs.rows or outputs.advance()) and outputs.head == name and outputs.order is not None:
+                for mean in _from_outputs(probe, geometry, factor):
+                    yield replace(_fitting(mean).estimate(), details=details)
+                return
             work = softmax_head(probe, geometry, factor)
         else:
             positions = layer_sites(probe)[name].positions

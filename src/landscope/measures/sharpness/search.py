@@ -9,7 +9,7 @@ faster (see `landscope.probe.perturbed`), one by one otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -34,6 +34,7 @@ from landscope.probe.perturbed import (
 )
 from landscope.probe.points import together, width
 from landscope.probe.probe import Probe
+from landscope.probe.rows.last_layer import layer_bounds
 from landscope.probe.rows.means import FEWEST, FEWEST_BATCHES, RowMean, batch_mean, row_mean
 from landscope.probe.rows.order import DrawnRows
 from landscope.probe.rows.outputs import row_order
@@ -47,6 +48,7 @@ __all__ = [
     "check_effort",
     "cross_fit",
     "early_estimate",
+    "rise_of_last_layer",
     "worst_cases",
 ]
 
@@ -187,6 +189,23 @@ def cross_fit(probe: Probe, scale: Tensor, ball: NormBall, search: Search, rows:
         return None
     taken = torch.cat([torch.ones(len(certain), dtype=pi.dtype), pi[judging] / 2])
     return CrossFit(row_mean(rises.numpy(), DrawnRows(order.rows, None, taken)))
+
+
+def rise_of_last_layer(probe: Probe, scale: Callable[[], Tensor], ball: NormBall) -> Estimate:
+    """At least the rise for the step of the last layer in the ball that gains most to first order, where that layer is known.
+
+    Never below 0: the point itself lies in its neighbourhood. It bounds the mean of the maxima of batches, too.
+    """
+    bounds = layer_bounds(probe)
+    if bounds is not None and bounds.rise is not None:
+        slopes = {name: torch.zeros_like(p) for name, p in probe.params.items()} | dict(bounds.gradient)
+        around = scale()
+        step = around * ball.radius * ball.steepest((probe.space.flatten(slopes) * around)[None])[0]
+        parts = probe.space.unflatten(step)
+        low = bounds.rise({name: parts[name] for name in bounds.gradient}).low
+        if low > 0:
+            return bounds.at_least(low)
+    return Estimate(0.0, status=Status.LOWER_BOUND, reason="the point itself lies in its neighbourhood")
 
 
 def _on_all_data(probe: Probe, scale: Tensor, ball: NormBall, search: Search) -> WorstCase:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.measures.norm_ball import NormBall
@@ -22,10 +22,12 @@ from landscope.measures.sharpness.search import (
     ascent_estimate,
     check_effort,
     early_estimate,
+    rise_of_last_layer,
     worst_cases,
 )
 from landscope.probe.perturbed import Include, Shifts, check_positive, included
 from landscope.probe.probe import Probe
+from landscope.probe.rows.last_layer import layer_bounds
 from landscope.probe.rows.means import row_mean
 from landscope.probe.rows.outputs import outputs_of
 
@@ -147,8 +149,10 @@ class AdaptiveSharpness(PerturbationMeasure):
         return rescalings if self.restarts > 1 else rescalings | {"permutation"}
 
     def at_once(self, probe: Probe) -> Estimate | None:
-        """At least 0: the point itself lies in its neighbourhood."""
-        return Estimate(0.0, status=Status.LOWER_BOUND, reason="the point itself lies in its neighbourhood")
+        """At least what a step of the last layer gives; at least 0, since the point itself lies in its neighbourhood."""
+        moved = included(probe, self.include)
+        ball = NormBall(self.rho, 2 if self.p == 2 else math.inf)
+        return rise_of_last_layer(moved, lambda: adaptive_scale(moved, self.eta), ball)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """What the batches done so far gave, or some rows; then the search."""
@@ -211,8 +215,10 @@ class KeskarSharpness(PerturbationMeasure):
         return frozenset() if self.restarts > 1 else self.invariant_to
 
     def at_once(self, probe: Probe) -> Estimate | None:
-        """At least 0: the point itself lies in its neighbourhood."""
-        return Estimate(0.0, status=Status.LOWER_BOUND, reason="the point itself lies in its neighbourhood")
+        """At least what a step of the last layer gives; at least 0, since the point itself lies in its neighbourhood."""
+        moved = included(probe, self.include)
+        found = rise_of_last_layer(moved, lambda: adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf))
+        return replace(found, value=100 / (1 + self._highest_loss(moved)) * found.value)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """What some rows led to, then the search."""
@@ -287,6 +293,11 @@ class SAMSharpness(PerturbationMeasure):
     def invariances(self) -> frozenset[str]:
         """Random restarts depend on the order of neurons."""
         return frozenset({"logit_shift"}) if self.restarts > 1 else self.invariant_to
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least ρ times what the norm of the gradient is at least, to first order."""
+        bounds = layer_bounds(included(probe, self.include))
+        return None if bounds is None else bounds.at_least(self.rho * bounds.slope)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """What the batches done so far gave, or some rows; then the search."""

@@ -26,7 +26,9 @@ FAMILIES = {
         ("as coded", "in training mode", "as described"),
     ),
     "gat-notebook": ("graph attention network on Cora", "adaptive_sharpness_gat", -0.185, ("as coded", "until learnt")),
-}
+    "gat-seeds": ("graph attention network on Cora, a measuring seed for each model", "adaptive_sharpness_gat", -0.185,
+                  ("as coded", "until learnt")),
+}  # fmt: skip
 """Part → what it is of, the measure, the paper's τ, its trainings."""
 MODELS = 50
 STALE = "more than half of what the LeNet notebook measured is the replacement of stale BatchNorm statistics"
@@ -71,6 +73,7 @@ def claims() -> Iterator[Claim]:
         question=above("lenet5-notebook", "share", share(_coded("lenet5-notebook", "stale_statistics"), _coded()), 0.5),
         ours=True,
     )
+    yield from _radii()
     ratio = share(_coded("lenet5-radii", "notebook 1e-3"), _coded("lenet5-radii"))
     yield Claim(
         part="lenet5-radii",
@@ -78,6 +81,27 @@ def claims() -> Iterator[Claim]:
         question=above("lenet5-radii", "at radius 1e-3 over at 1e-4", ratio, 1.1, below=True),
         ours=True,
     )
+
+
+def _radii() -> Iterator[Claim]:
+    """Ours: the paper says that it tried several radii, and does not show them."""
+    for part, training in (("fcnn-radii", "as coded"), ("gat-radii", "until learnt")):
+        measure = FAMILIES[part.replace("radii", "notebook")][1]
+        for kind, name in (("published", "notebook"), ("corrected", "text")):
+            for much, words in (("a_tenth", "a tenth of the radius"), ("ten_times", "ten times the radius")):
+                ends = (f"train.{name}_{much}", f"train.{kind}.{measure}")
+                first, second = (Values(part=part, column=column, condition=training) for column in ends)
+                yield Claim(
+                    part=part,
+                    text=f"{part}: adaptive sharpness, {KINDS[kind]}, orders models at {words} as it does at the radius",
+                    question=correlates(first, second.column, 1, over="models"),
+                    ours=True,
+                )
+                yield Claim(
+                    part=part,
+                    text=f"{part}: adaptive sharpness, {KINDS[kind]}, at {words} correlates negatively with test loss",
+                    question=correlates(first, "test.loss", -1, over="models"),
+                )
 
 
 def _coded(part: str = "lenet5-notebook", name: str = "published.adaptive_sharpness_lenet5") -> Values:

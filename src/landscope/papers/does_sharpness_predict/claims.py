@@ -16,8 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from landscope.analysis import between, granulated_kendall, mean, partial_between
+from landscope.papers.framework.answers import TAU, Answer, Unit
 from landscope.papers.framework.claims import Claim
-from landscope.papers.framework.questions import TAU, Answer, Question, Unit, asked, correlates, effect_of, every
+from landscope.papers.framework.questions import Question, asked, correlates, effect_of, every
 from landscope.papers.framework.values import LOSS_ERROR, NoAnswerError, Tables, Values, rows_at
 
 if TYPE_CHECKING:

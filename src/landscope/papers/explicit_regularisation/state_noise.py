@@ -113,8 +113,20 @@ class StateNoiseSharpness(Measure):
             stderr=None if maximum else float(rises.abs().std()) / math.sqrt(self.samples),
             status=Status.CONVERGED,
             reason="the maximum over a sample of directions has no standard error" if maximum else "",
-            details={"changes": list(changes), "loss": base, "noise": scale, "parameters": parameters},
-        )
+            details={
+                "changes": list(changes), "loss": base, "noise": scale, "parameters": parameters, **_five(rises.abs()),
+            },
+        )  # fmt: skip
+
+
+def _five(sizes: torch.Tensor) -> dict[str, float]:
+    """The statistics that paper 2 keeps.
+
+    >>> _five(torch.tensor([1.0, 3.0, 2.0]))
+    {'mean': 2.0, 'sd': 1.0, 'median': 2.0, 'max': 3.0, 'min': 1.0}
+    """
+    found = {"mean": sizes.mean(), "sd": sizes.std(), "median": sizes.median(), "max": sizes.max(), "min": sizes.min()}
+    return {name: float(value) for name, value in found.items()}
 
 
 @register("explicit-regularisation/redrawn_samples_sharpness")

@@ -20,10 +20,11 @@ from landscope.core.estimate import Estimate, Status
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.measures.sharpness.matrices import extreme_ritz_value, shared_spectrum
+from landscope.papers.false_friend.stability import BatchHessianVariance
 from landscope.probe.probe import Probe
 from landscope.spectra import Spectrum
 
-__all__ = ["MeanEigenvalue", "MeanSquaredEigenvalue", "SmallestRitzValue"]
+__all__ = ["BatchHessianVariance", "MeanEigenvalue", "MeanSquaredEigenvalue", "SmallestRitzValue"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,15 @@ part that ends in `-eval`. The analytical example and the theorem have no experi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from landscope.analysis import difference, mean
+from landscope.papers.framework.answers import Answer, Unit
 from landscope.papers.framework.claims import Claim
-from landscope.papers.framework.questions import Question, Unit, above, every, larger, share
-from landscope.papers.framework.values import Tables, Values, rows_at
+from landscope.papers.framework.questions import Question, above, asked, correlates, every, larger, share
+from landscope.papers.framework.values import NoAnswerError, Tables, Values, rows_at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +30,17 @@ NETWORKS = {
     "wideresnet28x10": ("WideResNet-28×10", 5.4),
 }
 """Part → what claims call it, and the paper's gain in accuracy from L2 in points, of one run each."""
-ADAPTIVE = {"vgg16bn": ("VGG-16 on 100 classes", 2.3), "vgg16bn-cifar10": ("VGG-16 on CIFAR-10", 0.8)}
+ADAPTIVE = {
+    "vgg16bn-cifar10-modes": ("VGG-16 on CIFAR-10", 0.8),
+    "vgg16bn": ("VGG-16 on 100 classes", 2.3),
+    "vgg16bn-cifar10": ("VGG-16 on CIFAR-10", 0.8),
+}
+MODES = "-modes"
+"""One training, measured in both modes of BatchNorm."""
+STABLE = {"softmax-rates": "Softmax regression", "mlp-rates": "MLP"}
+SMALLER = {"wideresnet28x4-cifar10": "WideResNet-28×4 on CIFAR-10", "cnn-cifar10": "CNN on CIFAR-10"}
+RATE = 0.1
+"""Of the residual networks."""
 EVAL = "-eval"
 SHARPNESS = {"hessian_top_eigenvalue": "λ₁", "hessian_trace": "trace", "hessian_frobenius": "Frobenius norm"}
 POINTS = Unit("points", 100)
@@ -59,6 +72,10 @@ def claims() -> Iterator[Claim]:
         headline=13,
         minima=True,
     )
+    for part, name in SMALLER.items():
+        yield from _smaller(part, name)
+    for part, name in STABLE.items():
+        yield from _stable(part, name)
     yield _converged()
     for name, words in SHARPNESS.items():
         if name != "hessian_frobenius":
@@ -122,6 +139,86 @@ def _regularised(part: str) -> Iterator[Claim]:
         )
 
 
+def _sizes(tables: Tables, part: str) -> list[Answer]:
+    column = "train.batch_hessian_bottom_eigenvalue"
+    adam, sgd = (
+        [-value for value in Values(part=part, column=column, condition=each, at="average").numbers(tables)]
+        for each in ("adam", "sgd")
+    )
+    return [Answer(f"−λ_min: adam less sgd (n = {len(adam)} and {len(sgd)})", difference(adam, sgd))]
+
+
+def _smaller(part: str, name: str) -> Iterator[Claim]:
+    """Networks of paper 3 at the size that a run can hold, in both modes at once."""
+
+    def ends(column: str) -> tuple[Values, Values]:
+        strong, without = (Values(part=part, column=column, condition=each, at="average") for each in (STRONG, NONE))
+        return strong, without
+
+    yield Claim(
+        part=part,
+        text=f"{name}: L2 regularisation raises validation accuracy",
+        question=larger(*ends("validation.accuracy"), unit=POINTS),
+    )
+    for column, mode in (
+        ("train.batch_hessian_top_eigenvalue", "batch statistics"),
+        ("train.hessian_top_eigenvalue", "prediction"),
+    ):
+        yield Claim(
+            part=part,
+            text=f"{name}: L2 regularisation raises λ₁, with BatchNorm in the mode of {mode}",
+            question=larger(*ends(column), log=True),
+            minima=True,
+        )
+    if part.startswith("wide"):
+        top = Values(part=part, column="train.batch_hessian_top_eigenvalue", condition=STRONG, at="average")
+        yield Claim(
+            part=part,
+            text=f"{name}: with L2 of 5e-4, λ₁ lies above the bound 2/α = {2 / RATE:g} of the initial rate",
+            question=above(part, "λ₁", lambda tables: top.rows(tables)[top.column], 2 / RATE, log=True),
+            paper="over-reached",
+        )
+
+
+def _stable(part: str, name: str) -> Iterator[Claim]:
+    """λ₁ beside the bounds of gradient descent and of SGD, at each of the rates of the grid; seeds are the units."""
+    for bound, words in ((_descent, "2/α, the bound of gradient descent"), (_sgd, "the bound of SGD, with λ₁(Var H)")):
+        yield Claim(
+            part=part,
+            text=f"{name}: at every rate and every L2, λ₁ lies below {words}",
+            question=asked(part, lambda tables, bound=bound: list(_below(tables, part, bound))),  # type: ignore[misc]
+        )
+    yield Claim(
+        part=part,
+        text=f"{name}: the larger the rate, the smaller λ₁, whatever the L2",
+        question=correlates(
+            Values(part=part, column="train.hessian_top_eigenvalue"), "axis.rate", -1, over="conditions"
+        ),
+    )
+
+
+def _descent(alpha: float, _: float) -> float:
+    return 2 / alpha
+
+
+def _sgd(alpha: float, variance: float) -> float:
+    """Where α² λ₁(Var H) > 1 there is none: no λ₁ is small enough."""
+    under = 1 - alpha**2 * variance
+    return (1 + math.sqrt(under)) / alpha if under >= 0 else math.nan
+
+
+def _below(tables: Tables, part: str, bound: Callable[[float, float], float]) -> Iterator[Answer]:
+    top, variance = "train.hessian_top_eigenvalue", "train.batch_hessian_variance"
+    rows = Values(part=part, column=top).rows(tables)
+    for condition, own in rows.groupby("condition", sort=False):
+        bounds = [bound(float(a), float(v)) for a, v in zip(own["axis.rate"], own[variance], strict=True)]
+        if not all(map(math.isfinite, bounds)):
+            raise NoAnswerError(f"{condition}: α² λ₁(Var H) > 1, so that no λ₁ keeps SGD in place")
+        logs = [math.log(b / value) for b, value in zip(bounds, own[top], strict=True)]
+        unit = Unit(ratio=True, symbol="bound over λ₁ = ")
+        yield Answer(f"{condition} (n = {len(logs)})", mean(logs), None, unit)
+
+
 def _converged() -> Claim:
     part, column = "softmax-regression", "train.corrected.hessian_top_eigenvalue"
     ratio = share(Values(part=part, column=column), Values(part=part, column=column, at="half time"))
@@ -139,8 +236,11 @@ def _adaptive(part: str) -> Iterator[Claim]:
         adam, sgd = (Values(part=where, column=column, condition=each, at="average") for each in ("adam", "sgd"))
         return adam, sgd
 
-    better = larger(*ends(f"{part}{EVAL}", "validation.accuracy"), unit=POINTS, theirs=gain / 100)
-    sharper = larger(*ends(part, "train.corrected.hessian_top_eigenvalue"), log=True)
+    modes = part.endswith(MODES)
+    name = f"{name}, one training in both modes" if modes else name
+    better = larger(*ends(part if modes else f"{part}{EVAL}", "validation.accuracy"), unit=POINTS, theirs=gain / 100)
+    column = "train.batch_hessian_top_eigenvalue" if modes else "train.corrected.hessian_top_eigenvalue"
+    sharper = larger(*ends(part, column), log=True)
     yield Claim(
         part=part,
         text=f"{name}: Adam with decoupled decay and averaged iterates generalises better than SGD",
@@ -159,7 +259,20 @@ def _adaptive(part: str) -> Iterator[Claim]:
         text=f"{name}: the weights of Adam with averaged iterates are larger than those of SGD",
         question=larger(*ends(part, "train.l2_norm"), log=True),
     )
-    if part == "vgg16bn-cifar10":
+    if modes:
+        yield Claim(
+            part=part,
+            text=f"{name}: the minima of Adam are sharper also with BatchNorm as it predicts",
+            question=larger(*ends(part, "train.hessian_top_eigenvalue"), log=True),
+            minima=True,
+        )
+        yield Claim(
+            part=part,
+            text=f"{name}: the most negative eigenvalue of Adam's minima is the larger one in size",
+            question=asked(part, lambda tables: _sizes(tables, part)),
+            ours=True,
+        )
+    if part.startswith("vgg16bn-cifar10"):
         yield Claim(
             part=part,
             text=f"{name}: Adam with averaged iterates is sharper and better than SGD",

@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal, get_args
 
 import torch
@@ -28,8 +29,9 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.memory import is_out_of_memory
 from landscope.core.seeding import generator, rademacher
 from landscope.measures.base import Measure
+from landscope.papers.framework.answers import Answer, Unit
 from landscope.papers.framework.claims import Claim
-from landscope.papers.framework.questions import Answer, Unit, asked
+from landscope.papers.framework.questions import asked
 from landscope.papers.framework.values import NoAnswerError, Tables, rows_at
 from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
@@ -209,6 +211,7 @@ class HessianTime(Measure):
 # (now `torch.func`) saves another for large Hessians, and shows Hutchinson's trace beside that of the whole matrix.
 
 TIMING = "hessian-timing"
+PARTS = (TIMING, "hessian-timing-cpu")
 _WORDS: dict[Way, str] = {
     "hessian.loop": "a loop of autograd calls",
     "hessian.batched": "one batch of autograd calls",
@@ -233,35 +236,38 @@ def _column(way: str) -> str:
     return f"train.{_named(way)}"
 
 
+COMPARED: tuple[tuple[Way, Way, str, float, str], ...] = (
+    ("hessian.batched", "hessian.loop", "at every layer", 1.0, ""),
+    ("hessian.batched", "hessian.loop", "at some layer", 10**2.5, ", by up to three orders of magnitude"),
+    ("hessian.functional", "hessian.batched", "at the largest layer", 10**0.5, " by an order of magnitude"),
+    ("trace.hutchinson", "trace.functional", "at the largest layer", 1.0, ""),
+    ("trace.exact", "trace.hutchinson", "at the largest layer", 1.0, ""),
+)
+
+
 def timing_claims() -> Iterator[Claim]:
     """Ratios of times; a claim about large layers is asked of the largest, one of the kind "up to" where the ratio is largest.
 
     How many times less is a matter of the machine, and the paper's was another: that can be shown here, not refuted.
     """
-    for fast, slow, where, factor, how in (
-        ("hessian.batched", "hessian.loop", "at every layer", 1.0, ""),
-        ("hessian.batched", "hessian.loop", "at some layer", 10**2.5, ", by up to three orders of magnitude"),
-        ("hessian.functional", "hessian.batched", "at the largest layer", 10**0.5, " by an order of magnitude"),
-        ("trace.hutchinson", "trace.functional", "at the largest layer", 1.0, ""),
-        ("trace.exact", "trace.hutchinson", "at the largest layer", 1.0, ""),
-    ):
+    for part, (fast, slow, where, factor, how) in product(PARTS, COMPARED):
         yield Claim(
-            part=TIMING,
-            text=f"{TIMING}: {_WORDS[fast]} takes less time than {_WORDS[slow]} {where}{how}",  # type: ignore[index]
-            question=asked(TIMING, _faster(fast, slow, where, factor)),
+            part=part,
+            text=f"{part}: {_WORDS[fast]} takes less time than {_WORDS[slow]} {where}{how}",
+            question=asked(part, _faster(part, fast, slow, where, factor)),
             ours=fast == "trace.exact",
             trains=True,
         )
 
 
-def _faster(fast: str, slow: str, where: str, factor: float) -> Callable[[Tables], list[Answer]]:
+def _faster(part: str, fast: str, slow: str, where: str, factor: float) -> Callable[[Tables], list[Answer]]:
     """How many times as long `slow` takes, layer by layer, of the layers that are asked about; a network is a unit."""
 
     def answers(tables: Tables) -> list[Answer]:
-        table = rows_at(tables, TIMING)
+        table = rows_at(tables, part)
         columns = [_column(fast), _column(slow)]
         if not set(columns) <= set(table):
-            raise NoAnswerError(f"{TIMING} has no times of {fast} and {slow}")
+            raise NoAnswerError(f"{part} has no times of {fast} and {slow}")
         known = table.dropna(subset=columns)
         units = known["axis.units"].str.removesuffix(" units").astype(int)
         ratios = (known[columns[1]] / known[columns[0]]).groupby(units)

@@ -73,6 +73,8 @@ def _paper_lines(
         lines += ["## Claims", "", "| claim | paper | verdict | found | records |", "|---|---|---|---|---|"]
         files = {name: _from(kept.path, home) for name, kept in parts.items()}
         lines += [_claim_line(one, files) for one in told]
+    if shown := paper.shown(parts):
+        lines += ["", "## Shown", "", *shown]
     for name, kept in parts.items():
         lines += ["", *_part_lines(paper, name, kept, home, where)]
     absent = [part for part in paper.parts("paper") if part not in parts]

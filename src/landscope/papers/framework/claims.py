@@ -22,7 +22,8 @@ from landscope.analysis import Judgement, Verdict, fits, judge, judge_all, not_t
 from landscope.analysis.verdicts import ALPHA, Judge
 from landscope.core.errors import OperandError
 from landscope.core.text import counted
-from landscope.papers.framework.questions import Answer, Question
+from landscope.papers.framework.answers import Answer
+from landscope.papers.framework.questions import Question
 from landscope.papers.framework.values import FAILED, GUESSING, REDUCED, NoAnswerError, Tables, have_learnt
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:
     from landscope.papers.framework.claims import Claim
+    from landscope.papers.framework.records import Kept
 
 __all__ = [
     "HUNDRED_CLASSES",
@@ -231,6 +232,11 @@ class Paper:
         """Lines of its appendix that need no records: what the function `lines` of its module `analytical` returns."""
         module = self._module("analytical")
         return () if module is None else tuple(module.lines())
+
+    def shown(self, parts: Mapping[str, Kept]) -> Sequence[str]:
+        """Lines of its appendix about what it shows and no claim is made of: the function `lines` of its module `shown`."""
+        module = self._module("shown")
+        return () if module is None else tuple(module.lines(parts))
 
     def _module(self, name: str) -> ModuleType | None:
         if not (Path(self.folder) / f"{name}.py").exists():

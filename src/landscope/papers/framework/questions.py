@@ -2,7 +2,8 @@
 
     larger(a, b)              the values of one condition are larger than those of another: a difference of means (Welch), or of
                               pairs; with `log` a ratio
-    correlates(x, y, sign)    Kendall's τ over models, or over the means of conditions
+    correlates(x, y, sign)    Kendall's τ over models, or over the means of conditions; of what other columns leave, if `given`
+    moves(x, y, sign)         the slope inside conditions: over models of one training, such as its checkpoints
     above(numbers, bound)     the mean of one number per run lies above a bound; `share` of one column in another is such a number
     every(...), none(...)     families: all of them; or that no correlation of them is there
 
@@ -28,77 +29,38 @@ from landscope.analysis import (
     log_ratio,
     mean,
     paired,
+    partial_between,
+    slopes,
 )
-from landscope.papers.framework.values import GUESSING, NoAnswerError, Tables, Values, have_learnt, rows_at
+from landscope.papers.framework.answers import RATIO, TAU, Answer, Unit
+from landscope.papers.framework.values import (
+    GUESSING,
+    LOSS_ERROR,
+    NoAnswerError,
+    Tables,
+    Values,
+    have_learnt,
+    rows_at,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "RATIO",
-    "TAU",
-    "Answer",
     "Question",
-    "Unit",
     "above",
     "asked",
     "correlates",
     "effect_of",
     "every",
     "larger",
+    "moves",
     "none",
     "share",
 ]
 
-DECIMALS, LARGE = 5, 1000.0
-"""Beyond which numbers have three digits, whatever their errors."""
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How an effect is written: times `scale`, with a word behind it; a ratio as what it multiplies by.
-
-    >>> Unit("points", 100).written(mean([0.01, 0.02, 0.03]), 0.05)
-    '2.0 points [−0.5, 4.5]'
-    """
-
-    word: str = ""
-    scale: float = 1.0
-    ratio: bool = False
-    symbol: str = ""
-
-    def written(self, effect: Effect, alpha: float) -> str:
-        """The value and its interval, to two digits of its width."""
-        value = self.number(effect.value)
-        low, high = sorted(map(self.number, effect.interval(1 - alpha)))
-        narrow = min(abs(high - value), abs(value - low)) or abs(value) or 1.0
-        decimals = max(0, 1 - math.floor(math.log10(narrow)))
-        texts = [
-            f"{each:.3g}"
-            if decimals > DECIMALS or abs(each) >= LARGE or (self.ratio and each < 0.1)
-            else f"{each:.{decimals}f}"
-            for each in (value, low, high)
-        ]
-        shown = [text.replace("-", "−") if float(text) else text.replace("-", "") for text in texts]
-        return f"{self.symbol}{shown[0]}{' ' * bool(self.word)}{self.word} [{shown[1]}, {shown[2]}]"
-
-    def number(self, value: float) -> float:
-        """A value in this unit."""
-        return self.scale * (math.exp(min(value, 100.0)) if self.ratio else value)
-
-
-RATIO, TAU = Unit(ratio=True, symbol="× "), Unit(symbol="τ = ")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An effect, positive where the claim goes, with the paper's beside it where that is known."""
-
-    label: str
-    ours: Effect
-    theirs: Effect | None = None
-    unit: Unit = Unit()
-    margin: float | None = None
+GIVEN_LOSS = "train.loss"
+"""The covariate whose standard errors are known."""
 
 
 class Question(ABC):
@@ -202,26 +164,35 @@ class _Correlates(Question):
     theirs: Effect | None
     margin: float | None
     keep: Callable[[pd.DataFrame], pd.Series[bool]] | None
+    given: tuple[str, ...]
 
     def answers(self, tables: Tables) -> list[Answer]:
         rows = self.rows(tables)[0]
         first, second = self.x.column, self.y.column
         columns = rows[first], rows[second]
-        found = between(*columns, rows["condition"]) if self.over == "conditions" else correlation(*columns)
+        if self.given:
+            errors = {GIVEN_LOSS: rows[LOSS_ERROR]} if GIVEN_LOSS in self.given and LOSS_ERROR in rows else None
+            given = {name: rows[name] for name in self.given}
+            found = partial_between(*columns, given, rows["condition"], errors=errors)
+        else:
+            found = between(*columns, rows["condition"]) if self.over == "conditions" else correlation(*columns)
         every = len(self._all(tables))
         left = (
             f"; {every - n} models that have not learnt or do not fit left out"
             if (n := len(self.rows(tables)[0])) < every
             else ""
         )
-        label = f"{first} and {second} (n = {found.n} {self.over}{left})"
+        told = f" given {' and '.join(self.given)}" if self.given else ""
+        label = f"{first} and {second}{told} (n = {found.n} {self.over}{left})"
         ours = effect_of(found, self.sign, self.x.part)
         return [Answer(label, ours, self.theirs, replace(TAU, scale=self.sign), self.margin)]
 
     def _all(self, tables: Tables) -> pd.DataFrame:
         found = self.x.rows(tables)
         self.y.rows(tables)
-        return found[found[self.y.column].notna()]
+        for name in self.given:
+            replace(self.x, column=name).rows(tables)
+        return found[found[[self.y.column, *self.given]].notna().all(axis=1)]
 
     def rows(self, tables: Tables) -> list[pd.DataFrame]:
         found = self._all(tables)
@@ -250,9 +221,59 @@ def correlates(
     theirs: Effect | None = None,
     margin: float | None = None,
     keep: Callable[[pd.DataFrame], pd.Series[bool]] | None = None,
+    given: Iterable[str] = (),
 ) -> Question:
-    """Kendall's τ of a column with another one of the same models has this sign; `keep` says which of them count."""
-    return _Correlates(x=x, y=replace(x, column=y), sign=sign, over=over, theirs=theirs, margin=margin, keep=keep)
+    """Kendall's τ of a column with another one of the same models has this sign; `keep` says which of them count.
+
+    `given` other columns, it is that of what they leave, over the means of conditions; errors of a training loss are allowed for.
+    """
+    y_of = replace(x, column=y)
+    return _Correlates(
+        x=x, y=y_of, sign=sign, over=over, theirs=theirs, margin=margin, keep=keep, given=tuple(given)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Moves(Question):
+    part: str
+    x: str
+    y: str
+    sign: int
+    log: bool
+
+    def answers(self, tables: Tables) -> list[Answer]:
+        (rows,) = self.rows(tables)
+        x, y = rows[self.x], rows[self.y]
+        if self.log:
+            x = x.map(math.log)
+        found = slopes(x, y, rows["run"]).within
+        if found is None:
+            raise NoAnswerError(f"{self.part} has too few models of one training to tell")
+        unit = Unit(f"per {'factor e of ' if self.log else 'unit of '}{self.x}", self.sign)
+        label = f"{self.y}, inside trainings (n = {found.n} trainings, {len(rows)} models)"
+        return [Answer(label, -found if self.sign < 0 else found, None, unit)]
+
+    def rows(self, tables: Tables) -> list[pd.DataFrame]:
+        if self.part not in tables or tables[self.part].empty:
+            raise NoAnswerError(f"{self.part} was not run")
+        table = tables[self.part]
+        for name in (self.x, self.y):
+            if name not in table:
+                raise NoAnswerError(f"{self.part} has no {name}")
+        number = table.groupby(["run", "checkpoint"]).cumcount()
+        kept = table[(number == 0) & table[[self.x, self.y]].notna().all(axis=1)]
+        found = kept[have_learnt(kept) & ((kept[self.x] > 0) if self.log else True)]
+        if found.empty:
+            raise NoAnswerError(f"none of {len(kept)} models of {self.part} has learnt")
+        return [found]
+
+
+def moves(part: str, x: str, y: str, sign: int, *, log: bool = False) -> Question:
+    """Where x moves among the models of one training (its checkpoints), y moves with this sign; trainings are the units.
+
+    Models are taken before any temperature; `log` takes the logarithm of x.
+    """
+    return _Moves(part=part, x=x, y=y, sign=sign, log=log)
 
 
 @dataclass(frozen=True, kw_only=True)

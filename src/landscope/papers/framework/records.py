@@ -1,7 +1,7 @@
 """Records of a paper's parts in small files: written, found in a folder, and taken up again.
 
 A bundle holds a study, the records it left and the runs of it that failed: tables, figures and reports are made from it again.
-Values and error bars are kept as they are; what only figures draw (histories, curves, spectra) in fewer rows and digits.
+Values and error bars are kept as they are; everything beside them (histories, curves, details, costs) in fewer rows and digits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from landscope.core.errors import DamagedFileError, LandscopeError, SpecError, UnknownNameError
 from landscope.core.estimate import Estimate
@@ -42,12 +42,10 @@ __all__ = [
 ]
 
 PlainSpec: TypeAlias = "Mapping[str, Plain]"
-LONG, LONGEST = 64, 512
-"""Entries of a list in an estimate's details that are kept; of models that figures show, as many as the second."""
-FEW = 16
-"""Rows of the history of a model that no figure shows."""
+FEW, LONG, LONGEST = 16, 64, 512
+"""Rows of histories and entries of lists: FEW of models that no figure shows, LONG rows and LONGEST entries of others."""
 DIGITS = 7
-"""Of the numbers of histories and lists."""
+"""Of all numbers but values and error bars."""
 LARGEST = 2**29
 """Bytes of a bundle when unzipped: some ten thousand runs."""
 
@@ -116,7 +114,7 @@ def _trimmed(record: Record) -> Record:
 
     Of a long history every k-th row is kept, and the last; fewer of models that no figure shows.
     """
-    rows, entries = (LONG, LONGEST) if record.spec.get("figures") else (FEW, LONG)
+    rows, entries = (LONG, LONGEST) if record.spec.get("figures") else (FEW, FEW)
     subjects = tuple(_short(subject, entries) for subject in record.subjects)
     history = tuple({key: _rounded(value) for key, value in row.items()} for row in _thinned(record.history, rows))
     return replace(record, history=history, subjects=subjects)
@@ -132,23 +130,25 @@ def _short(subject: MeasuredModel, most: int) -> MeasuredModel:
         split: Report({name: _shortened(e, most) for name, e in report.items()}, report.about)
         for split, report in subject.reports.items()
     }
-    return replace(
-        subject, reports=reports, extras={key: _lists_rounded(value) for key, value in subject.extras.items()}
-    )
+    return replace(subject, reports=reports, extras={key: _shorter(value) for key, value in subject.extras.items()})
 
 
 def _shortened(estimate: Estimate, most: int) -> Estimate:
-    kept = {key: _lists_rounded(value) for key, value in estimate.details.items() if not _is_long(value, most)}
-    return replace(estimate, details=kept)
+    kept = {key: _shorter(value) for key, value in estimate.details.items() if not _is_long(value, most)}
+    return replace(estimate, details=kept, cost=replace(estimate.cost, **_shorter(asdict(estimate.cost))))
 
 
-def _lists_rounded(value: Plain) -> Plain:
-    """Numbers in lists with fewer digits; those that stand alone as they are."""
+def _shorter(value: Plain) -> Any:
+    """Numbers with fewer digits, wherever they are.
+
+    >>> _shorter({"mean": 1 / 3, "each": [2 / 3, 7]})
+    {'mean': 0.3333333, 'each': [0.6666667, 7]}
+    """
     if isinstance(value, Mapping):
-        return {key: _lists_rounded(item) for key, item in value.items()}
+        return {key: _shorter(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(_lists_rounded(item)) for item in value]
-    return value
+        return [_shorter(item) for item in value]
+    return _rounded(value)
 
 
 def _rounded(value: Plain) -> Plain:

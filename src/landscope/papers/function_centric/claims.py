@@ -6,26 +6,16 @@ that fit their training rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 
-from landscope.analysis import correlation, mean
+from landscope.analysis import between, correlation, mean
 from landscope.data import TEST_FUNCTIONS
+from landscope.papers.framework.answers import RATIO, TAU, Answer, Unit
 from landscope.papers.framework.claims import Claim
-from landscope.papers.framework.questions import (
-    RATIO,
-    TAU,
-    Answer,
-    Question,
-    Unit,
-    asked,
-    correlates,
-    effect_of,
-    every,
-    larger,
-)
+from landscope.papers.framework.questions import Question, asked, correlates, effect_of, every, larger
 from landscope.papers.framework.values import NoAnswerError, Tables, Values, rows_at
 
 if TYPE_CHECKING:
@@ -47,22 +37,27 @@ SAFETY = {
     "disagreement": ("consistency.disagreement", -1),
 }
 """And which direction is better."""
-IMAGES = {"images": "ResNet-18", "images-vgg19": "VGG-19", "images-vit": "ViT", "images-100": "ResNet-18, 100 classes",
-          "images-cell": "ResNet-18, one cell"}  # fmt: skip
+IMAGES = {"images-cell": "ResNet-18, one cell", "images": "ResNet-18", "images-vgg19": "VGG-19", "images-vit": "ViT",
+          "images-small-vit": "ViT of its code", "images-100": "ResNet-18, 100 classes"}  # fmt: skip
 CONDITIONS = ("base + SAM", "augmentation", "augmentation + SAM", "weight decay", "weight decay + SAM")
 SINGLE = ("base + SAM", "augmentation", "weight decay")
 RADII = ("0.0005", "0.005", "0.05", "0.5")
+FITTED = {"functions": "train.random_sharpness_{}", "functions-shared": "train.noise_{}"}
+"""Part → its columns, by radius."""
 FITS = 0.01
 POINTS = Unit("points", 100)
 
 
 def claims() -> Iterator[Claim]:
     """Every claim, study by study."""
-    yield _through_training()
-    yield _complexity()
+    for part in FITTED:
+        yield _through_training(part)
+        yield _complexity(part)
     yield from _circles()
     for part, network in IMAGES.items():
         yield from _images(part, network)
+    yield from _names()
+    yield from _doses()
 
 
 def _against(part: str, axis: str, level: str, base: str, column: str, sign: int = 1, *, log: bool = False) -> Question:
@@ -101,7 +96,7 @@ def _images(part: str, network: str) -> Iterator[Claim]:
             for column in SHARPNESS.values()
         ),
     )  # fmt: skip
-    if part == "images":
+    if part in ("images-cell", "images"):
         yield Claim(
             part=part,
             text=f"{network}: regularised minima (SAM, augmentation, weight decay) are sharper",
@@ -139,6 +134,53 @@ def _circles() -> Iterator[Claim]:
     )
 
 
+def _names() -> Iterator[Claim]:
+    """A small GPT-2: SAM and weight decay, run by run."""
+    part, axis, base = "names", "axis.condition", "base"
+    safety = {name: SAFETY[name] for name in ("calibration error", "disagreement")}
+    for level in ("base + SAM", "weight decay"):
+        each = (_against(part, axis, level, base, column, log=True) for column in SHARPNESS.values())
+        yield Claim(part=part, text=f"GPT-2 on names, {level}: minima are sharper than base", question=every(each),
+                    minima=True)  # fmt: skip
+        better = (GENERALISATION | safety).values()
+        yield Claim(
+            part=part,
+            text=f"GPT-2 on names, {level}: models generalise better, are better calibrated and more consistent than base",
+            question=every(_against(part, axis, level, base, column, sign) for column, sign in better),
+        )
+
+
+def _doses() -> Iterator[Claim]:
+    """The radius of SAM, and the share of random labels: the more, the sharper? Conditions are the units."""
+    images = {name: f"validation.{column.partition('.')[2]}" for name, column in SHARPNESS.items()}
+    for part, dose, meaning, columns in (
+        ("images-radii", "radius", "the larger the radius of SAM, the sharper the minimum", SHARPNESS),
+        (
+            "images-random-labels",
+            "share",
+            "the more random labels, the sharper the minimum, on rows with true labels",
+            images,
+        ),
+        ("circles-dose", "share", "the more random labels, the sharper the minimum", SHARPNESS),
+    ):
+        yield Claim(
+            part=part,
+            text=f"{part}: {meaning}",
+            question=every(asked(part, _with_dose(part, dose, column)) for column in columns.values()),
+            minima=part != "images-random-labels",
+        )
+
+
+def _with_dose(part: str, dose: str, column: str) -> Callable[[Tables], list[Answer]]:
+    def answers(tables: Tables) -> list[Answer]:
+        rows = Values(part=part, column=column).rows(tables)
+        amounts = [0.0 if str(level) == "base" else float(str(level).split()[-1]) for level in rows[f"axis.{dose}"]]
+        tau = between(rows[column], amounts, rows["condition"])
+        return [Answer(f"{column} and {dose} (n = {tau.n} conditions)", effect_of(tau, 1, part), None, TAU)]
+
+    return answers
+
+
 def complexity(function: str) -> tuple[float, float]:
     """How rough a test function is, and how large: mean ‖∇f‖²/Var f and Var f on a grid over [−3.5, 3.5]².
 
@@ -156,20 +198,21 @@ def complexity(function: str) -> tuple[float, float]:
     return float(slope.square().sum(1).mean()) / variance, variance
 
 
-def _medians(tables: Tables, at: str) -> pd.DataFrame:
+def _medians(tables: Tables, part: str, at: str) -> pd.DataFrame:
     """Of each function: one's values are thousands of times another's, and networks of one are alike."""
-    rows = rows_at(tables, "functions", at)
-    columns = [f"train.random_sharpness_{radius}" for radius in RADII]
+    rows = rows_at(tables, part, at)
+    word = "_" if part == "functions-shared" else "."
+    columns = [FITTED[part].format(radius.replace(".", word)) for radius in RADII]
     if not set(columns) <= set(rows):
-        raise NoAnswerError("functions has no random sharpness at every radius")
+        raise NoAnswerError(f"{part} has no random sharpness at every radius")
     return rows.groupby("axis.function")[columns].median()
 
 
-def _through_training() -> Claim:
+def _through_training(part: str) -> Claim:
     def answers(tables: Tables) -> list[Answer]:
         import numpy as np
 
-        logs = np.log(_medians(tables, "final") / _medians(tables, "step 0"))
+        logs = np.log(_medians(tables, part, "final") / _medians(tables, part, "step 0"))
         return [
             Answer(
                 f"ρ = {radius}, last over first (n = {len(logs)} functions)", mean(logs[column].tolist()), None, RATIO
@@ -178,27 +221,27 @@ def _through_training() -> Claim:
         ]
 
     return Claim(
-        part="functions",
-        text="functions: random sharpness grows through training, from the first weights to the last, at every radius",
-        question=asked("functions", answers),
+        part=part,
+        text=f"{part}: random sharpness grows through training, from the first weights to the last, at every radius",
+        question=asked(part, answers),
         trains=True,
     )
 
 
-def _complexity() -> Claim:
+def _complexity(part: str) -> Claim:
     """Over functions: does sharpness follow how rough the function is?"""
 
     def answers(tables: Tables) -> list[Answer]:
-        medians = _medians(tables, "final")
+        medians = _medians(tables, part, "final")
         rough = [complexity(str(name))[0] for name in medians.index]
         found = []
         for radius, column in zip(RADII, medians, strict=True):
             tau = correlation(medians[column], rough)
-            found.append(Answer(f"ρ = {radius} (n = {tau.n} functions)", effect_of(tau, 1, "functions"), None, TAU))
+            found.append(Answer(f"ρ = {radius} (n = {tau.n} functions)", effect_of(tau, 1, part), None, TAU))
         return found
 
     return Claim(
-        part="functions",
-        text="functions: the rougher the function, the sharper the minimum of its fit",
-        question=asked("functions", answers),
+        part=part,
+        text=f"{part}: the rougher the function, the sharper the minimum of its fit",
+        question=asked(part, answers),
     )

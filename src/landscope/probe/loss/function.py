@@ -88,7 +88,10 @@ class LossFunction:
 
     def outputs(self, params: Params, batch: Batch) -> object:
         """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""
-        outputs = self.call(params, batch)
+        return self.compared(self.call(params, batch))
+
+    def compared(self, outputs: object) -> object:
+        """What the loss compares with the targets, of what the model returned."""
         if self.loss.structured and not isinstance(outputs, Tensor):
             if self.temperature != 1.0:
                 raise LossError("a temperature needs a model that returns one tensor; wrap the model so that it does")

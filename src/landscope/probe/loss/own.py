@@ -14,7 +14,7 @@ in that case, and are part of the definition.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ ROWS = 8
 """Samples on which losses are compared."""
 AGREE = {torch.float32: 1e-5, torch.float64: 2e-6}
 """Relative difference of two values of one loss: models compute theirs in float32, whatever the precision of their weights."""
-FEW = 4
+FEW = 2
 """Samples on which gradients are compared."""
 SAME_SLOPE = 1e-3
 """Relative difference of two gradients of one loss."""
@@ -157,27 +157,27 @@ def _refuse(probe: Probe, layout: Layout, sample: Batch, outputs: object) -> Non
 
 def _explained(probe: Probe, fed: Layout, sample: Batch, outputs: object, own: Tensor) -> Recognised | None:
     """The likelihood whose value and gradient are those of the model's loss."""
-    layout = _without_labels(probe, fed, sample, outputs)
+    layout, returned = _without_labels(probe, fed, sample, outputs)
     for loss, reading in _candidates(outputs, fed, sample):
         found = Recognised(replace(loss, name=f"model's {loss.name}{reading}", known="model"), layout, reading)
         at = probe.reading_as(found.loss, layout, reading)
-        if not _same(at, sample, own) or not _same_slope(at, probe.reading_as(MODEL, fed, reading), sample):
+        if not _same(at, sample, returned, own) or not _same_slope(at, probe.reading_as(MODEL, fed, reading), sample):
             continue
         others = (uneven_rows(at, sample.size), diverse_sample(at.batches(), at.targets, sample.size))
-        if all(_same(at, ready, _own_at(probe, fed, ready)) for ready in _ready(probe, others)):
+        if all(_own_at(at, fed, ready) for ready in _ready(probe, others)):
             return found
     return None
 
 
-def _without_labels(probe: Probe, fed: Layout, sample: Batch, outputs: object) -> Layout:
-    """The layout without labels going into the model, where these do not decide what it predicts.
+def _without_labels(probe: Probe, fed: Layout, sample: Batch, outputs: object) -> tuple[Layout, object]:
+    """The layout without labels going into the model, where these do not decide what it predicts; what it then returns.
 
     Its own loss need not be computed then. Without labels it must predict the same, and with other labels, too: a decoder may
     take the inputs in the place of labels, which can be equal.
     """
     labels = fed.targets(sample.raw)
     if fed.fed is None or not isinstance(labels, Tensor):
-        return fed
+        return fed, outputs
     layout = replace(fed, fed=None)
     others = replace(sample, raw=fed.with_targets(sample.raw, labels.flip(0).roll(1, -1)))
     with torch.no_grad():
@@ -185,10 +185,10 @@ def _without_labels(probe: Probe, fed: Layout, sample: Batch, outputs: object) -
     try:
         a, *rest = (Reading().predictions(each) for each in (outputs, *found))
     except ModelError:
-        return fed
+        return fed, outputs
     rounding = 100 * torch.finfo(a.dtype).eps if a.is_floating_point() else 0.0
     same = all(b.shape == a.shape and torch.allclose(a, b, rounding, rounding * float(a.abs().max())) for b in rest)
-    return layout if same else fed
+    return (layout, found[0]) if same else (fed, outputs)
 
 
 def _candidates(outputs: object, layout: Layout, sample: Batch) -> Iterator[tuple[Loss, Reading]]:
@@ -222,19 +222,19 @@ def _candidates(outputs: object, layout: Layout, sample: Batch) -> Iterator[tupl
         yield cross_entropy, Reading()
 
 
-def _own_at(probe: Probe, layout: Layout, batch: Batch) -> Tensor | None:
+def _own_at(at: Probe, fed: Layout, batch: Batch) -> bool:
+    """Whether the likelihood is the number that the model returns for another batch, labels and all."""
     with torch.no_grad():
-        outputs = _called(probe, layout, batch)
-    return None if outputs is None else loss_in(outputs)
+        outputs = _called(at, fed, batch)
+    own = None if outputs is None else loss_in(outputs)
+    return own is not None and _same(at, batch, outputs, own)
 
 
-def _same(at: Probe, batch: Batch, own: Tensor | None) -> bool:
-    """Whether the likelihood of a batch is the number that the model returns."""
-    if own is None:
-        return False
+def _same(at: Probe, batch: Batch, returned: object, own: Tensor) -> bool:
+    """Whether the likelihood of a batch, from what the model returned for it, is the model's own number."""
     try:
         with torch.no_grad():
-            ours = float(mean_over_labels(at, batch))
+            ours = float(mean_over_labels(at, batch, returned))
     except (LossError, RuntimeError, ValueError, IndexError) as error:
         if is_out_of_memory(error):
             raise
@@ -243,9 +243,9 @@ def _same(at: Probe, batch: Batch, own: Tensor | None) -> bool:
     return abs(ours - theirs) <= AGREE[at.dtype] * max(abs(ours), abs(theirs), 1e-3)
 
 
-def mean_over_labels(probe: Probe, batch: Batch, params: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The loss of a batch as one mean over its labels, as a model would return it, at the probe's or other parameters."""
-    losses = probe.losses(probe.params if params is None else params, batch).double()
+def mean_over_labels(probe: Probe, batch: Batch, returned: object) -> Tensor:
+    """The loss of a batch as one mean over its labels, as a model would return it, from what the model did return."""
+    losses = probe.loss.function(probe.compared(returned), probe.second(batch)).double()
     mass = None if probe.loss.mass is None or probe.loss.weigh is not None else probe.loss.mass(probe.targets(batch))
     return losses.mean() if mass is None else (losses * mass.to(losses)).sum() / mass.sum().to(losses)
 
@@ -255,11 +255,14 @@ def _same_slope(ours: Probe, theirs: Probe, sample: Batch) -> bool:
     few = next(sample.pieces(FEW))
     leaves = {name: p.clone().requires_grad_() for name, p in ours.params.items()}
     with torch.enable_grad():
-        values = mean_over_labels(ours, few, leaves), returned_loss(theirs.outputs(leaves, few))
+        returned = theirs.call(leaves, few)
+        values = mean_over_labels(ours, few, returned), returned_loss(returned)
         if not all(value.requires_grad for value in values):
             return not any(value.requires_grad for value in values)
         a, b = (
-            torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            torch.autograd.grad(
+                value, list(leaves.values()), allow_unused=True, materialize_grads=True, retain_graph=True
+            )
             for value in values
         )
     apart, size = (sum(float(part.double().square().sum()) for part in parts) for parts in (map(torch.sub, a, b), a))
@@ -298,7 +301,7 @@ def _nearest(
     for loss, reading in _candidates(outputs, fed, sample):
         try:
             with torch.no_grad():
-                value = float(mean_over_labels(probe.reading_as(loss, fed, reading), sample))
+                value = float(mean_over_labels(probe.reading_as(loss, fed, reading), sample, outputs))
         except (LossError, RuntimeError, ValueError, IndexError):
             continue
         found.append((value, reading, f"{loss.name}{reading}"))

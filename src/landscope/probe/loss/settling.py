@@ -48,8 +48,16 @@ def settled(probe: Probe, samples: int) -> Loss:
     sample, outputs = _checked_sample(probe, samples)
     loss = _settled_on(probe, probe.loss, sample, outputs)
     at = probe.with_loss(loss)
-    checks.check_finite_loss(at.loss_sum(at.params, sample), "of the first batch")
+    checks.check_finite_loss(at.loss_of(_again(at, outputs, sample), sample), "of the first batch")
     return loss
+
+
+def _again(probe: Probe, returned: object, batch: Batch) -> object:
+    """What the loss compares, from what the model returned for a batch.
+
+    A loss of the user's may read what hooks kept of the latest pass, and is given one of its own.
+    """
+    return probe.compared(returned) if probe.loss.known else probe.outputs(probe.params, batch)
 
 
 def _checked_sample(probe: Probe, samples: int) -> tuple[Batch, object]:
@@ -97,23 +105,26 @@ def _settled_on(probe: Probe, loss: Loss, sample: Batch, raw: object) -> Loss:
     elif loss.known and loss.weigh and predictions(loss, probe.reading.predictions(raw), probe.targets(sample)) == 1:
         loss = replace(LOSSES[loss.name.removesuffix("(sum)")], known="criterion")  # a sum of one is a mean
     loss = with_reduction(
-        loss, _evaluation(probe), probe.with_loss(loss).targets, sample, _further(probe, loss, sample.size)
+        loss, _evaluation(probe, sample, raw), probe.with_loss(loss).targets, sample, _further(probe, loss, sample.size)
     )
     at = probe.with_loss(loss)
     if loss.known in ("name", "criterion"):
-        _check_own_loss(at, sample)
+        _check_own_loss(at, sample, raw)
     elif not loss.known and loss.likelihood is not None:
         z = at.reading.predictions(at.outputs(at.params, sample))
-        raw = map_tensors(lambda t: t.double() if t.is_floating_point() else t, sample.raw)
-        exact = Batch(raw, sample.size, sample.divisible)
+        inputs = map_tensors(lambda t: t.double() if t.is_floating_point() else t, sample.raw)
+        exact = Batch(inputs, sample.size, sample.divisible)
         check_likelihood(loss, lambda outputs: at.loss_of(outputs, exact), z, at.targets(exact))
     return loss
 
 
-def _evaluation(probe: Probe) -> Callable[[Loss, Batch], Tensor]:
+def _evaluation(probe: Probe, sample: Batch, raw: object) -> Callable[[Loss, Batch], Tensor]:
+    """A loss on a batch, given what the model returned for one of them."""
+
     def evaluate(loss: Loss, batch: Batch) -> Tensor:
         at = probe.with_loss(loss)
-        return _value(at, at.outputs(at.params, batch), batch)
+        outputs = _again(at, raw, batch) if batch is sample else at.outputs(at.params, batch)
+        return _value(at, outputs, batch)
 
     return evaluate
 
@@ -158,7 +169,7 @@ def _taking(probe: Probe, loss: Loss, raw: object, sample: Batch) -> Loss:
     """The loss with all that the model returned, or with its tensor of outputs where it takes only that."""
     if not loss.structured or isinstance(raw, Tensor):
         return loss
-    evaluate = _evaluation(probe)
+    evaluate = _evaluation(probe, sample, raw)
     try:
         evaluate(loss, sample)
         return loss
@@ -216,12 +227,12 @@ def _further(probe: Probe, loss: Loss, count: int) -> Iterator[Batch]:
         yield batch.prepared(probe.ready)
 
 
-def _check_own_loss(probe: Probe, sample: Batch) -> None:
+def _check_own_loss(probe: Probe, sample: Batch, raw: object) -> None:
     """Refuse where a model that computes a loss from the labels computes another one than the one that was named."""
     found = own_loss(probe, sample)
     if found is None or not bool(found.isfinite()):
         return
-    ours, own = float(mean_over_labels(probe, sample)), float(found)
+    ours, own = float(mean_over_labels(probe, sample, raw)), float(found)
     if abs(ours - own) <= AGREE * max(abs(ours), abs(own), 1e-6):
         return
     raise LossError(

@@ -107,8 +107,8 @@ def check_probabilities(targets: Tensor) -> None:
     if abs(float(worst) - 1) > ROUNDING:
         raise LossError(
             f"cross_entropy takes class labels, or probabilities that add up to one; those of one prediction add up to "
-            f"{float(worst):.4g}. For several yes/no labels per sample use loss='binary_cross_entropy'; for weights on the "
-            f"classes pass torch.nn.CrossEntropyLoss() itself."
+            f"{float(worst):.4g}. For numbers to predict use loss='mse'; for several yes/no labels per sample use "
+            f"loss='binary_cross_entropy'; for weights on the classes pass torch.nn.CrossEntropyLoss() itself."
         )
 
 

@@ -9,11 +9,12 @@ u_i / s_i, s_i = a_i + 0.1 mean a. The first m rows are then, for every m, a sam
     other losses     a = √(tr ∂²ℓ/∂z²) + ‖∂ℓ/∂z‖
 
 A poor size costs width, never honesty. Rows are read in chunks, whose ends depend on the number of rows alone: eight short
-ones first, a sixteenth of the rows together, then eight of twice the length, and so on.
+ones first, a sixteenth of the rows together, then sixty of twice the length.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,29 +35,39 @@ FLOOR = 0.1
 CERTAIN = 1.0
 """Inclusion probability from which on a row counts as taken for certain. With 0.9, rows that are nearly certain and yet missing
 were in no error bar: with half of the rows read, bars of 1e-5 covered 76 % in place of 95."""
-FIRST = 8
-"""Chunks of each length; the first ones make up a sixteenth of the rows."""
+FIRST, CHUNKS = 8, 64
+"""The first chunks make up a sixteenth of the rows; the others are a sixty-fourth each. With twice as many rows in every eight
+chunks a trace to 2 % took 20 passes in place of 8 where rows are alike (half-trained MLP on digits), and as many elsewhere."""
 LONGEST = 256
 """Rows of the longest chunks: more bring no throughput."""
 
 
 def chunk_ends(rows: int) -> list[int]:
-    """Where chunks end: eight of each length, from rows/128 on, doubling.
+    """Where chunks end: eight of rows/128 each, then of rows/64.
 
     >>> ends = chunk_ends(2000)
-    >>> ends[7], ends[15], ends[-1], len(ends)
-    (120, 360, 2000, 33)
+    >>> ends[7], ends[8], ends[-1], len(ends)
+    (120, 151, 2000, 69)
     >>> chunk_ends(3)
     [1, 2, 3]
     """
-    ends, length, end = [], max(1, rows // (16 * FIRST)), 0
-    while end < rows:
-        for _ in range(FIRST):
-            if end < rows:
-                end = min(rows, end + min(length, LONGEST))
-                ends.append(end)
-        length *= 2
-    return ends
+    short, long = (max(1, min(rows // parts, LONGEST)) for parts in (2 * CHUNKS, CHUNKS))
+    first = min(rows, FIRST * short)
+    return [*range(short, first, short), *range(first, rows, long), rows]
+
+
+def look_ends(rows: int) -> list[int]:
+    """Where looks end: at a sixteenth of the rows, then each time with about twice as many as before.
+
+    >>> look_ends(2000), look_ends(3)
+    ([120, 368, 864, 1856, 2000], [3])
+    """
+    ends, known = [], chunk_ends(rows)
+    at = FIRST * known[0]
+    while at < rows:
+        ends.append(known[bisect_left(known, at)])
+        at = 2 * ends[-1] + FIRST * known[0]
+    return [*ends, rows]
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,8 @@ class RowOrder:
         return pairwise([0, *self.ends])
 
     def looks(self) -> Iterator[tuple[int, int]]:
-        """(first, end) of every eight chunks: each time about twice as many rows as before."""
-        return pairwise([0, *self.ends[FIRST - 1 : -1 : FIRST], self.ends[-1]])
+        """(first, end) of every look: some chunks, each time about twice as many rows as before."""
+        return pairwise([0, *look_ends(len(self.rows))])
 
     def probabilities(self, count: int) -> Tensor:
         """π (count,) of the first rows, 1 for those that are certain; all are once every row is read.

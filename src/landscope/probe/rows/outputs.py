@@ -7,11 +7,13 @@ first of them say about all is then a fair sample. When all are in, they are put
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from landscope.core.distributed import processes
 from landscope.core.errors import LandscopeError
@@ -27,7 +29,9 @@ from landscope.probe.totals import FORWARD
 __all__ = ["Outputs", "outputs_of", "row_order", "uniform_order"]
 
 KEPT = 2**30
-"""Bytes of outputs that are kept; where there would be more, losses and sizes alone are."""
+"""Bytes of outputs that are kept, and of what the last layer is given; where there would be more, losses and sizes alone are."""
+MOST_CLASSES = 4096
+"""Outputs of a linear layer up to which it is looked at whether it is the last one."""
 PATIENCE = 0.25
 """Part of the time left that a pass for the rows' sizes may take; where it would take more, rows count as alike."""
 
@@ -37,6 +41,7 @@ class _Part:
     """What a piece of the data gave."""
 
     outputs: Tensor | None
+    features: Tensor | None
     targets: Tensor | None
     losses: Tensor | None
     sizes: Tensor | None
@@ -66,6 +71,8 @@ class Outputs:
         self._kept = True
         self.example: object = None
         """What the model returned for the first rows."""
+        self.head: str | None = None
+        """The linear layer whose outputs are those of the model, one row for each sample."""
         self._joined: dict[str, Tensor | None] = {}
 
     def _in_order(self) -> Iterator[Batch]:
@@ -74,25 +81,27 @@ class Outputs:
             yield self._probe.rows(self.order.rows[start:end])
 
     def advance(self) -> bool:
-        """Read further rows; `False` where there are none left."""
+        """Read further rows, no more than others have the patience for; `False` where there are none left."""
         if self.complete:
             return False
-        batch = self._left or next(self._batches, None)
+        batch, ledger = self._left or next(self._batches, None), self._probe.ledger
         self._joined.clear()
         if batch is None:
             self.complete = True
             return False
-        self._left, done = batch, 0
+        self._left, done, started = batch, 0, ledger.mark
         parts = self._probe.each(self._piece, load=FORWARD_LOAD, passes=FORWARD, grad=False, batches=[batch])
         for piece, _ in parts:  # where the budget ends in between, the rest of the batch is read next time
             self.rows += piece.size
             done += piece.size
             self._left = batch.split(done)[1] if done < batch.size else None
+            if ledger.waited(started):
+                break
         return True
 
     def _piece(self, batch: Batch) -> tuple[Tensor, ...]:
         probe = self._probe
-        z = probe.outputs(probe.params, batch)
+        z, features = self._seen(batch)
         second, targets = probe.second(batch), probe.targets(batch)
         losses = probe.loss.function(z, second).detach() if probe.loss.reduction == "per_sample" else None
         sizes = row_sizes(probe.loss, z, targets, batch, self._slopes(z, batch))
@@ -105,6 +114,7 @@ class Outputs:
         self._parts.append(
             _Part(
                 z.detach().cpu() if self._kept and isinstance(z, Tensor) else None,
+                None if features is None else features.detach().cpu(),
                 targets.cpu() if self._kept and isinstance(targets, Tensor) else None,
                 None if losses is None else losses.double().cpu(),
                 None if sizes is None else sizes.double().cpu(),
@@ -114,6 +124,24 @@ class Outputs:
             )
         )
         return ()
+
+    def _seen(self, batch: Batch) -> tuple[object, Tensor | None]:
+        """What the model returns for a batch, and what its last layer was given, if that is linear."""
+        probe, seen = self._probe, dict[str, list[tuple[Tensor, Tensor]]]()
+        if self._parts and self.head is None:
+            return probe.outputs(probe.params, batch), None
+        with ExitStack() as stack:
+            for name, module in probe.modules.items():
+                if isinstance(module, nn.Linear) and module.out_features <= MOST_CLASSES and self.head in (None, name):
+                    note = partial(_note, seen.setdefault(name, []))
+                    stack.callback(module.register_forward_hook(note).remove)
+            z = probe.outputs(probe.params, batch)
+        last = [name for name, calls in seen.items() if len(calls) == 1 and _gives(calls[0], z, probe.temperature)]
+        self.head = last[-1] if last else None
+        features = None if self.head is None else seen[self.head][0][0]
+        if features is not None and features[0].numel() * features.element_size() * probe.n_samples > KEPT:
+            self.head = features = None
+        return z, features
 
     def _slopes(self, z: object, batch: Batch) -> Tensor | None:
         """∂ℓ_i/∂z_i, where the loss is not a cross-entropy (whose sizes need none)."""
@@ -155,6 +183,11 @@ class Outputs:
         return self._all("outputs")
 
     @property
+    def features(self) -> Tensor | None:
+        """What the last linear layer, `head`, was given (m, d); `None` where the model does not end in one."""
+        return self._all("features")
+
+    @property
     def targets(self) -> Tensor | None:
         """What the outputs are compared with."""
         return self._all("targets")
@@ -187,6 +220,21 @@ class Outputs:
         """Numbers of the rows read so far (m,) as a column in the order in which they were read."""
         read = values if not self.complete or self.order is None else values[self.order.rows]
         return read.double().numpy()[:, None]
+
+
+def _note(calls: list[tuple[Tensor, Tensor]], module: nn.Module, args: tuple[object, ...], out: object) -> None:
+    """What a layer was given and what it returned, before later layers work on that in place."""
+    del module
+    if args and isinstance(args[0], Tensor) and isinstance(out, Tensor) and args[0].dim() == out.dim() == 2:
+        calls.append((args[0].detach(), out.detach().clone()))
+    else:
+        calls.extend([(torch.empty(0), torch.empty(0))] * 2)  # counts as none: it is not looked at
+
+
+def _gives(call: tuple[Tensor, Tensor], z: object, temperature: float) -> bool:
+    """Whether the outputs are those of a layer, over the temperature, bit for bit."""
+    out = call[1] if temperature == 1.0 else call[1] / temperature
+    return isinstance(z, Tensor) and len(call[0]) == len(out) and torch.equal(out, z)
 
 
 @once_per_probe

@@ -1,7 +1,8 @@
 // Figures are drawn when they come near the window, and all of them before printing.
 const LETTER = 6.2, SLANT = 60, NUMBER = 36; // pixels of a letter beside a heat map, of the last name above it, of a number in it
 const plain = (spec, height, width) => {
-  const drawing = { data: themed(spec.data), layout: styled(themed(spec.layout || {}), height) };
+  const square = spec.layout && spec.layout.yaxis && spec.layout.yaxis.scaleanchor; // no higher than it is wide: nothing would stand there
+  const drawing = { data: themed(spec.data), layout: styled(themed(spec.layout || {}), square ? Math.min(height, width) : height) };
   for (const trace of drawing.data) {
     if (!trace.texttemplate) continue;
     const names = LETTER * Math.max(...trace.y.map((name) => name.length));
@@ -33,7 +34,9 @@ async function draw(figure) {
   if (figure.kind === "landscape") await drawLandscape(figure);
   else {
     if (!figure.parts.length) figure.parts = [figure.canvas];
-    await place(figure.canvas, KINDS[figure.kind](figure.spec, figure.height, figure.canvas.clientWidth));
+    const drawing = KINDS[figure.kind](figure.spec, figure.height, figure.canvas.clientWidth);
+    if (figure.kind === "plain") figure.canvas.style.setProperty("--height", `${drawing.layout.height}px`);
+    await place(figure.canvas, drawing);
   }
   light(figure);
 }

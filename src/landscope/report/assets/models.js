@@ -40,6 +40,11 @@ function modelsTable() {
     back.disabled = state.page === 0; on.disabled = state.page === last;
     back.hidden = on.hidden = last === 0;
     pages.textContent = `${order.length} model${order.length === 1 ? "" : "s"}${last ? `, page ${state.page + 1} of ${last + 1}` : ""}`;
+    const decimals = Object.fromEntries(columns.map((column) => { // of a column alike, so that numbers can be compared down it
+      const sizes = (cohort.values[column] || []).filter((v) => v !== null && v !== undefined).map(Math.abs), largest = Math.max(0, ...sizes);
+      return [column, largest >= 1e-2 && largest < 1e5 ? Math.max(0, 3 - Math.floor(Math.log10(largest))) : null];
+    }));
+    const shown = (value, column) => (value === null || value === undefined || decimals[column] === null ? number(value) : value.toFixed(decimals[column]).replace("-", "−"));
     const heads = (some) => make("tr", {}, make("th", { className: "text", textContent: "model" }), ...some.map((column) => {
       const arrow = state.by === column ? (state.down ? " ▴" : " ▾") : "";
       return make("th", { title: `${column}: sort` }, make("button", { type: "button", textContent: (labels[column] || column) + arrow, onclick: () => {
@@ -51,7 +56,7 @@ function modelsTable() {
       const name = make("td", { title: `run ${runs[run].id}` }, mark(conditionOf(run)), make("span", { className: "value", textContent: runName(run) }));
       const row = make("tr", {}, name, ...some.map((column) => {
         const value = cohort.values[column] ? cohort.values[column][place] : null;
-        return make("td", {}, make("span", { className: "value", textContent: number(value) }));
+        return make("td", {}, make("span", { className: "value", textContent: shown(value, column) }));
       }));
       row.dataset.run = run;
       return row;

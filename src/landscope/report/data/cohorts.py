@@ -20,6 +20,7 @@ from landscope.core.errors import OperandError, UnknownNameError
 from landscope.core.estimate import Estimate
 from landscope.core.text import counted
 from landscope.report.data.columns import (
+    Column,
     default_measures,
     default_outcomes,
     measures_behind,
@@ -31,6 +32,7 @@ from landscope.studies.record import MeasuredModel, Record, wide_table
 __all__ = ["Cohort", "Cohorts", "error_bar", "estimate_of"]
 
 SCALED, PUBLISHED, UNFITTED = "temperature-scaled", "at the paper's temperature", "without its temperature"
+PREFERRED = ("hessian", "ggn", "fisher")
 Groups: TypeAlias = dict[tuple[str, str, int], dict[int, MeasuredModel]]
 """By checkpoint, kind of temperature and how many of the same kind a run has before."""
 
@@ -116,8 +118,14 @@ class Cohorts:
         else:
             asked = [c for c in measures if c in known]
         conditions = tuple(dict.fromkeys(record.condition for record in records))
-        repeats = repeated(frame, asked) if measures is None else {}
+        repeats = repeated(frame, sorted(asked, key=_preference)) if measures is None else {}
         return cls(tuple(records), conditions, cohorts, tuple(asked), tuple(chosen), repeats, notes)
+
+
+def _preference(column: str) -> int:
+    """Where matrices have the same numbers, which is shown: the Hessian, then the Gauss–Newton matrix, then the Fisher matrix."""
+    matrix = getattr(Column.of(column).facts, "matrix", "")
+    return PREFERRED.index(matrix) if matrix in PREFERRED else len(PREFERRED)
 
 
 def estimate_of(subject: MeasuredModel, column: str) -> Estimate | None:

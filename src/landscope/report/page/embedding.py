@@ -75,12 +75,12 @@ def packed_csv(frame: pd.DataFrame) -> str:
 
 
 def plot_text(text: str) -> str:
-    """Text for Plotly, which reads a few HTML tags wherever text may stand.
+    """Text for Plotly, which reads a few HTML tags wherever text may stand; a new line is one of them.
 
     >>> plot_text('<a href="https://example.org">a & b</a>')
     '&lt;a href="https://example.org"&gt;a &amp; b&lt;/a&gt;'
     """
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", "<br>")
 
 
 def content_hash(script: str) -> str:

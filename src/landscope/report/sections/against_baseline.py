@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from landscope.analysis.verdicts import ALPHA
-from landscope.core.text import p_value, significant
+from landscope.core.text import counted, listed, p_value, significant
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrast, Contrasts
 from landscope.report.page.blocks import Cell, Head, Mark, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points, Rule
 
-__all__ = ["baseline_figure", "baseline_table", "baseline_words", "contrast_cell"]
+__all__ = ["baseline_figure", "baseline_table", "baseline_words", "contrast_cell", "way"]
 
 USUAL = "train.hessian_top_eigenvalue"
 """The measure that most readers look for first."""
@@ -23,8 +23,12 @@ CONDITIONS = 8
 
 
 def baseline_words(found: Contrasts) -> tuple[list[str], list[str]]:
-    """Which condition is flatter, which is better on which outcome: a sentence each. Then what may explain it."""
-    sentences = [_flatness(found), _better(found)]
+    """The answer in two sentences, then a sentence on each outcome; then what may explain it.
+
+    The two: which condition is flatter, and whether the flatter ones are better.
+    """
+    lead = " ".join(filter(None, [_flatness(found), _flatter_and_better(found)]))
+    sentences = [lead, _better(found)]
     if not found.named:
         sentences.append("The baseline is the first condition; `analysis: {baseline: …}` names another.")
     return [each for each in sentences if each], _explanations(found)
@@ -40,15 +44,15 @@ def _flatness(found: Contrasts) -> str:
     counts = {name: _counts(found.of(name)[0]) for name in found.conditions if name not in found.stuck}
     order = sorted(counts, key=lambda name: len(counts[name][1]) - len(counts[name][0]))
     shown = [name for name in order if any(counts[name])]
-    than = [f" than {found.baseline}", f" of {total} measures"]
+    than = [f" than {found.baseline}", f" of {counted(total, 'measure')}"]
     said = [_flat(name, *counts[name], *(than if place == 0 else ("", ""))) for place, name in enumerate(shown)]
     sentence = f"{'; '.join(said)}." if said else ""
     if len(shown) < len(order):
-        rest = _listed([name for name in order if name not in shown])
+        rest = listed([name for name in order if name not in shown])
         sentence += f" Neither flatter nor sharper than {found.baseline} as far as can be shown: {rest}."
     stuck = [f"{name} ({found.stuck[name]})" for name in found.conditions if name in found.stuck]
     if stuck:
-        sentence += f" Not compared in sharpness: {_listed(stuck)}."
+        sentence += f" Not compared in sharpness: {listed(stuck)}."
     return _capital(sentence.strip())
 
 
@@ -56,8 +60,8 @@ def _flat(name: str, up: Sequence[Contrast], down: Sequence[Contrast], than: str
     """One condition: by how many measures it is flatter and by how many sharper, the larger number first."""
     kinds = sorted([("flatter", up), ("sharper", down)], key=lambda kind: -len(kind[1]))
     (word, each), (other, fewer) = kinds
-    more = f", {other} by {len(fewer)}" if fewer else ""
-    return f"{name} is {word}{than} by {len(each)}{of} ({_strongest(each)}){more}"
+    more = f" and {other} by {len(fewer)}" if fewer else ""
+    return f"{name} is {word}{than} by {len(each)}{of}{more} ({_strongest(each)})"
 
 
 def _counts(own: Sequence[Contrast]) -> tuple[list[Contrast], list[Contrast]]:
@@ -68,13 +72,56 @@ def _strongest(each: Sequence[Contrast]) -> str:
     """The usual measure where it is among them, otherwise the surest."""
     usual = [c for c in each if c.column == USUAL]
     one = usual[0] if usual else min(each, key=lambda c: c.effect.p_value() if c.effect else 1.0)
-    return f"{label(one.column)} {one.change}"
+    return f"{label(one.column)} {one.change.replace(' (', ' [').replace(')', ']')}"
+
+
+# Whether the flatter conditions are the better ones.
+
+
+def _flatter_and_better(found: Contrasts) -> str:
+    """What being flatter goes with, outcome by outcome, over the conditions that are shown to differ in both."""
+    ways = {name: way(found, name) for name in found.conditions if name not in found.stuck}
+    if not found.sharpness or not found.outcomes or found.baseline in found.stuck:
+        return ""
+    if not any(ways.values()):
+        return "Whether flatter is better cannot be told from that."
+    signs: dict[str, list[int]] = {}
+    for each in found.outcomes:
+        signs.setdefault(label(each.column), []).append(each.towards * ways.get(each.condition, 0))
+    shown = {name: {sign for sign in held if sign} for name, held in signs.items()}
+    verdicts = [
+        f"{said.format(listed(names, 'or' if len(pattern) > 1 else 'and'))}{_alone([signs[name] for name in names])}"
+        for said, pattern in (
+            ("does not decide {}: conditions go both ways", {1, -1}),
+            ("goes with better {}", {1}),
+            ("goes with worse {}", {-1}),
+        )
+        if (names := [name for name, held in shown.items() if held == pattern])
+    ]
+    if not verdicts:
+        return f"Whether flatter is better cannot be told: no outcome is shown to differ from {found.baseline}."
+    return f"Being flatter {'; it '.join(verdicts)}."
+
+
+def way(found: Contrasts, condition: str) -> int:
+    """1 where more measures are shown to be flatter than sharper, −1 where fewer are, 0 where neither."""
+    total = sum(each.towards for each in found.of(condition)[0])
+    return (total > 0) - (total < 0)
+
+
+_KINDS = {1: "flatter, ", -1: "sharper, ", 0: ""}
+
+
+def _alone(held: Sequence[Sequence[int]]) -> str:
+    """Said where a single condition shows it: that is no rule."""
+    return " (one condition)" if max(sum(map(abs, signs)) for signs in held) == 1 else ""
 
 
 def _better(found: Contrasts) -> str:
     """Every outcome: for which conditions it is better, for which worse."""
     if not found.outcomes:
         return ""
+    ways = {name: way(found, name) for name in found.conditions}
     said, undecided = [], []
     for column in dict.fromkeys(each.column for each in found.outcomes):
         own = [each for each in found.outcomes if each.column == column]
@@ -82,15 +129,17 @@ def _better(found: Contrasts) -> str:
         for word, each in zip(("better", "worse"), _counts(own), strict=True):
             if each:
                 every = len(each) == len(found.conditions) > 2
-                names = [f"{c.condition} ({c.change.partition(' (')[0]})" for c in _by_size(each)]
-                parts.append(f"{word} for {'all: ' if every else ''}{_listed(names)}")
+                names = [
+                    f"{c.condition} ({_KINDS[ways[c.condition]]}{c.change.partition(' (')[0]})" for c in _by_size(each)
+                ]
+                parts.append(f"{word} for {'all: ' if every else ''}{listed(names)}")
         if parts:
             said.append(f"{label(column)} is {' and '.join(parts)}")
         else:
             undecided.append(label(column))
     sentence = f"{_capital('; '.join(said))}, against {found.baseline}." if said else ""
     if undecided:
-        sentence += f" No difference from {found.baseline} can be shown in {_listed(undecided)}."
+        sentence += f" No difference from {found.baseline} can be shown in {listed(undecided)}."
     return sentence.strip()
 
 
@@ -103,24 +152,22 @@ def _explanations(found: Contrasts) -> list[str]:
     said = []
     for name in found.conditions:
         own = [
-            f"{label(each.column)} {each.change}" for each in found.explaining if each.condition == name and each.sure
+            f"{label(each.column)} {each.change.partition(' (')[0]}"
+            for each in found.explaining
+            if each.condition == name and each.sure
         ]
         if own and any(_counts(found.of(name)[0])):
-            said.append(f"{name}: {' and '.join(own)}")
+            said.append(f"{name} ({', '.join(own)})")
     if not said:
         return []
     return [
-        f"Some of the difference in sharpness may be one in scale or in fit, against {found.baseline}: {'; '.join(said)}."
+        f"Part of this may be a difference in the size of the weights or in fit, which changes sharpness by itself: against "
+        f"{found.baseline}, {listed(said)}."
     ]
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def baseline_figure(study: Cohorts, found: Contrasts) -> list[Figure]:

@@ -78,15 +78,15 @@ def _tables(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) 
     """Conditions across where they are few, so that the table is as wide as they are; otherwise down, a few columns at a time."""
     which = f"{cohort.name[:1].upper()}{cohort.name[1:]}. " if named else ""
     marks = (
-        "Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way is better (arrows). For "
-        "measures of sharpness that is the question."
+        "Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way is better (arrows). It "
+        "is not for sharpness: whether flatter is better is what a study asks."
         if _of_one_task(study)
         else "None is marked as best or worst: the conditions were trained on different data."
     )
     caption = f"{which}{summary.caption} {marks}"
     kept = [at for at, name in enumerate(summary.columns) if _column(study, name) not in study.repeats]
     if len(kept) < len(summary.columns):
-        caption += " What is another measure times a constant is left out."
+        caption += " Measures that are another one times a constant are left out."
     if len(summary.rows) <= ACROSS:
         return [_across(study, summary, kept, caption, f"condition-table-{study.cohorts.index(cohort)}")]
     parts = [kept[start : start + COLUMNS] for start in range(0, len(kept), COLUMNS)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -132,7 +134,8 @@ def _table(found: Associations) -> Table:
 def _redundancy(study: Cohorts) -> Figure | None:
     """How measures and outcomes go with each other: ranks, so that the cost does not grow with the square of the models."""
     frame = study.main.frame
-    columns = [c for c in (*study.outcomes, *study.measures) if frame[c].nunique() > 1][:COLUMNS]
+    kept = [c for c in (*study.outcomes, *study.measures) if frame[c].nunique() > 1 and c not in study.repeats]
+    columns = kept[:COLUMNS]
     if len(columns) < 3 or len(frame) < 5:
         return None
     matrix = frame[columns].astype(float).corr("spearman").to_numpy()
@@ -148,7 +151,7 @@ def _redundancy(study: Cohorts) -> Figure | None:
         Axis(angle=-60),
         Axis(),
         f"Everything with everything: Spearman's ρ, n = {len(frame)} models ({int(known.sum())} of them with all values). "
-        f"Measures that are the same under different names form blocks.",
+        f"Measures that order the models alike form blocks; those that are equal up to a factor stand here once.",
         title="What measures the same thing",
         note=f"n = {len(frame)}",
         height=140 + 19 * len(columns),
@@ -187,6 +190,8 @@ def _number(value: float | None) -> str:
 
 
 OUTCOMES, MEASURES = 4, 3
+ERROR_OVER_SPREAD = 4.0
+"""An error bar so many times the standard deviation over models is all that a scatter plot would show."""
 ERROR_BARS = 300
 """Models up to which their error bars are legible."""
 
@@ -208,7 +213,7 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
         ),
     ]
     if found is not None:
-        pairs = [(m, o) for o in found.outcomes[:OUTCOMES] for m in found.strongest(o)[:MEASURES]]
+        pairs = [(m, o) for o in found.outcomes[:OUTCOMES] for m in _legible(found, found.strongest(o))[:MEASURES]]
         panels = [_scatter(study, found, measure, outcome) for measure, outcome in pairs]
         caption = "The strongest measures against the outcomes, a point for each model."
         blocks += [Figure("scatter", panels, caption, across=MEASURES)] if panels else []
@@ -225,6 +230,13 @@ def scatter_section(study: Cohorts, found: Associations | None) -> Section:
     explorer = Panel("explorer", (), Axis(), Axis(), caption, title, height=440, columns=(x, y))
     blocks.append(Figure("explorer", [explorer], kind="explorer"))
     return Section("scatter", "Model by model", blocks)
+
+
+def _legible(found: Associations, measures: Sequence[str]) -> list[str]:
+    """Measures whose models lie further apart than a fraction of their error bars; all, where that is true of none."""
+    frame, errors = found.used.frame, found.used.errors
+    kept = [m for m in measures if not float(errors[m].median()) > ERROR_OVER_SPREAD * float(frame[m].std())]
+    return kept or list(measures)
 
 
 def _scatter(study: Cohorts, found: Associations, measure: str, outcome: str) -> Panel:

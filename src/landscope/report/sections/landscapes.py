@@ -49,13 +49,15 @@ def landscape_section(study: Cohorts) -> Section:
                 least=LEAST,
             )
         )
-        panels = [
+        alone = [
             _panel(run, split, landscape, scale, title=f"{study.run_name(run)}, {split}")
             for run, landscapes in shown.items()
             for split, landscape in landscapes.items()
         ]
         blocks.append(Prose("Any of them, also as a surface", tone="heading", scripted=True))
-        blocks.append(Figure("landscapes", panels, caption, kind="landscape"))
+        blocks.append(
+            Figure("landscapes", alone, f"{len(alone)} planes, on the scale of the ones above.", kind="landscape")
+        )
     return Section("landscapes", "Loss landscapes", [*blocks, *gathered.notes], _so_what(study, shown))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from landscope.core.text import counted, significant
+from landscope.core.text import counted, listed, significant
 from landscope.measures.base import MEASURES
 from landscope.measures.reading.rows import FISHER_AS_GGN
 from landscope.report.data.cohorts import Cohorts
@@ -154,6 +154,7 @@ def invariance_section(study: Cohorts) -> Section:
     found, gathered = gather(study, "invariance", read_invariance)
     measures = list(dict.fromkeys(name for each in found.values() for name in each))
     kinds = list(dict.fromkeys(kind for each in found.values() for moved in each.values() for kind in moved))
+    kinds = [kind for kind in kinds if any(moved.get(kind) for each in found.values() for moved in each.values())]
     rows: list[list[Cell]] = []
     for measure in _once(measures):
         cells = []
@@ -165,6 +166,9 @@ def invariance_section(study: Cohorts) -> Section:
     blocks: list[Block] = []
     if rows:
         count = len(found)
+        gap = (
+            "A dash: no place for it in the network. " if any(cell.text == "–" for row in rows for cell in row) else ""
+        )
         blocks = [
             Prose(
                 "A measure that moves while the function stays the same cannot by itself explain how well the function "
@@ -173,9 +177,9 @@ def invariance_section(study: Cohorts) -> Section:
             Table(
                 [Head("measure", numeric=False), *(Head(kind.replace("_", " ")) for kind in kinds)],
                 rows,
-                f"Median relative change of the measure over {counted(count, 'model')}; a dash where a network has no place for "
-                f"the transformation. “Unchanged”: within three standard errors, and these below {100 * RESOLVED:g} %. Where "
-                f"they are larger: “by definition”, or “cannot tell”. Measures of predictions alone cannot move.",
+                f"Median relative change of the measure over {counted(count, 'model')}. {gap}“Unchanged”: within three standard "
+                f"errors, and these below {100 * RESOLVED:g} %. Where they are larger or not known: “by definition”, or “cannot "
+                f"tell”. Measures of predictions alone cannot move.",
             ),
         ]
     return Section("invariances", "Does the measure see the function only?", [*blocks, *gathered.notes], _moving(rows))
@@ -187,7 +191,7 @@ def _moving(rows: Sequence[Sequence[Cell]]) -> str:
     still = [first.text for first, *cells in rows if all(cell.text in STAYED for cell in cells)]
     if not moved:
         return ""
-    kept = f" Only {', '.join(still)} did not move." if still else " None stayed where it was under all of them."
+    kept = f" Only {listed(still)} did not move." if still else " None stayed where it was under all of them."
     return (
         f"{len(moved)} of {counted(len(rows), 'measure')} can be changed without changing one prediction: compare them between "
         f"networks of one architecture that were trained alike.{kept}"
@@ -208,11 +212,13 @@ def _cell(moved: list[tuple[float, float]], *, by_definition: bool) -> Cell:
     if not moved:
         return Cell("–", mark="muted")
     change = float(np.median([c for c, _ in moved]))
-    error = float(np.nanmedian([e for _, e in moved]))
+    error = float(np.median([e for _, e in moved]))
     shown = f"{significant(100 * change, 2)} % ± {significant(100 * error, 2)} %"
-    if change > max(STILL, 3 * error):
+    if change <= STILL:
+        return Cell("unchanged", mark="good", title=shown)
+    if change > 3 * error:
         return Cell(f"{significant(100 * change, 2)} %", mark="bad", title=shown)
-    if 3 * error > RESOLVED:
+    if not 3 * error <= RESOLVED:  # large, or not known
         return Cell("by definition" if by_definition else "cannot tell", mark="muted", title=shown)
     return Cell("unchanged", mark="good", title=shown)
 

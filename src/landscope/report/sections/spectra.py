@@ -26,6 +26,8 @@ PREFERRED = ("hessian", "ggn", "fisher", "")
 MATRIX_NAMES = {"hessian": "Hessian", "ggn": "GGN", "fisher": "Fisher"}
 CONDITIONS, ACROSS = 12, 2
 """Panels, and how many of them are in a row on paper."""
+SETTLED = 0.9
+"""Share of its last value from which a curve over ranks counts as level."""
 DECADES = 7
 """How far below its maximum a density is shown."""
 
@@ -128,7 +130,28 @@ def igs_section(study: Cohorts) -> Section:
             size=(3.4, 2.2),
         )
         blocks.append(Figure(_numbered("igs", place), [panel], kind="wide"))
-    return Section("igs", "IGS over rank", blocks)
+    return Section("igs", "IGS over rank", blocks, _level(study))
+
+
+def _level(study: Cohorts) -> str:
+    """In how many models the rank that was asked for is all that counts."""
+    column = next(iter(_columns(study, "mean_log_curve")), None)
+    if column is None:
+        return ""
+    shares = [
+        e.value / curve[-1]
+        for e in _estimates(study, column, "mean_log_curve").values()
+        if (curve := cast("list[float]", e.details["curve"])) and e.status.has_value and curve[-1]
+    ]
+    if not shares:
+        return ""
+    middle = sorted(shares)[len(shares) // 2]
+    level = (
+        "more ranks would add little"
+        if middle > SETTLED
+        else "its value, and the order of models, may depend on the rank"
+    )
+    return f"At the rank of the tables the median model's IGS has {middle:.0%} of its value at the last rank: {level}."
 
 
 def _numbered(name: str, place: int) -> str:

@@ -164,7 +164,7 @@ def _pairs(found: Associations) -> list[tuple[str, str]]:
 
 
 def _coefficients(found: Associations, pairs: Sequence[tuple[str, str]]) -> Figure:
-    names = [f"{found.titles[m]}, {found.titles[o]}" for m, o in pairs]
+    names = [f"{found.titles[m]},\n{found.titles[o]}" for m, o in pairs]
     kinds = (
         ("between conditions", "@c0", Marker(8, "square"), [found.finding(*pair).correlation for pair in pairs]),
         ("inside conditions", "@c1", Marker(8, "diamond"), [_inside(found, pair) for pair in pairs]),

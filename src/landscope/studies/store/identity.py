@@ -83,12 +83,16 @@ def canonical(spec: Mapping[str, object]) -> dict[str, Plain]:
 
 
 def _short(part: Plain, kind: type) -> Plain:
-    return _short_of_text(json.dumps(part), kind)
+    """A part without its defaults. The thousands of runs of a study are all measured alike, and many differ in the seed only."""
+    if not isinstance(part, dict) or "seed" not in part:
+        return _short_of_text(json.dumps(part), kind)
+    rest = {name: value for name, value in part.items() if name != "seed"}
+    seed = without_defaults({"seed": part["seed"]}, kind)
+    return {**cast(dict[str, Plain], _short_of_text(json.dumps(rest), kind)), **cast(dict[str, Plain], seed)}
 
 
 @lru_cache(maxsize=64)
 def _short_of_text(text: str, kind: type) -> Plain:
-    """A part without its defaults: the thousands of runs of a study are all measured alike."""
     return without_defaults(json.loads(text), kind)
 
 

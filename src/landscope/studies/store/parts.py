@@ -143,6 +143,8 @@ def _keys(model: str, measuring: Mapping[str, Plain], versions: Mapping[str, Pla
                 "model": model, "checkpoint": checkpoint, "temperature": temperature, "mode": spec.mode,
                 "batch": spec.batch_size, "dtype": spec.dtype, "seed": spec.seed,
             }  # fmt: skip
+            if spec.statistics != "kept":
+                point["statistics"] = spec.statistics
             for split, wanted in spec.splits.items():
                 where: dict[str, Plain] = {**point, "split": split, "samples": wanted.samples}
                 yield (checkpoint, number, split, ""), _key(where)
@@ -164,11 +166,16 @@ def _measuring(text: str) -> MeasuringSpec:
 
 def _measures(wanted: SplitSpec, versions: Mapping[str, Plain]) -> Iterator[tuple[str, dict[str, Plain]]]:
     for name, (measure, settings) in wanted.written().items():
-        version, rows = _version_of(measure, versions.get("measures")), wanted.rows_of(name)
-        yield (
-            name,
-            {"measure": public_name(measure), "settings": to_plain(settings), "version": version, "samples": rows},
-        )
+        taking = wanted.taking(name)
+        what: dict[str, Plain] = {
+            "measure": public_name(measure), "settings": to_plain(settings), "samples": taking.rows,
+            "version": _version_of(measure, versions.get("measures")),
+        }  # fmt: skip
+        if taking.mode is not None:
+            what["mode"] = taking.mode
+        if taking.augmented:
+            what["augmented"] = True
+        yield name, what
 
 
 def _extras(spec: MeasuringSpec, versions: Mapping[str, Plain]) -> Iterator[tuple[str, Plain]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from landscope.core.errors import LandscopeError, NotApplicableError
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
-from landscope.data import Split, corrupt, scaled
+from landscope.data import corrupt, scaled
 from landscope.data.loading import draw
 from landscope.measures import Report, by_layer, invariance
 from landscope.measures.base import Measure
@@ -24,140 +24,22 @@ from landscope.measures.measuring import measured
 from landscope.measures.robustness import Classifier, corruption_accuracy
 from landscope.measures.shapes import shape_scores
 from landscope.planes import landscape
-from landscope.probe.checks import tensor_output
 from landscope.probe.probe import Probe
 from landscope.studies.record import MeasuredModel
-from landscope.studies.spec import CorruptionsSpec, LandscapeSpec, MeasuringSpec, SplitSpec
+from landscope.studies.spec import CorruptionsSpec, LandscapeSpec, SplitSpec, Taking
 from landscope.studies.store.parts import TakenParts
-from landscope.training.task import Forward, Task
+from landscope.studies.work.meter import ModelMeter, WeightsAtTemperatures, temperature_of
+from landscope.training.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EVALUATION_ROWS = 512
 FIGURES = ("layers", "invariance", "landscape")
 """Extras that are made for one model of each condition."""
 SOON = 1e-3
 """Seconds that are left to measures when the budget of their split is spent: enough for a reason."""
 FILLED = 0.5
 """Occupancy from which a voxel counts as filled."""
-
-
-class _AsCalled(nn.Module):
-    """A model that takes rows the way its task gives them (a node's number, tokens with their mask)."""
-
-    def __init__(self, model: nn.Module, call: Forward) -> None:
-        super().__init__()
-        self.model, self.call = model, call
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The outputs for some rows."""
-        return self.call(self.model, x)
-
-
-@dataclass(frozen=True)
-class ModelMeter:
-    """Measures the models of one task."""
-
-    task: Task
-    spec: MeasuringSpec
-    device: torch.device
-    should_stop: Callable[[], bool] = lambda: False
-    """Asked after every estimate: once it says yes, what is not measured yet is left."""
-
-    def model(self, weights: Mapping[str, Tensor]) -> nn.Module:
-        """The task's network with these weights, taking the rows that `rows` gives."""
-        net = self.task.model
-        net.load_state_dict(dict(weights))
-        return net if self._plain else _AsCalled(net, self.task.forward)
-
-    @property
-    def _plain(self) -> bool:
-        return self.task.data.kind not in ("node classification", "text classification")
-
-    def rows(self, split: str, samples: int | None = None) -> Split:
-        """Rows of a split, never augmented; `samples` of them are drawn in proportion to the classes."""
-        x, y = getattr(self.task.data, split)
-        if samples is not None and samples < len(y):
-            chosen, _ = draw(y.cpu(), samples, self.spec.seed, f"measured {split}")
-            x, y = x[chosen], y[chosen]
-        return Split(self._shaped(x), y)
-
-    def _shaped(self, x: Tensor) -> Tensor:
-        """Vectors for networks that take them; tried on two rows, because a module may declare nothing."""
-        if not self._plain or x.dim() <= 2:
-            return x
-        with torch.no_grad():
-            flat = _accepts(self.task.model, x[:2].flatten(1).to(self.device))
-            whole = not flat or _accepts(self.task.model, x[:2].to(self.device))
-        return x if whole else x.flatten(1)
-
-    def probe(self, model: nn.Module, split: str, samples: int | None, temperature: float) -> Probe:
-        """The point at which a split is measured."""
-        return Probe(
-            model,
-            self.rows(split, samples),
-            self.task.loss,
-            mode=self.spec.mode,
-            temperature=temperature,
-            batch_size=self.spec.batch_size,
-            device=self.device,
-            dtype=getattr(torch, self.spec.dtype) if self.spec.dtype else None,
-            seed=self.spec.seed,
-        )
-
-    def outputs(self, model: nn.Module, split: str) -> Tensor:
-        """The model's outputs on a whole split, in eval mode, on the CPU."""
-        return self.answers(model, self.rows(split).x)
-
-    def answers(self, model: nn.Module, x: Tensor) -> Tensor:
-        """The model's outputs for some inputs, in eval mode, on the CPU."""
-        model.eval().to(self.device)
-        with torch.no_grad():
-            parts = (tensor_output(model(part.to(self.device))) for part in x.split(EVALUATION_ROWS))
-            return torch.cat([part.float().cpu() for part in parts])
-
-
-class WeightsAtTemperatures:
-    """One set of weights, to be measured at some temperatures; they share the work that they can.
-
-    Args:
-        meter: how models are measured.
-        weights: the model.
-        temperatures: by their numbers in the record; `None`, or one that was not found, for 1.
-    """
-
-    def __init__(
-        self, meter: ModelMeter, weights: Mapping[str, Tensor], temperatures: Mapping[int, Estimate | None]
-    ) -> None:
-        self.meter, self.weights, self.temperatures = meter, weights, temperatures
-        self._probes: dict[tuple[str, int | None], dict[int, Probe]] = {}
-
-    def probe(self, number: int, split: str, samples: int | None) -> Probe:
-        """The point at which some samples of a split are measured, at one of the temperatures."""
-        key = split, samples
-        if key not in self._probes:
-            (first, T), *others = self.temperatures.items()
-            probe = self.meter.probe(self.meter.model(self.weights), split, samples, temperature_of(T))
-            self._probes[key] = {first: probe} | {n: probe.at_temperature(temperature_of(T)) for n, T in others}
-        return self._probes[key][number]
-
-
-def temperature_of(fitted: Estimate | None) -> float:
-    """The temperature of a model, 1 where none was asked for or found.
-
-    >>> temperature_of(None), temperature_of(Estimate(2.5)), temperature_of(Estimate.not_applicable("no classes"))
-    (1.0, 2.5, 1.0)
-    """
-    return 1.0 if fitted is None or not fitted.status.has_value else fitted.value
-
-
-def _accepts(model: nn.Module, x: Tensor) -> bool:
-    try:
-        model.eval()(x)
-    except Exception:  # whatever a module raises for inputs it was not made for
-        return False
-    return True
 
 
 def fitted_temperatures(meter: ModelMeter, model: nn.Module) -> list[Estimate | None]:
@@ -244,25 +126,27 @@ def _split_report(
     point: WeightsAtTemperatures, number: int, split: str, wanted: SplitSpec, before: TakenParts, checkpoint: str
 ) -> Report:
     spec, temperature = point.meter.spec, point.temperatures[number]
-    chosen: dict[str, Measure] = wanted.measures_by_name(spec.seed)
+    chosen: dict[str, Measure] = wanted.measures_by_name(point.meter.seed)
     if len(spec.temperature_fits) > 1 and temperature is not None and wanted.tempered is not None:
         chosen = {name: chosen[name] for name in wanted.tempered}
+    takings = {name: wanted.taking(name) for name in chosen}
+    chosen = {name: one for name, one in chosen.items() if checkpoint in (takings[name].checkpoints or (checkpoint,))}
     estimates = before.estimates(checkpoint, number, split)
     there = before.about(checkpoint, number, split)
-    by_rows: dict[int | None, dict[str, Measure]] = {wanted.samples: {}} if there is None else {}
+    usual = Taking(rows=wanted.samples)
+    by_point: dict[Taking, dict[str, Measure]] = {usual: {}} if there is None else {}
     for name, one in chosen.items():
         if name not in estimates:
-            by_rows.setdefault(wanted.rows_of(name), {})[name] = one
+            by_point.setdefault(takings[name].point, {})[name] = one
     about: dict[str, Plain] = {"split": split, **(there or {})}
     started = time.monotonic()
-    for rows, some in by_rows.items():
+    for taking, some in by_point.items():
         left = None if spec.seconds is None else max(spec.seconds - (time.monotonic() - started), SOON)
-        report = measured(point.probe(number, split, rows), some, seconds=left, should_stop=point.meter.should_stop)
+        report = measured(point.probe(number, split, taking), some, seconds=left, should_stop=point.meter.should_stop)
         about = {**report.about, **about}
+        where = {key: value for key, value in asdict(taking).items() if value != getattr(usual, key)}
         estimates |= {
-            name: estimate
-            if rows == wanted.samples
-            else replace(estimate, settings={**estimate.settings, "rows": rows})
+            name: replace(estimate, settings={**estimate.settings, **where})
             for name, estimate in report.estimates.items()
         }
         if point.meter.should_stop():
@@ -312,7 +196,7 @@ def _corrupted(
     if x.dim() != 4 or not rows.classes or pixels == "raw":
         raise NotApplicableError(f"corruptions are for images with classes, not for {rows.name}")
     if wanted.samples is not None and wanted.samples < len(y):
-        chosen, _ = draw(y, wanted.samples, meter.spec.seed, "corrupted")
+        chosen, _ = draw(y, wanted.samples, meter.seed, "corrupted")
         x, y = x[chosen], y[chosen]
     mean, std = _moments(meter.task)
     unit = {"unit": x, "symmetric": (x + 1) / 2, "standard": x * std + mean}[pixels].clamp(0, 1)
@@ -324,7 +208,7 @@ def _corrupted(
         wanted.names,
         wanted.severities,
         prepare=lambda images: meter._shaped(scaled(images, pixels, mean.flatten(), std.flatten())),  # type: ignore[arg-type]
-        seed=meter.spec.seed,
+        seed=meter.seed,
     )
     table: dict[str, Plain] = {
         "names": list(scores.names),
@@ -354,9 +238,9 @@ def figures_of(meter: ModelMeter, model: nn.Module, T: float) -> dict[str, Calla
     train, plane = spec.splits.get("train", SplitSpec()), spec.landscape
     found: dict[str, Callable[[], Plain]] = {}
     if spec.layers:
-        found["layers"] = lambda: _layers(meter.probe(model, "train", train.samples, T), spec.seconds)
+        found["layers"] = lambda: _layers(meter.probe(model, "train", Taking(rows=train.samples), T), spec.seconds)
     if spec.invariance:
-        found["invariance"] = lambda: _invariances(meter.probe(model, "train", train.samples, T), train)
+        found["invariance"] = lambda: _invariances(meter.probe(model, "train", Taking(rows=train.samples), T), train)
     if plane is not None:
         found["landscape"] = lambda: _landscape(meter, model, T, plane)
     return found
@@ -367,9 +251,9 @@ def _layers(probe: Probe, seconds: float | None) -> Plain:
 
 
 def _landscape(meter: ModelMeter, model: nn.Module, T: float, shown: LandscapeSpec) -> Plain:
-    probe = meter.probe(model, "train", shown.samples, T)
-    others = {"test": meter.probe(model, "test", shown.samples, T)} if len(meter.rows("test").y) else {}
-    plane = landscape(probe, resolution=shown.resolution, span=shown.span, others=others, seed=meter.spec.seed)
+    probe = meter.probe(model, "train", Taking(rows=shown.samples), T)
+    others = {"test": meter.probe(model, "test", Taking(rows=shown.samples), T)} if len(meter.rows("test").y) else {}
+    plane = landscape(probe, resolution=shown.resolution, span=shown.span, others=others, seed=meter.seed)
     return plane.to_dict()
 
 
@@ -382,7 +266,7 @@ def _invariances(probe: Probe, split: SplitSpec) -> Plain:
         except LandscopeError:
             continue
         table[name] = {
-            what: {"change": movement.change, "error": movement.error}
+            what: {"change": movement.change, "error": movement.error if math.isfinite(movement.error) else None}
             if movement is not None and math.isfinite(movement.change)
             else None
             for what, movement in moved.items()

@@ -28,13 +28,8 @@ from landscope.studies.store.parts import TAKEN, TakenParts
 from landscope.studies.store.run_folder import SECONDS, RunFolder
 from landscope.studies.work import attempt
 from landscope.studies.work.environment import environment, forget_peak_memory, peak_memory
-from landscope.studies.work.measure import (
-    FIGURES,
-    ModelMeter,
-    WeightsAtTemperatures,
-    fitted_temperatures,
-    measure_model,
-)
+from landscope.studies.work.measure import FIGURES, fitted_temperatures, measure_model
+from landscope.studies.work.meter import ModelMeter, WeightsAtTemperatures
 from landscope.studies.work.pools import train_together
 from landscope.training.loop.folder import TrainingResult
 from landscope.training.loop.train import train
@@ -120,7 +115,8 @@ def _subjects(
         if spec.consistency and len(meter.rows("test").y):
             with run.writing(outputs_file(checkpoint)) as path:
                 save_file({"test": meter.outputs(meter.model(weights), "test").contiguous()}, path)
-        same = next((name for name in list(models)[:number] if _are_same(models[name], weights)), None)
+        before = [] if _differ(spec) else list(models)[:number]
+        same = next((name for name in before if _are_same(models[name], weights)), None)
         if same is None:
             _measure_all(run, meter, checkpoint, weights, taken, figures=figures and number == 0)
         for file in _files(spec, same or checkpoint):
@@ -157,6 +153,11 @@ def _files(spec: MeasuringSpec, checkpoint: str) -> list[str]:
     return [
         f"state/measured/{checkpoint.replace(' ', '-')}-{number}.json" for number in range(len(spec.temperature_fits))
     ]
+
+
+def _differ(spec: MeasuringSpec) -> bool:
+    """Whether checkpoints are measured in different ways."""
+    return any(split.taking(name).checkpoints for split in spec.splits.values() for name in split.written())
 
 
 def _are_same(one: Weights, other: Weights) -> bool:

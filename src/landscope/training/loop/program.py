@@ -25,9 +25,9 @@ from landscope.training.fast_steps import Captured, Compiled, StepFunction, part
 from landscope.training.loop.feed import Feed, seed_noise
 from landscope.training.loop.folder import with_weights
 from landscope.training.loop.step import TrainingStep
-from landscope.training.objectives import FAM
+from landscope.training.objectives import FAM, SeveralFAM
 from landscope.training.optimizers.building import build_optimizer, set_rate
-from landscope.training.schedule import learning_rate
+from landscope.training.schedule import learning_rate, penalty_strength
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, memory_format
 
@@ -81,6 +81,8 @@ class SingleProgram:
         spec = self._task.spec
         x, y = self._feed(number)
         set_rate(self.optimizer, learning_rate(spec, number, self._per_epoch))
+        if self.fam is not None and isinstance(self.fam.strength, Tensor):
+            self.fam.strength.fill_(penalty_strength(spec, number, self._per_epoch))
         seed_noise(stream_seed(spec.seed, "noise", number, *self._process), y.device)
         metrics = self._step(x.to(memory_format=self._format), y)
         loss = metrics[0]
@@ -178,22 +180,31 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def _fam(task: Task) -> FAM | None:
+def _fam(task: Task) -> FAM | SeveralFAM | None:
     spec = task.spec.fam
     if spec is None:
         return None
+    layers = spec.layer if isinstance(spec.layer, tuple) else (spec.layer,)
     try:
-        return FAM(
-            task.model,
-            layer=spec.layer,
-            strength=spec.strength,
-            form=spec.form,
-            probes=spec.probes,
-            seed=task.spec.seed,
-            gradient=spec.gradient,
-        )
+        each = [
+            FAM(
+                task.model,
+                layer=layer,
+                strength=spec.strength,
+                form=spec.form,
+                probes=spec.probes,
+                seed=stream_seed(task.spec.seed, "layer", at) if at else task.spec.seed,
+                gradient=spec.gradient,
+            )
+            for at, layer in enumerate(layers)
+        ]
     except LandscopeError as error:
         raise SpecError(f"fam.layer: {error}") from error
+    found = each[0] if len(each) == 1 else SeveralFAM(task.model, each)
+    if spec.warmup:
+        weight = next(task.model.parameters())  # a tensor, since a recorded step reads it where it lies
+        found.strength = torch.full((), spec.strength, dtype=weight.dtype, device=weight.device)
+    return found
 
 
 def non_finite_error(task: Task, step: int, what: str, folder: Path | None = None) -> NonFiniteTrainingError:

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.training.evaluate import autocast, mistakes, precise, share, share_statistics, sum_gradients
-from landscope.training.objectives import FAM
+from landscope.training.objectives import FAM, SeveralFAM
 from landscope.training.optimizers import SAM
 from landscope.training.task import Task
 
@@ -35,7 +35,7 @@ class TrainingStep:
     """`step(x, y)` updates the model and gives the sums of `METRICS` over the batch, on the device."""
 
     def __init__(
-        self, task: Task, optimizer: Optimizer, *, fam: FAM | None = None, scaler: GradScaler | None = None
+        self, task: Task, optimizer: Optimizer, *, fam: FAM | SeveralFAM | None = None, scaler: GradScaler | None = None
     ) -> None:
         self._task, self._optimizer, self._fam, self._scaler = task, optimizer, fam, scaler
         self._base = optimizer.base_optimizer if isinstance(optimizer, SAM) else optimizer

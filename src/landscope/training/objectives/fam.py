@@ -148,7 +148,8 @@ class FAM:
     Args:
         model: the network that is trained; also wrapped in `DistributedDataParallel`.
         layer: the name of a linear or convolutional layer; default: the last linear one of `model.named_modules()`.
-        strength: λ; an attribute that may be changed between steps. 0 returns the loss untouched.
+        strength: λ; an attribute that may be changed between steps, also a tensor of one number. 0 returns the loss untouched;
+            below 0 κ is rewarded.
         form: `"neuronwise"`, the published measure, or `"layerwise"`, ‖W‖² tr H.
         probes: `None` for the exact value: C products where the network is piecewise linear from the layer to its C outputs,
             else d for a layer of d units, times positions for sequences and convolutions. A number for an unbiased estimate
@@ -190,11 +191,12 @@ class FAM:
             raise ValueError(f"form must be 'neuronwise' or 'layerwise', got {form!r}")
         if gradient not in ("whole", "weights_only"):
             raise ValueError(f"gradient must be 'whole' or 'weights_only', got {gradient!r}")
-        if not (math.isfinite(strength) and strength >= 0):
-            raise ValueError(f"strength is a factor of κ and must be finite and not negative, got {strength}")
+        if not math.isfinite(strength):
+            raise ValueError(f"strength is a factor of κ and must be finite, got {strength}")
         if probes is not None and probes < 1:
             raise ValueError(f"probes must be None (exact) or at least 1, got {probes}")
-        self.strength, self.form, self.probes, self.gradient = strength, form, probes, gradient
+        self.strength: float | Tensor = strength
+        self.form, self.probes, self.gradient = form, probes, gradient
         self.max_directions = max_directions
         self.value: Tensor | None = None
         """κ of the last batch, detached."""
@@ -211,7 +213,7 @@ class FAM:
 
     def __call__(self, loss: Tensor) -> Tensor:
         """`loss` + λ κ; call it once for each forward pass, before `backward()`."""
-        if self.strength == 0:
+        if not isinstance(self.strength, Tensor) and self.strength == 0:
             self._recorder.taken()
             return loss
         return loss + self.penalty(loss)
