@@ -39,8 +39,6 @@ from landscope.probe.totals import checked_limit
 
 log = logging.getLogger("landscope")
 
-__all__ = ["INTERRUPTED", "Budget", "Planner", "enough_data", "measure", "measured", "progressive"]
-
 INTERRUPTED = "stopped by Ctrl-C"
 """The reason of an estimate that was not finished when the work was interrupted."""
 MOST_PARTS = 3

@@ -166,7 +166,8 @@ def _executor(study: Study, how: HowToRun) -> Executor:
 
 def _pace(study: Study, statuses: Mapping[str, RunStatus], jobs: Sequence[Job]) -> Pace:
     """Estimates the time left while jobs run, from those that are done."""
-    from landscope.studies.forecast import Pace, expected_from_records, kind_of
+    from landscope.studies.forecast import Pace, expected_from_records
+    from landscope.studies.slices import kind_of
 
     kinds = {job.key: kind_of(study.runs[job.key]) for job in jobs}
     known = expected_from_records(study, statuses)
@@ -175,7 +176,8 @@ def _pace(study: Study, statuses: Mapping[str, RunStatus], jobs: Sequence[Job]) 
 
 def _expect_siblings(study: Study, key: str, pace: Pace) -> None:
     """Of a run with figures: how long those without will take, that would otherwise be expected to take as long."""
-    from landscope.studies.forecast import kind_of, kind_without_figures, seconds_without_figures
+    from landscope.studies.forecast import kind_without_figures, seconds_without_figures
+    from landscope.studies.slices import kind_of
 
     run = study.runs[key]
     if (plain := kind_without_figures(run)) != kind_of(run):
