@@ -13,6 +13,8 @@ import pytest
 import scipy.io
 import scipy.sparse
 
+from landscope.data import DATASETS
+
 Rng = np.random.Generator
 
 
@@ -197,8 +199,8 @@ SAMPLES: dict[str, tuple[Callable[[Path, Rng], None], dict[str, object]]] = {
     "tinyimagenet100_32": (_arrays, {}),
 }
 COMPUTED: dict[str, dict[str, object]] = {
-    "circles": {},
-    "digits": {},
+    **{name: {} for name in DATASETS if not DATASETS[name].versions},
     "functions": {"n": 200},
     "shells": {"n_train": 3, "n_validation": 2, "n_test": 3, "size": 24},
 }
+"""Those that need no files, small enough for a test."""

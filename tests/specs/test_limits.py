@@ -57,7 +57,7 @@ EXPLODING = {
         r":\d+: holds more than 100,000 values",
     ),
     "anchors that nest": ("yaml", chain(5000), r":10\d: is nested more than 100 levels deep"),
-    "an anchor in itself": ("yaml", "a: 1\nb: &b [1, *b]\n", r":2: \*b stands for what it is in, without end"),
+    "an anchor in itself": ("yaml", "a: 1\nb: &b [1, *b]\n", r":2: \*b stands for something that contains it"),
     "lists in yaml": ("yaml", "a: 1\nb: " + "[" * 5000 + "]" * 5000, r":2: is nested more than 100 levels deep"),
     "unclosed lists": ("yaml", "[" * 100_000, r":1: is nested more than 100 levels deep"),
     "compact lists": ("yaml", "a: 1\nb:\n" + "- " * 5000 + "x", r":3: is nested more than 100 levels deep"),

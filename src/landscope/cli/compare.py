@@ -15,6 +15,8 @@ from landscope.cli.options import (
     DataOptions,
     Device,
     Json,
+    Measures,
+    MeasureSeed,
     Model,
     ModelOptions,
     PixelScale,
@@ -46,14 +48,7 @@ def compare(
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split to compare on.")] = "train",
     samples: Samples = None,
     pixels: PixelScale = None,
-    measures: Annotated[
-        str | None,
-        typer.Option(
-            metavar="core|all|A,B,C",
-            help="Names from `landscope measures`, or all.  [default: core]",
-            show_default=False,
-        ),
-    ] = None,
+    measures: Measures = None,
     loss: Annotated[
         str | None,
         typer.Option(
@@ -62,7 +57,7 @@ def compare(
         ),
     ] = None,
     device: Device = None,
-    seed: Annotated[int, typer.Option(help="Seed of the measures; that of the data is --data-option seed=…")] = 0,
+    seed: MeasureSeed = 0,
     root: Root = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Also write the comparison there.", show_default=False)

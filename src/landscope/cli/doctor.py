@@ -124,7 +124,7 @@ def _install(extra: str) -> str:
 
 
 def _compiler(gpu: bool) -> tuple[bool, str]:
-    """Whether torch.compile finds what it builds with; without it products are computed as they are, more slowly."""
+    """Whether torch.compile finds a compiler; without one products run uncompiled, more slowly."""
     default = {"win32": "cl", "darwin": "clang++"}.get(sys.platform, "g++")
     wanted = os.environ.get("CXX") or default
     if shutil.which(wanted) is None:

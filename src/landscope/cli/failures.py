@@ -28,11 +28,11 @@ _UsageError: type = typer.BadParameter.__bases__[0]
 
 
 class CommandError(LandscopeError, ValueError):
-    """What was given on the command line cannot be used."""
+    """Something on the command line cannot be used."""
 
 
 class StoppedError(LandscopeError):
-    """A limit was reached before all was done."""
+    """A limit was reached before the work was done."""
 
 
 def exit_code(error: BaseException) -> int:

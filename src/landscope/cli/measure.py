@@ -14,6 +14,8 @@ from landscope.cli.options import (
     DataOptions,
     Device,
     Json,
+    Measures,
+    MeasureSeed,
     ModelOptions,
     ModelOrFolder,
     OptionalCheckpoint,
@@ -54,14 +56,7 @@ def measure(
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Split to measure on.")] = "train",
     samples: Samples = None,
     pixels: PixelScale = None,
-    measures: Annotated[
-        str | None,
-        typer.Option(
-            metavar="core|all|A,B,C",
-            help="Names from `landscope measures`, or all.  [default: core]",
-            show_default=False,
-        ),
-    ] = None,
+    measures: Measures = None,
     settings: Annotated[
         Path | None,
         typer.Option(
@@ -110,7 +105,7 @@ def measure(
     passes: Annotated[
         float | None, typer.Option(help="Stop after about this many passes over the data.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the measures; that of the data is --data-option seed=…")] = 0,
+    seed: MeasureSeed = 0,
     root: Root = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE.json", help="Also write the report there.", show_default=False)
@@ -120,7 +115,7 @@ def measure(
     """Measure a saved model on a data set.
 
     The folder of a training, or weights in it, are measured on the data that they were trained on, on the same scale and
-    splits, as the spec there says; what is given here goes before that, with a warning where it differs.
+    splits, as the spec there says; options given here take precedence, with a warning where they differ.
 
     The report has the value of every measure, its error bars, and a reading in words. On a terminal the table fills while
     you wait and its error bars shrink; Ctrl-C keeps what is there. With --seconds or --passes every measure gets a first

@@ -48,6 +48,13 @@ ModelOrFolder = Annotated[
         show_default=False,
     ),
 ]
+Measures = Annotated[
+    str | None,
+    typer.Option(
+        metavar="core|all|A,B,C", help="Names from `landscope measures`, or all.  [default: core]", show_default=False
+    ),
+]
+MeasureSeed = Annotated[int, typer.Option(help="Seed of the measures; that of the data is --data-option seed=…")]
 ModelOptions = Annotated[
     list[str] | None,
     typer.Option(

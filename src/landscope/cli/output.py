@@ -57,7 +57,7 @@ def table(*columns: str, right: Sequence[str] = (), title: str = "") -> Table:
 
 
 def target(path: Path | None) -> None:
-    """A file that will be written at the end: refused now if that cannot be, not after an hour of work."""
+    """A file to be written at the end: refused now if that is impossible, not after an hour of work."""
     if path is None:
         return
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -74,7 +74,7 @@ def target(path: Path | None) -> None:
 
 
 def target_folder(path: Path) -> Path:
-    """A folder that will be written into: refused now if a file is in its place, or in that of a folder above it."""
+    """A folder to write into: refused now if there is a file in its place, or in that of a folder above it."""
     there = next((place for place in (path, *path.absolute().parents) if os.path.lexists(place)), path)
     if os.path.lexists(there) and not there.is_dir():
         what = "a file" if there.is_file() else "not a folder"
@@ -96,7 +96,7 @@ def writable_folder(path: Path) -> Path:
 
 @contextmanager
 def progress() -> Iterator[Tick]:
-    """How far the work is: a bar on a terminal; elsewhere a line for each tenth of each thing."""
+    """Progress of the work: a bar on a terminal; elsewhere a line for each tenth of each thing."""
     with progress_display(True) as display:
         yield lambda what, done, total: display.count(done, total, what)
 

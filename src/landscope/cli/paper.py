@@ -242,7 +242,7 @@ class _PartRunner:
     stopped: BaseException | None = None
 
     def run_parts(self, wanted: Mapping[str, Part], studies: Mapping[str, Study]) -> None:
-        """Run each part; after a time limit only write what is done, which kept records may have made whole."""
+        """Run each part; after a time limit only write what is done, which kept records may have completed."""
         from landscope.papers import finish_part
 
         for label, study in studies.items():

@@ -72,7 +72,7 @@ def robustness(
         typer.Option(help="On a GPU, tf32 is several times as fast and hardly ever changes a prediction."),
     ] = "tf32",
     device: Device = None,
-    seed: Annotated[int, typer.Option(help="Of the noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     root: Root = None,
     output: Annotated[
         Path | None,

@@ -1,8 +1,8 @@
 """From arguments on the command line to a network with its weights, rows of data, and a device.
 
-Weights of a training of ours lie beside the spec that it left: `landscope measure runs/first` needs no more than the folder. What
-the command line says goes before what the spec says, and is warned of where the two differ: the same weights on another scale
-of pixels, or on other splits, give numbers about other things.
+Weights of a Landscope training lie beside its spec: `landscope measure runs/first` needs no more than the folder. The command
+line takes precedence over that spec, with a warning where the two differ: the same weights on another scale of pixels, or on
+other splits, give numbers about something else.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Given:
 
 @dataclass(frozen=True)
 class SavedNetwork:
-    """A file of weights, the network and the data that belong to it, and remarks on where that is in doubt."""
+    """A file of weights, the network and the data that belong to it, and warnings where that is in doubt."""
 
     file: Path
     model: ModelSpec
@@ -155,7 +155,7 @@ class SavedNetwork:
             raise CommandError(f"{_ended(error)} Look at --model, --option, --data and --data-option") from error
 
     def weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """The weights as the network of another file's task has them; refused where they are not those of such a network."""
+        """The weights for the network of another file's task; refused where they do not fit it."""
         self._load(model, read_weights(self.file))
         return model.state_dict()
 
@@ -204,8 +204,8 @@ def saved_networks(checkpoints: Sequence[Path], given: Given) -> list[SavedNetwo
     for other in others:
         if (other.model, other.data, other.loss) != (first.model, first.data, first.loss):
             raise CommandError(
-                f"{first.file} and {other.file} are not of one network on the same data, by the specs beside them; say with "
-                "--model, --option, --data, --data-option and --pixels what is to hold for all"
+                f"{first.file} and {other.file} are not of one network on the same data, by the specs beside them; give "
+                "--model, --option, --data, --data-option and --pixels for all of them"
             )
     return found
 
@@ -220,7 +220,7 @@ def saved_network(checkpoint: Path, given: Given) -> SavedNetwork:
     spec, unnamed = (None, ["model", "data"]) if folder is None else _spec(folder)
     missing = " and ".join(f"--{name}" for name in unnamed if getattr(given, name) is None)
     if missing and spec is None:
-        raise CommandError(f"{file}: give {missing}; no {SPEC} of a training lies beside it that would say what it is")
+        raise CommandError(f"{file}: give {missing}; no {SPEC} of a training lies beside it to say which")
     if missing:
         raise CommandError(f"{file}: give {missing}; the training in {folder} was given it in Python, without a name")
     there = spec or TrainingSpec(model=ModelSpec(name=given.model or ""), data=DataSpec(name=given.data or ""))

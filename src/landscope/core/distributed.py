@@ -26,7 +26,7 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
 
 
 def raise_together(error: Exception | None, device: torch.device) -> None:
-    """Raise `error` here; where another process failed instead, raise too rather than wait for it for ever."""
+    """Raise `error` here; where another process failed instead, raise too instead of waiting for it for ever."""
     if processes() > 1:
         failed = torch.tensor([0.0 if error is None else 1.0], device=device)
         if sum_over_processes(failed).item() > 0 and error is None:
@@ -35,11 +35,11 @@ def raise_together(error: Exception | None, device: torch.device) -> None:
         raise error
 
 
-# Small tensors on their way from the CPU to a device, without waiting for what the device is doing.
+# Moving small tensors from the CPU to a device without waiting for the work queued there.
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device. Ordinary memory makes a copy to CUDA wait for all work before it; pinned memory does not.
+    """The tensor on a device. Copying ordinary memory to CUDA waits for all work queued before; copying pinned memory does not.
 
     >>> send(torch.arange(3), torch.device("cpu"))
     tensor([0, 1, 2])

@@ -1,4 +1,4 @@
-"""Everything Landscope can complain about, in one tree.
+"""Every error that Landscope raises on purpose, in one tree.
 
     LandscopeError
     ├── ProbeError                  what was given cannot be measured
@@ -60,7 +60,7 @@ class ProbeError(LandscopeError, ValueError):
 
 
 class DataError(ProbeError):
-    """Something about the data."""
+    """The data cannot be used."""
 
 
 class EmptyDataError(DataError):
@@ -84,7 +84,7 @@ class LabelRangeError(DataError):
 
 
 class ModelError(ProbeError):
-    """Something about the model."""
+    """The model cannot be measured."""
 
 
 class NoParametersError(ModelError):
@@ -100,7 +100,7 @@ class StochasticModelError(ModelError):
 
 
 class LossError(ProbeError):
-    """Something about the loss."""
+    """The loss cannot be used."""
 
 
 class NonFiniteLossError(LossError):
@@ -112,7 +112,7 @@ class LossReductionError(LossError):
 
 
 class DataFileError(LandscopeError):
-    """Something about a file of a data set; the message names the file."""
+    """A file of a data set cannot be used; the message names it."""
 
 
 class MissingFileError(DataFileError, FileNotFoundError):
@@ -217,7 +217,7 @@ class UnknownNameError(LandscopeError, KeyError):
 
     @classmethod
     def among(cls, kind: str, name: str, choices: Iterable[str]) -> UnknownNameError:
-        """The error for `name`, which is none of `choices`."""
+        """The error for a `name` that is not among the `choices`."""
         known = sorted(choices)
         nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
@@ -235,5 +235,5 @@ class MissingExtraError(LandscopeError, ImportError):
 
     @classmethod
     def of(cls, package: str, extra: str, purpose: str) -> MissingExtraError:
-        """The error for `package`, which `landscope[extra]` would have installed."""
+        """The error for `package`, which `landscope[extra]` installs."""
         return cls(f"{purpose} needs {package}, which is not installed. Run: pip install 'landscope[{extra}]'")

@@ -1,12 +1,12 @@
 """Files that are there whole or not at all.
 
 A file is written under another name in its own folder, flushed to the disk, and renamed; then the folder is flushed, so that
-a power cut after the return cannot undo it. Whoever dies on the way leaves the old file, and a hidden `.….aside`. Whichever
-library writes it, the file has the mode of any new file there: some make theirs for one user alone, and a colleague must be
-able to continue.
+a power cut after the return cannot undo it. A writer that dies on the way leaves the old file and a hidden `.….aside`. Whichever
+library writes it, the file has the mode of any new file there: some libraries make theirs private, and a colleague must be able
+to continue.
 
-A link is followed: what it leads to is written, and the link stays. What is there and is not a regular file is neither
-replaced nor opened.
+A link is followed: its target is written, and the link stays. Anything there that is not a regular file is neither replaced nor
+opened.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def destination(path: Path) -> Path:
 
 
 def check_regular(path: Path, largest: int | None = None) -> None:
-    """`ValueError` where there is something else than a regular file, or one of more bytes than `largest`; nothing is opened.
+    """`ValueError` for anything but a regular file of at most `largest` bytes; nothing is opened.
 
     >>> check_regular(Path("/"))
     Traceback (most recent call last):
@@ -100,7 +100,7 @@ def check_regular(path: Path, largest: int | None = None) -> None:
 def read_regular(path: Path, largest: int) -> bytes:
     """The content of a regular file of at most `largest` bytes; `ValueError` says what is there instead.
 
-    What somebody else put there is never waited for, as a FIFO would be, and never fills the memory.
+    It never waits for what somebody else put there, such as a FIFO, and never fills the memory.
     """
     check_regular(path, largest)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -113,7 +113,7 @@ def read_regular(path: Path, largest: int) -> bytes:
 
 
 def probe_folder(path: Path) -> None:
-    """`OSError` where nothing can be made in a folder, or in the nearest one above it that is there."""
+    """`OSError` unless files can be made in a folder, or in its nearest ancestor that exists."""
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     probe = aside_of(there / "probe")
     try:
@@ -216,7 +216,7 @@ def write_in_store(path: Path, content: bytes, *, flush: bool = True) -> None:
 
 
 def create(path: Path, content: bytes) -> bool:
-    """Make a file with its content unless there is one; of several processes that try, on any machine, one gets True."""
+    """Create a file with its content unless it exists; of several processes that try, on any machine, one gets True."""
     aside = aside_of(path)
     try:
         aside.write_bytes(content)
@@ -237,14 +237,14 @@ def create(path: Path, content: bytes) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers that died have left under a folder; only its owner may."""
+    """Remove what dead writers have left under a folder; only its owner may."""
     for left in folder.rglob(f".*{SUFFIX}"):
         left.unlink(missing_ok=True)
 
 
 @contextmanager
 def store_errors(path: Path) -> Iterator[None]:
-    """Errors of the operating system, and of libraries that write files, as ones that name the file and the remedy."""
+    """Turn errors of the operating system, and of libraries that write files, into ones that name the file and the remedy."""
     try:
         yield
     except LandscopeError:
@@ -270,7 +270,7 @@ def is_full(error: BaseException) -> bool:
     """
     seen: BaseException | None = error
     while seen is not None:
-        # Writers in other languages (safetensors) put the error into words.
+        # writers in other languages (safetensors) give words only
         if (
             getattr(seen, "errno", None) in FULL
             or "No space left on device" in str(seen)

@@ -20,8 +20,8 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 #
 # `json.loads` reads more than JSON (NaN, the last of two equal keys, halves of surrogate pairs), and what it reads may be
 # nested
-# so deep that whoever walks it runs out of stack. All of that ends here in a `ValueError`, which every reader of a file turns
-# into an error with the name of the file.
+# so deep that walking it overflows the stack. Here each of these is a `ValueError`, which every reader of a file turns into an
+# error with the name of the file.
 
 
 DEEPEST = 100
@@ -107,7 +107,7 @@ _LARGEST = 1e300
 
 
 def checked(value: object, what: str, kinds: Mapping[str, Kind], optional: Collection[str] = ()) -> Mapping[str, Any]:
-    """The object `value` itself, after its keys were found to be of these kinds; those in `optional` may be missing.
+    """The object `value` itself, once its keys are known to be of these kinds; those in `optional` may be missing.
 
     >>> checked({"seed": 1}, "a run", {"seed": WHOLE})
     {'seed': 1}

@@ -25,7 +25,7 @@ def keep_to_gpu_share() -> None:
 
 @contextmanager
 def beyond_gpu_share() -> Iterator[bool]:
-    """Whether this process has only a part of a card; in the block it may use all that its neighbours have left free.
+    """Whether this process has only a part of a card; inside the block it may use whatever its neighbours have left free.
 
     >>> with beyond_gpu_share() as more:
     ...     print(more)
@@ -80,7 +80,7 @@ def _system_available() -> int:
 
 
 def _container_available() -> list[int]:
-    """What the control group still allows, where there is one."""
+    """What the control group still allows, if there is one."""
     root = Path("/sys/fs/cgroup")
     for limit, used in (
         (root / "memory.max", root / "memory.current"),

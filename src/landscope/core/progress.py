@@ -1,4 +1,4 @@
-"""How far some work is: a bar on a terminal, plain lines in a log, or nothing. All of it goes to stderr."""
+"""How far some work has got: a bar on a terminal, plain lines in a log, or nothing; always on stderr."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def generator(seed: int, *stream: str | int) -> torch.Generator:
 
 
 def stream_seed(seed: int, *stream: str | int) -> int:
-    """The number that `generator` begins from, for generators that are there already.
+    """The number that seeds `generator`, for generators that exist already.
 
     >>> stream_seed(0, "trace") == generator(0, "trace").initial_seed()
     True
@@ -60,7 +60,7 @@ def normal(
 
 @contextmanager
 def preserved_rng(*extra: torch.Generator) -> Iterator[None]:
-    """Whatever happens inside, the global generators (torch, NumPy, Python) and `extra` ones come back as they were.
+    """Restore the global generators (torch, NumPy, Python) and `extra` ones, whatever happens inside.
 
     Reading a `DataLoader` draws from torch's global generator even without shuffling; users' transforms draw from all
     three. Where several threads are inside at once, the last one out puts back what the first one found.

@@ -1,6 +1,6 @@
 """Process-wide state that several threads want changed at once: the first one in saves it, the last one out puts it back.
 
-Each thread by itself would put back what another had set, and what stays behind would depend on who was last.
+If each thread restored what it found, one would restore what another had set, and the final state would depend on who was last.
 """
 
 from __future__ import annotations

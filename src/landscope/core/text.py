@@ -28,7 +28,7 @@ def listed(names: Sequence[str], word: str = "and") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    r"""The first line of what an error of another library says; its kind where it says nothing.
+    r"""The first line of another library's error message; the error's kind where it has none.
 
     >>> first_line(RuntimeError("no kernel\nat line 3")), first_line(ValueError())
     ('no kernel', 'ValueError')

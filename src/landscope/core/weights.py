@@ -69,7 +69,7 @@ def _safetensors(path: Path) -> object:
 
 
 class _Bounded(io.BufferedReader):
-    """A file that makes room for no more than it has, whatever length its content promises."""
+    """A file that never allocates more than it holds, whatever length its content claims."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         """As many bytes as there are, `size` at most."""
@@ -79,7 +79,7 @@ class _Bounded(io.BufferedReader):
 
 
 def _check_unpacked(path: Path) -> None:
-    """Refuse an archive that holds far more than its size: torch would make room for all of it."""
+    """Refuse an archive that expands to far more than its size: torch would allocate all of it."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())

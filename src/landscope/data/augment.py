@@ -30,7 +30,7 @@ def random_flip(images: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def random_crop(images: Tensor, rng: torch.Generator, padding: int = 4) -> Tensor:
-    """Shift each image by up to `padding` pixels in both directions, zeros coming in.
+    """Shift each image by up to `padding` pixels in both directions, filling with zeros.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> random_crop(torch.ones(2, 1, 8, 8), rng).shape

@@ -225,7 +225,7 @@ def _checked(archive: Path, members: Iterable[_Member]) -> list[tuple[PurePosixP
         if not member.is_file:
             raise _refuse(archive, member.name, "is a link, a device or encrypted")
         if path in files:
-            raise _refuse(archive, member.name, "is there twice")
+            raise _refuse(archive, member.name, "appears twice")
         files[path] = member
     if any(parent in files for path in files for parent in path.parents):
         raise _refuse(archive, "", "is a file and a folder at once")
@@ -256,7 +256,7 @@ def _damaged(archive: Path, error: Exception) -> DamagedFileError:
 def unpack(archive: Path, target: Path, folder: str) -> Path:
     """Unpack `archive` and put its top-level folder `folder` into `target`; returns the path of that folder.
 
-    What was there under that name before is replaced, after the archive proved good.
+    What was there under that name before is replaced, once the archive has proved sound.
     """
     target.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder}.", dir=target))
@@ -270,7 +270,7 @@ def unpack(archive: Path, target: Path, folder: str) -> Path:
                     shutil.copyfileobj(source, file, 2**20)
         fresh, final = aside / "new" / folder, target / folder
         if not fresh.is_dir():
-            raise DamagedFileError(f"{archive}: holds no folder {folder!r}; it is not the archive it should be")
+            raise DamagedFileError(f"{archive}: holds no folder {folder!r}; it is not the expected archive")
         if final.exists():
             os.replace(final, aside / "old")
         os.replace(fresh, final)
@@ -320,7 +320,7 @@ def status(name: str, *, root: str | os.PathLike[str] | None = None, verify: boo
     if not dataset.versions:
         return SetStatus(name, dataset.title, "present", "computed", None, (), dataset.licence, "")
     found = [(version, *survey(version, root, verify=verify)) for version in dataset.versions]
-    # A whole version counts before a damaged one, a damaged one before none.
+    # A whole version goes before a damaged one, a damaged one before none.
     version, state, folder, problems = min(found, key=lambda f: ("present", "damaged", "missing").index(f[1]))
     hint = (
         "" if state == "present" else f"landscope data get {name}" if version.downloads else _by_hand(version, folder)
@@ -329,7 +329,7 @@ def status(name: str, *, root: str | os.PathLike[str] | None = None, verify: boo
 
 
 def _by_hand(version: Version, folder: Path) -> str:
-    """Where the files of a version go that cannot be downloaded."""
+    """Where to put the files of a version that cannot be downloaded."""
     files = ", ".join(version.files)
     return f"{version.by_hand} Put {files} into {folder} (LANDSCOPE_DATA names another place for data sets)."
 

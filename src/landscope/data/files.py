@@ -91,7 +91,7 @@ def read(path: Path, checksum: str | None = None) -> bytes:
 
 # Which files make up a data set, where they may lie, and where they come from.
 #
-# A set has one or more versions (CIFAR: binary, python); the first that is there whole is read.
+# A set has one or more versions (CIFAR: binary, python); the first complete one is read.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ class Files:
         """Where the file `name` (or `name.gz`) is."""
         path = find(self.folder, name)
         if path is None:
-            raise MissingFileError(f"{self.folder / name}: not there, although other files of the set are")
+            raise MissingFileError(f"{self.folder / name}: missing, although other files of the set are there")
         return path
 
     def read(self, name: str) -> bytes:
@@ -157,7 +157,7 @@ def locate(
     version: str | None = None,
     verify: bool = True,
 ) -> Files:
-    """Files of the data set `name` in the first version that is there whole; the error says what belongs where."""
+    """Files of the data set `name` in its first complete version; the error says what belongs where."""
     if version is not None and version not in {v.name for v in versions}:
         raise UnknownNameError.among(f"version of {name}", version, [v.name for v in versions])
     wanted = [v for v in versions if version in (None, v.name)]

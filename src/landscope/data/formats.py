@@ -226,7 +226,7 @@ def parse_planetoid(
         raise DamagedFileError(f"{path('test.index')}: a line is not a node number ({error})") from error
     if len(tested) != len(test) or not np.array_equal(np.sort(test), np.arange(len(rest), n)):
         raise DamagedFileError(
-            f"{path('test.index')}: is not an order of the {len(tested)} test nodes {len(rest)} … {n - 1}"
+            f"{path('test.index')}: is not a permutation of the {len(tested)} test nodes {len(rest)} … {n - 1}"
         )
     if rest.shape[1] != tested.shape[1] or n_train + n_validation > len(rest):
         raise DamagedFileError(f"{path('allx')}: its shape {rest.shape} does not fit the other files")

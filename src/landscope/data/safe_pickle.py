@@ -1,9 +1,9 @@
 """Python pickles as data: numpy arrays, sparse rows and plain containers, and nothing else.
 
-A pickle is a program. This reader runs it with its hands tied: each name that the program may utter is bound to a
-stand-in of our own that only collects arguments, every other name ends the reading, and the arrays are made afterwards
-from the collected pieces by `numpy.frombuffer`. No function of numpy or scipy is ever called by the pickle, so object
-arrays, attribute chains and reducers with side effects have nothing to hold on to.
+A pickle is a program. This reader runs it with its hands tied: each name that the program may use is bound to a
+stand-in of our own that only collects arguments, any other name ends the reading, and the arrays are made afterwards
+from the collected pieces by `numpy.frombuffer`. The pickle never calls a function of numpy or scipy, so object arrays,
+attribute chains and reducers with side effects get no hold.
 
 Written for CIFAR's python version and Planetoid's `ind.*` files, both from Python 2 (text is decoded as Latin-1).
 """
@@ -298,11 +298,11 @@ def loads(content: bytes, path: Path) -> object:
         raise DamagedFileError(f"{path}: is not a readable pickle ({type(error).__name__}: {error})") from error
 
 
-# A look through a pickle before it is run: what would exhaust memory or stack is found by counting alone.
+# A scan of a pickle before it is run: counting alone finds what would exhaust memory or stack.
 #
-# Python's unpickler trusts three numbers of a pickle. It makes room for the memo up to the largest index (one opcode, 34 GB),
-# makes room for strings of the promised length, and hashes a tuple that is a key, which for tuples in tuples in tuples goes as
-# deep as they do and ends the process. None of them needs to be more than what a pickle of this length can honestly use.
+# Python's unpickler trusts three numbers of a pickle. It allocates the memo up to the largest index (one opcode, 34 GB),
+# allocates strings of the declared length, and hashes tuples used as keys, which recurses as deep as they nest and kills the
+# process. None of these need exceed what a pickle of this length can honestly use.
 
 
 DEEPEST = 32
@@ -319,7 +319,7 @@ _MARK = -1
 
 
 def scan(content: bytes) -> None:
-    r"""Raise `ValueError` where the pickle `content` promises more than it has, or nests tuples too deep.
+    r"""Raise `ValueError` where the pickle `content` declares more than it has, or nests tuples too deep.
 
     >>> scan(b"]r\x00\x00\x00\x70.")
     Traceback (most recent call last):

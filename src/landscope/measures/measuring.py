@@ -2,8 +2,9 @@
 
 Measures are streams of better and better estimates (`landscope.measures.base.Measure.refine`). The planner knows none of
 them by name. Under a budget, or where somebody watches, every measure first gives one estimate, the cheapest measures first;
-then each in turn is refined to its end, or until its share of what is left is used up. So no measure can starve another, what one leaves goes to those behind it, and at any time at most one of them
-holds the vectors of a long computation. Whatever ends the work, the best estimate so far stands.
+then each in turn is refined to its end, or until its share of what is left is used up. So no measure can starve another, what
+one leaves goes to those behind it, and at any time at most one of them holds the vectors of a long computation. Whatever ends
+the work, the best estimate so far stands.
 """
 
 from __future__ import annotations
@@ -37,8 +38,6 @@ from landscope.probe.reading import DataLike
 from landscope.probe.totals import checked_limit
 
 log = logging.getLogger("landscope")
-
-__all__ = ["INTERRUPTED", "Budget", "Planner", "enough_data", "measure", "measured", "progressive"]
 
 INTERRUPTED = "stopped by Ctrl-C"
 """The reason of an estimate that was not finished when the work was interrupted."""

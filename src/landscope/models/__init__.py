@@ -1,10 +1,13 @@
-"""The networks of the papers, by exact name with typed options.
+"""The networks of the papers, by exact name with typed options: importing this package imports every file in it.
 
 >>> from landscope import models
 >>> model = models.build("mlp", in_features=4, widths=(8,), num_classes=3)
 >>> models.MODELS["resnet18"].parameters
 11173962
 """
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from landscope.models.all_cnn import AllCNN
 from landscope.models.autoencoder import Autoencoder3d
@@ -43,3 +46,6 @@ __all__ = [
     "build",
     "names",
 ]
+
+for _found in iter_modules(__path__):
+    import_module(f"{__name__}.{_found.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
@@ -9,6 +10,8 @@ from torch.nn.functional import pad, relu
 
 from landscope.models.catalogue import Initialisation, OptionError, ParameterCount, initialise, register
 from landscope.specs.schema import Natural, Probability
+
+_register = partial(register, input_shape=(3, 32, 32), classifier="fc")
 
 # Residual networks for small images (He et al. 2016): ResNet-18 with a 3×3 stem, and ResNet-20.
 
@@ -89,11 +92,9 @@ class ResNet(nn.Module):
         return logits
 
 
-@register(
+@_register(
     "resnet18",
     description="ResNet-18 with a 3×3 stem, for 32×32 images",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(11_173_962, "the common CIFAR form"),
         ParameterCount(11_173_962 + 90 * 513, "the same, plus 90 classes", {"num_classes": 100}),
@@ -120,11 +121,9 @@ def resnet18(
     )
 
 
-@register(
+@_register(
     "resnet20",
     description="He et al.'s ResNet-20 for 32×32 images",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(269_722, "He et al.'s 0.27M, with shortcuts that pad"),
         ParameterCount(
@@ -185,11 +184,9 @@ class _Bottleneck(nn.Module):
         return total
 
 
-@register(
+@_register(
     "preresnet164",
     description="pre-activation ResNet-164 with bottlenecks, for 32×32 images",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(1_726_388 - 90 * 257, "the third paper's count, less 90 classes"),
         ParameterCount(1_726_388, "the third paper, CIFAR-100", {"num_classes": 100}),
@@ -262,11 +259,9 @@ class _WideBlock(nn.Module):
         return total
 
 
-@register(
+@_register(
     "wide_resnet28_10",
     description="WideResNet-28-10 for 32×32 images",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(36_479_194, "Zagoruyko and Komodakis' 36.5M, 10 classes"),
         ParameterCount(36_546_980, "the third paper, CIFAR-100", {"num_classes": 100, "conv_bias": True}),

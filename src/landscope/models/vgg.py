@@ -11,6 +11,7 @@ What follows them differs between the papers:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ from landscope.specs.schema import Natural, Probability
 
 Depth: TypeAlias = Literal[11, 16, 19]
 Head: TypeAlias = Literal["hidden", "linear", "two_hidden"]
+
+_register = partial(register, input_shape=(3, 32, 32), classifier="fc")
 
 # Convolutions per stage; channels double from stage to stage up to eight times the first.
 _STAGES: dict[Depth, tuple[int, ...]] = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
@@ -43,22 +46,18 @@ def _hidden_layer(width: int, *, batch_norm: bool, dropout: float) -> list[nn.Mo
     return [nn.Dropout(dropout), nn.Linear(width, width), *normalisation, nn.ReLU()]
 
 
-@register(
+@_register(
     "vgg11",
     description="VGG-11 for 32×32 images",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(9_231_114 + 512 * 513 + 1_024, "the common form's count, plus the hidden layer"),
         ParameterCount(9_231_114, "the common CIFAR form", {"head": "linear"}),
     ),
     fixed={"depth": 11},
 )
-@register(
+@_register(
     "vgg16",
     description="VGG-16 for 32×32 images",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(14_728_266 + 512 * 513 + 1_024, "the common form's count, plus the hidden layer"),
         ParameterCount(14_728_266, "the common CIFAR form", {"head": "linear"}),
@@ -74,11 +73,9 @@ def _hidden_layer(width: int, *, batch_norm: bool, dropout: float) -> list[nn.Mo
     recipes=("false-friend",),
     fixed={"depth": 16},
 )
-@register(
+@_register(
     "vgg19",
     description="VGG-19 for 32×32 images, as in the first paper's code",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(20_040_522 + 512 * 513 + 1_024, "the common form's count, plus the hidden layer: 20.3M"),
         ParameterCount(20_040_522, "the common CIFAR form", {"head": "linear"}),
@@ -126,30 +123,24 @@ class VGG(nn.Module):
         return logits
 
 
-@register(
+@_register(
     "vgg11_imagenet_head",
     description="VGG-11 with the ImageNet head",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(ParameterCount(132_868_840 - 990 * 4_097, "the published ImageNet model, less 990 classes"),),
     fixed={"depth": 11},
 )
-@register(
+@_register(
     "vgg16_imagenet_head",
     description="VGG-16 with the ImageNet head",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(138_365_992 - 990 * 4_097, "the published ImageNet model, less 990 classes"),
         ParameterCount(138_357_544, "the published ImageNet model", {"num_classes": 1000, "batch_norm": False}),
     ),
     fixed={"depth": 16},
 )
-@register(
+@_register(
     "vgg19_imagenet_head",
     description="VGG-19 with the ImageNet head, as in the first paper's text",
-    input_shape=(3, 32, 32),
-    classifier="fc",
     counts=(
         ParameterCount(139_622_218, "143,678,248 of the published ImageNet model, less 990 classes"),
         ParameterCount(139_611_210, "143,667,240 of the published one, less 990 classes", {"batch_norm": False}),

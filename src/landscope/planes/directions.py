@@ -201,9 +201,9 @@ def chosen_slice(
     seed: int = 0,
     checkpoints: Sequence[State] | None = None,
 ) -> Slice:
-    """Make the slice, or check the one that was made before.
+    """Make the slice, or check one made before.
 
-    Random directions are normalised by filter and move weights only; all others are as they are and move everything.
+    By default random directions are normalised by filter and move weights only; others are taken as they are and move everything.
 
     >>> import torch
     >>> probe = Probe(torch.nn.Linear(2, 3), (torch.randn(6, 2), torch.arange(6) % 3))

@@ -83,7 +83,7 @@ class Deadline:
         return time.monotonic() - self._start
 
     def passed(self) -> bool:
-        """Whether the time is spent on any process; to be asked on all of them together."""
+        """Whether any process has used up the time; all of them must ask together."""
         if self.seconds is None:
             return False
         late = torch.tensor(float(self.elapsed > self.seconds), device=self._device)
@@ -123,7 +123,7 @@ def strides(axes: Sequence[Floats], deadline: Deadline) -> list[int]:
 def sweep(
     evaluators: Sequence[PointValues], axes: Sequence[Floats], deadline: Deadline, report: Callable[[int], None]
 ) -> tuple[list[Floats], list[Floats]]:
-    """(axes, values (…, 2) of every evaluator) on the grid, or on the finest grid within it that there was time for.
+    """(axes, values (…, 2) of every evaluator) on the grid, or on the finest grid within it that time allowed.
 
     The first axis runs along the last dimension of the grids before the values: rows are lines of constant b.
     """

@@ -2,8 +2,8 @@
 
     L(θ + a d₁ + b d₂)        on a grid of a and b
 
-Two directions of very many: a plane shows what is in it. Along a random direction of length 1 the curvature is about
-tr H / P, far below the largest one, which `plane="eigenvectors"` shows.
+These are two directions of very many: a plane shows only what lies in it. Along a random direction of length 1 the curvature is
+about tr H / P, far below the largest one, which `plane="eigenvectors"` shows.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ Results are recognised by this code, so it must change exactly when what is exec
 definition to every definition, constant and import that it names, through all modules of the user's own; what is installed, and
 Landscope itself, are not looked into. Comments, docstrings, layout and functions that are not used leave no trace.
 
-A statement at the top of a module counts where it defines a name that is used, or acts without defining one, as importing the
+A statement at the top of a module counts if it defines a name that is used, or acts without defining one, since importing the
 module runs it (`torch.set_default_dtype(…)`, `register(Net)`); what is under `if __name__ == "__main__":` does not count. Where
-names are looked up by code (`globals()`, `eval`), the whole module does. Modules that are imported by a computed name, and files
-that a function reads, are not seen.
+code looks names up (`globals()`, `eval`), the whole module counts. Modules imported by a computed name, and files that a function
+reads, are not seen.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 def source_version(source: str, *, imports: bool = True) -> str:
     """The name of a function with a digest of the code that runs when it is called, so that an edit is another version.
 
-    A function of our own goes by its public name alone, one that is not written in Python by its name. With `imports` it is
-    imported, so that a wrong name is found out; otherwise only its module is looked for.
+    One of Landscope's functions goes by its public name alone, one that is not written in Python by its name. With `imports` it
+    is imported, so that a wrong name is noticed; otherwise only its module is looked for.
 
     >>> source_version("math:hypot")
     'math:hypot'
@@ -91,7 +91,7 @@ def _digest(text: str) -> str:
 
 @dataclass
 class _Module:
-    """What a module says at its top: who binds which name, what is imported, what acts."""
+    """The top level of a module: which statement binds which name, what is imported, what acts."""
 
     name: str
     package: str
@@ -139,7 +139,7 @@ class _Reader:
         )
 
     def _act(self, module: _Module) -> None:
-        """What runs because the module is imported."""
+        """What importing the module runs."""
         acting = [one for one in module.statements if self._acts(one, module)]
         if acting:
             self.parts[module.name] = [_text(one) for one in acting]
@@ -255,7 +255,7 @@ def _is_text(statement: ast.stmt) -> bool:
 
 
 def _outside_functions(statement: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a statement that run when it does; of functions and classes only that they are defined."""
+    """The nodes of a statement that run when it does; of functions and classes only their definition."""
     yield statement
     if not isinstance(statement, SCOPES):
         for child in ast.iter_child_nodes(statement):

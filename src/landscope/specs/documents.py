@@ -30,13 +30,13 @@ class Document:
 
 
 class _RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
-    """Something about well-formed YAML."""
+    """Well-formed YAML that a spec may not contain."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
     """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3, and on/off/yes/no are words.
 
-    What anchors stand for is counted while the text is read, and refused before it is written out.
+    What anchors stand for is counted while the text is read, and refused before it is expanded.
     """
 
     def __init__(self, text: str) -> None:
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         if isinstance(start, yaml.AliasEvent):
             if node not in self._sizes:
                 raise _RefusedError(
-                    problem=f"*{start.anchor} stands for what it is in, without end", problem_mark=start.start_mark
+                    problem=f"*{start.anchor} stands for something that contains it", problem_mark=start.start_mark
                 )
             size = self._sizes[node]
         self._sizes[node] = size
@@ -78,12 +78,12 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
-        """The value of a node; a date or a number that is none is reported with its line."""
+        """The value of a node; a malformed date or number is reported with its line."""
         try:
             return super().construct_object(node, deep)
         except yaml.YAMLError:
             raise
-        except Exception as error:  # a tag that its text does not fit leads PyYAML into any of them
+        except Exception as error:  # PyYAML raises any of these for a tag that does not fit its text
             said = (
                 str(error) if isinstance(error, ValueError | ArithmeticError) else f"{node.value!r} is not {_tag(node)}"
             )
@@ -175,7 +175,7 @@ def _yaml(file: FilePath, text: str) -> Document:
 
 
 def _words(error: yaml.MarkedYAMLError, text: str) -> tuple[int, str]:
-    """The line that is to blame for what a parser found, counted from 0, and what is wrong with it."""
+    """The line that a parser's complaint is about, counted from 0, and what is wrong with it."""
     lines = text.split("\n")
     at, problem = error.problem_mark.line, str(error.problem)
     opened = error.context_mark.line if error.context_mark else at

@@ -1,7 +1,7 @@
 """How large a spec may be: checked in its text or its values before anything is expanded or a list is built.
 
-A few lines can stand for a billion values (anchors of YAML), and nesting without end stops any reader by an error of its own.
-The limits are far beyond what people write.
+A few lines can stand for a billion values (anchors in YAML), and endless nesting crashes any reader. The limits are far beyond
+what people write.
 """
 
 from __future__ import annotations

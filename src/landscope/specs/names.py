@@ -1,11 +1,11 @@
 """Functions of the user's own, named in a spec or on the command line as `package.module:function`.
 
-Whoever names one has its module imported and the function called: a spec is code. What is installed comes first; the folder of
-the spec's file (`search_also`) and the current folder are searched last, and only where a name leads nowhere else, so that a file
-there never stands in for a module that Python or another package means. `locate` looks a name up without running anything.
+Naming one imports its module and calls the function: a spec is code. Installed packages come first; the folder of the spec's file
+(`search_also`) and the current folder are searched last, and only for names found nowhere else, so that a file there never
+replaces a module that Python or another package means. `locate` looks a name up without running anything.
 
-What Landscope itself lends to specs has a public name, `landscope:NAME`, that says nothing of where the code lies: results are
-recognised by it, so code may move. The places at which such things once lay stay readable for ever.
+What Landscope itself offers to specs has a public name, `landscope:NAME`, independent of where the code lies: results are
+recognised by it, so code may move. The places where it once lay stay readable for ever.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ HOMES: dict[str, str] = {
     "resnet18_with_bottleneck": "landscope.papers.fam.networks:resnet18_with_bottleneck",
     "rte_word_pieces": "landscope.papers.inputs:rte_word_pieces",
 }
-"""What `landscope:NAME` stands for: where it lies now. Whoever moves it changes its line, and adds one to `FORMER`."""
+"""Where `landscope:NAME` lies now. To move it, change its line and add one to `FORMER`."""
 
 FORMER: dict[str, str] = {
     "landscope.measures.as_published.notebook_ascent": "MovedCentreSharpness StaleStatistics",
@@ -112,7 +112,7 @@ FORMER: dict[str, str] = {
     "landscope.recipes.function_centric": "enlarged_digits=enlarged_grey_digits",
     "landscope.recipes.halved_images": "halved_fashion_mnist",
 }
-"""Places that specs and records name: module → what lay there, where it has another public name with that. Lines only come."""
+"""Places that specs and records name: module → what lay there, with its public name where that differs. Lines are only added."""
 
 
 def _aliases(former: Mapping[str, str]) -> dict[str, str]:
@@ -124,7 +124,7 @@ ALIASES = _aliases(FORMER)
 
 
 def public_name(source: str) -> str:
-    """The name by which results know what `source` names: the public one of what is ours, and any other as it stands.
+    """The name by which results know what `source` names: the public one for Landscope's own, any other unchanged.
 
     >>> public_name("landscope.models.images:WideResNet"), public_name("my_package.nets:build")
     ('landscope:WideResNet', 'my_package.nets:build')
@@ -133,7 +133,7 @@ def public_name(source: str) -> str:
 
 
 def public_names(value: Plain) -> Plain:
-    """Plain values with the public name in place of every text that is a former one; keys of mappings stay.
+    """Plain values with every former name replaced by the public one; keys of mappings stay.
 
     >>> public_names({"model": {"name": "landscope.models.images:ResNet", "depth": 8}})
     {'model': {'name': 'landscope:ResNet', 'depth': 8}}
@@ -142,7 +142,7 @@ def public_names(value: Plain) -> Plain:
 
 
 def former_names(public: str) -> list[str]:
-    """Every name that results may know something by which has a public one; nothing for all others.
+    """All names by which results may know something that has a public name; nothing for anything else.
 
     >>> former_names("landscope:WideResNet")[-2:]
     ['landscope.models.images:WideResNet', 'landscope.models.images.wide_resnet:WideResNet']
@@ -200,7 +200,7 @@ def import_function(source: str) -> Callable[..., object]:
 
 
 def locate(source: str) -> Path | None:
-    """The file of the module that `source` names, without importing anything; None where it has none, or only code could show it.
+    """The file of the module that `source` names, nothing imported; None where it has none, or only running code could tell.
 
     >>> locate("json.decoder:JSONDecoder").name
     'decoder.py'
@@ -216,7 +216,7 @@ def locate(source: str) -> Path | None:
 
 
 def find_module(name: str) -> ModuleSpec | None:
-    """Where a module would be imported from, without importing anything; None where there is none, or only code could show it."""
+    """Where a module would be imported from, without importing it; None where there is none, or only running code could tell."""
     top, *below = name.split(".")
     found = _find(top)
     if found is None or found.origin is None:  # not there, or a mere folder, which a package in this one goes before
@@ -256,7 +256,7 @@ def call_imported(source: str, options: Mapping[str, object]) -> object:
 
 
 def _takes(function: Callable[..., object], options: Mapping[str, object]) -> bool:
-    """Whether the arguments of a function have these names, as far as it is known."""
+    """Whether the arguments of a function have these names, as far as is known."""
     try:
         inspect.signature(function).bind(**options)
     except TypeError:
@@ -320,7 +320,7 @@ _also: list[str] = []
 
 
 def search_also(folder: str | os.PathLike[str]) -> None:
-    """Have a folder searched for modules that are found nowhere else: that of the spec's file, wherever the command is given."""
+    """Search a folder for modules found nowhere else: that of the spec's file, wherever the command is given."""
     absolute = os.path.abspath(folder)
     _also[:] = [absolute, *(other for other in _also if other != absolute)]
 
@@ -335,7 +335,7 @@ def _searched() -> str:
 
 
 def _search_here() -> bool:
-    """Have the folders of spec files and the current one searched after all others; False where they were already."""
+    """Search the folders of spec files and the current one after all others; False if they were searched already."""
     here = [folder for folder in _own_folders() if folder not in sys.path]
     sys.path += here
     if here:
@@ -351,7 +351,7 @@ def _own_folders() -> list[str]:
 
 
 def _find(top: str) -> ModuleSpec | None:
-    """Where Python would take a module from that lies in no package; nothing is run."""
+    """Where Python would take a top-level module from; nothing is run."""
     try:
         return importlib.util.find_spec(top)
     except ValueError:  # it is loaded and does not say from where
@@ -359,14 +359,14 @@ def _find(top: str) -> ModuleSpec | None:
 
 
 def _nearest(module: ModuleType, name: str) -> str:
-    """The function of the module whose name is most like one that it does not have."""
+    """A hint at the module's function whose name is closest to one that it does not have."""
     known = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {module.__name__}:{near[0]}?" if near else ""
 
 
 def _hidden(module: ModuleType) -> str:
-    """That a file of this folder is not what was imported, where there is one of that name."""
+    """A note that this folder's file of that name, if there is one, is not what was imported."""
     top = module.__name__.partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None)
     for folder in _own_folders():

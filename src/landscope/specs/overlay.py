@@ -25,7 +25,7 @@ def get(written: Mapping[str, object], key: str) -> object:
 
 
 def with_value(written: Mapping[str, object], key: str, value: object) -> dict[str, object]:
-    """A copy with another value at a dotted key; a name in short (`optimizer: sgd`) is written out for it.
+    """A copy with another value at a dotted key; a shorthand (`optimizer: sgd`) is written out first.
 
     >>> with_value({"optimizer": "sgd", "epochs": 3}, "optimizer.lr", 0.1)
     {'optimizer': {'name': 'sgd', 'lr': 0.1}, 'epochs': 3}
@@ -60,7 +60,7 @@ def differing(one: Plain, other: Plain, key: str = "") -> Iterator[tuple[str, Pl
 
 
 def without(written: Mapping[str, object], key: str) -> dict[str, object]:
-    """A copy without a dotted key; the same where there is none.
+    """A copy without a dotted key, if it has it.
 
     >>> without({"optimizer": {"name": "sgd", "lr": 0.1}}, "optimizer.lr"), without({"epochs": 3}, "optimizer.lr")
     ({'optimizer': {'name': 'sgd'}}, {'epochs': 3})

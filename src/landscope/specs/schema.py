@@ -11,8 +11,8 @@ The types of a dataclass's fields or of a function's arguments say what is allow
     another dataclass                   a mapping of its fields
 
 A dataclass may name one field as its `SHORTHAND` (a bare value stands for it) and one mapping as its `REST` (keys that are
-not fields go there). `GONE` holds fields that there were once, with their defaults: what was stored with these is read. What
-does not fit is collected with its place, so that one reading reports every mistake.
+not fields go there). `GONE` holds former fields with their defaults, so that what was stored with them can be read. What does not
+fit is collected with its place, so that one reading reports every mistake.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def to_plain(value: object) -> Plain:
 def without_defaults(plain: Plain, hint: object) -> Plain:
     """What `to_plain` made of a value of a type, without the fields that have their defaults; nothing is checked.
 
-    A field that comes to a dataclass later leaves it as it was. Free mappings stay as they were written.
+    So a field added to a dataclass later changes nothing. Free mappings stay as they were written.
 
     >>> @dataclass
     ... class Net:

@@ -1,4 +1,4 @@
-"""About how long a study takes: by the runs that are done, by those that finish now, or by a slice of each kind of run."""
+"""About how long a study takes, from finished runs, from those finishing now, or from a slice of each kind of run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from landscope.studies.study import Study
 TIMED_RUNS = 64
 """About this many finished runs are read."""
 START = min(time.process_time(), 10.0)
-"""Seconds that a worker takes to start: what this process had taken when it came here, unless it had done other work before."""
+"""Seconds that a worker takes to start: what this process took to get here, unless it did other work before."""
 
 
 def kind_without_figures(run: RunSpec) -> str:
@@ -44,7 +44,7 @@ def seconds_without_figures(record: Mapping[str, Plain]) -> float:
 
 
 def schedule(seconds: Iterable[float], workers: int) -> float:
-    """When the last of some runs ends that workers take up one after the other.
+    """When the last of some runs ends, if workers take them one after another.
 
     >>> schedule([3, 2, 2], 2), schedule([], 2)
     (4.0, 0.0)
@@ -56,7 +56,7 @@ def schedule(seconds: Iterable[float], workers: int) -> float:
 
 
 def expected_from_records(study: Study, statuses: Mapping[str, RunStatus]) -> dict[str, float]:
-    """Seconds of the runs that are not done, by those of their kind that are; nothing for kinds of which none is."""
+    """Seconds of the runs that are not done, from finished ones of the same kind; nothing for kinds without one."""
     left = {key: kind_of(study.runs[key]) for key, status in statuses.items() if status.state is not RunState.DONE}
     wanted = set(left.values())
     done: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def expected_from_records(study: Study, statuses: Mapping[str, RunStatus]) -> di
 
 
 class Pace:
-    """What is left of a study while it runs, from the runs that have ended, on as many workers as have worked at once.
+    """The time left while a study runs, from the runs that have ended, on as many workers as have worked at once.
 
     >>> pace = Pace({"a": "k", "b": "k", "c": "k"}, {})
     >>> pace.started("a", at=0.0), pace.left(at=1.0)
@@ -99,7 +99,7 @@ class Pace:
             self._workers = max(self._workers, len(self._begun))
 
     def ended(self, key: str, seconds: float | None = None) -> None:
-        """A run has ended, after some seconds of work; one that has not finished says nothing of the others."""
+        """A run has ended, after some seconds of work; one that has not finished says nothing about the others."""
         kind, _ = self._begun.pop(key, ("", 0.0))
         if kind and seconds is not None:
             self._known.setdefault(kind, []).append(seconds)
@@ -127,19 +127,19 @@ class Forecast:
     left: Collection[str]
     """Runs that are not done."""
     expected: Mapping[str, Expected]
-    """Seconds of those of them about which anything is known."""
+    """Seconds of those about which anything is known."""
     workers: int
     source: str
-    """What it is known from, in words."""
+    """What the forecast is based on, in words."""
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is known, and none of it a lower bound."""
+        """Whether every run is covered, none by a lower bound only."""
         return all(key in self.expected and self.expected[key].whole for key in self.left)
 
     @property
     def seconds(self) -> float:
-        """Until the last run that is known of is done; workers take as long to start as this process did."""
+        """Seconds until the last run with a known time is done; workers take as long to start as this process did."""
         known = [self.expected[key].seconds for key in self.left if key in self.expected]
         return schedule(known, self.workers) + (START if known else 0.0)
 
@@ -159,7 +159,7 @@ class Forecast:
 def forecast(study: Study, statuses: Mapping[str, RunStatus], seconds: float | None = None) -> Forecast:
     """How long what is left takes: by the runs that are done; for kinds of which none is, by slices.
 
-    Slices take a moment for the training and some seconds for the measuring, or so many `seconds` together.
+    Slices take a moment for the training and some seconds for the measuring, or this many `seconds` together.
     """
     left = [key for key, status in statuses.items() if status.state not in (RunState.DONE, RunState.FAILED)]
     cores = torch.cuda.device_count() or usable_cores()

@@ -104,8 +104,8 @@ def runs_of(
     """Every run of the study, checked; one error names every mistake with its place in the file.
 
     `versions` (of the data, of the user's own code and of files of weights) become part of the key of every run that they are
-    about. With `imports` the networks and measures of the user's own are imported, to check that they are there; without,
-    nothing that the spec names is run.
+    about. With `imports` the user's own networks and measures are imported, to check that they exist; without it, nothing that
+    the spec names is run.
     """
     measuring = public_names(to_plain(study.measuring))
     weights = (versions or {}).get(WEIGHTS)
@@ -162,7 +162,7 @@ def runs_of(
 
 
 def _unmeasured(study: StudySpec, imports: bool) -> Iterator[tuple[Path, str]]:
-    """The columns that the analysis names and no run will have, of those that a split would have; own measures that fail."""
+    """Report columns of splits that the analysis names and no run will have, and the user's own measures that fail."""
     measured: dict[str, list[str] | None] = {}
     for split, wanted in study.measuring.splits.items():
         names: Collection[str] | None = None
@@ -235,7 +235,7 @@ def _with_seed(run: RunSpec, seed: int) -> RunSpec:
 
 
 def _check_model(model: ModelSpec, imports: bool) -> None:
-    """The network is there and has the options that are given; one of the user's own is looked for with `imports` only."""
+    """Check that the network exists and has the given options; the user's own is looked up with `imports` only."""
     if not is_import(model.name):
         check_options(model.name, MODELS[model.name].options, model.options)  # type: ignore[arg-type]
     elif imports:
@@ -316,7 +316,7 @@ def _divided(text: str, known: Mapping[str, object]) -> tuple[str, str]:
 
 
 def _value(level: str) -> object:
-    """What is the same however it is written: 0.001 and 1e-3, True and true.
+    """A level's value, however it is written: 0.001 and 1e-3, True and true.
 
     >>> _value("1e-3") == _value("0.001"), _value("True") == _value("true"), _value("sam")
     (True, True, 'sam')

@@ -1,9 +1,9 @@
 """Runs of a store that a study does not name: what they hold is taken over, and they can be removed.
 
-An edit of a spec, or of the code that it names, makes other runs of some conditions; those that were there before stay in the
-store. Whatever the new runs ask for and these hold, a training or an estimate, is handed over (`store/parts` says what is the
-same): a measure more costs that measure, not the trainings. No index says who has what, so none can be wrong: the specs of the
-orphans are read when there is work to do.
+Editing a spec, or the code that it names, makes new runs of some conditions; the former ones stay in the store. Whatever they
+hold that the new runs ask for, a training or an estimate, is taken over (`store/parts` says what is the same): one more measure
+costs that measure, not the trainings. There is no index that could be wrong: the specs of the orphans are read when there is
+work to do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Orphan:
 
     @property
     def title(self) -> str:
-        """What it trained or took, in a few words."""
+        """What the run trained or took, in a few words."""
         if POOL in self.spec:
             return f"training {len(members_of(self.spec))} runs together"
         found = canonical(self.spec)
@@ -63,7 +63,7 @@ class Orphan:
 
 @dataclass(frozen=True)
 class TakenOver:
-    """What runs of a study were given of what lay in the store."""
+    """What a study's runs took over from the store."""
 
     runs: int
     trainings: int
@@ -85,7 +85,7 @@ def orphans_of(*studies: Study) -> Iterator[Orphan]:
 
 
 def remove(orphan: Orphan) -> bool:
-    """Remove an orphan; not one that a living process works on."""
+    """Remove an orphan, unless a living process works on it."""
     if orphan.folder.held():
         return False
     shutil.rmtree(orphan.folder.folder)
@@ -97,7 +97,7 @@ def remove(orphan: Orphan) -> bool:
 
 @dataclass(frozen=True)
 class Holding:
-    """What orphans hold of a run that has not begun."""
+    """What orphans hold for a run that has not begun."""
 
     training: RunFolder | None
     parts: Mapping[str, Plain]
@@ -108,7 +108,7 @@ class Holding:
 
 
 def held_by_orphans(study: Study, keys: Collection[str]) -> dict[str, Holding]:
-    """What is there of those of some runs that have not begun."""
+    """What is there for those runs that have not begun."""
     wanted: dict[str, list[tuple[str, Mapping[str, Plain]]]] = {}
     for key in keys:
         begun = any(os.path.lexists(study.store.run_path(key, name)) for name in ("training", "record.json", TAKEN))
@@ -152,7 +152,7 @@ def _holding(spec: Mapping[str, Plain], spelling: Mapping[str, Plain], folders: 
 
 
 def take_over(study: Study, keys: Collection[str]) -> TakenOver:
-    """Hand to those of some runs that have not begun what orphans hold of them."""
+    """Give those runs that have not begun what orphans hold for them."""
     held = held_by_orphans(study, keys)
     given = [holding for key, holding in held.items() if _hand(holding, study.store.add(study.runs[key].plain))]
     trainings = sum(holding.training is not None for holding in given)
@@ -160,7 +160,7 @@ def take_over(study: Study, keys: Collection[str]) -> TakenOver:
 
 
 def _hand(holding: Holding, run: RunFolder) -> bool:
-    """Write what is held into the folder of a run; not where somebody else has begun it."""
+    """Write what is held into the folder of a run, unless somebody else has begun it."""
     try:
         with run.claim(to="prepare"):
             if run.done() or run.path("training").exists():
@@ -176,7 +176,7 @@ def _hand(holding: Holding, run: RunFolder) -> bool:
 
 
 def _link(there: Path, here: Path) -> None:
-    """A folder with the same files, there whole or not at all; each file is one on the disk where that can be."""
+    """A folder with the same files, whole or not at all; files are hard-linked where possible."""
     aside = here.with_name(f"{here.name}.new")
     shutil.rmtree(aside, ignore_errors=True)
     shutil.copytree(there, aside, copy_function=_link_file)

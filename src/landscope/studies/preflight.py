@@ -19,7 +19,7 @@ from landscope.training.task_data import load_task_data
 
 
 def functions_of(study: Study) -> dict[str, str]:
-    """Every function that running the study imports and calls because its spec names it, and what it is for; nothing is run.
+    """Every function that the study would import and call because its spec names it, and what for; nothing is run.
 
     >>> from landscope.studies.spec import StudySpec
     >>> spec = StudySpec(name="own", training={"data": {"name": "os:system", "command": "true"}, "model": "mlp"})
@@ -36,8 +36,8 @@ def functions_of(study: Study) -> dict[str, str]:
 
 # Whether the inputs are here.
 #
-# A data set by name is looked for when its study is made. Whether a function that gives rows finds its files, or a network the
-# package that it needs, shows only when it is called: here once for all runs, which costs what each of them pays at its start.
+# A named data set is looked for when its study is made. Whether a function finds its files, or a network its package, shows only
+# when it is called: here once for all runs, at the cost that each of them has at its start.
 
 
 def check_inputs(study: Study, keys: Collection[str], asked: set[tuple[str, str]]) -> None:
@@ -62,7 +62,7 @@ def check_inputs(study: Study, keys: Collection[str], asked: set[tuple[str, str]
 
 
 def _left(study: Study, keys: Collection[str]) -> Iterator[TrainingSpec]:
-    """What those of the runs train, or take as it was trained, that are not done and have something to ask for."""
+    """What the unfinished runs train, or take as trained, for those that have something to ask for."""
     taken = study.spec.checkpoints
     given = None if taken is None else TrainingSpec(model=taken.model, data=taken.data, loss=taken.loss)
     trainings = {key: run.training or given for key, run in study.runs.items() if key in keys}
@@ -78,5 +78,5 @@ def _is_asked(training: TrainingSpec) -> bool:
 
 
 def _may_lack_a_package(network: str) -> bool:
-    """Whether only building it shows that: a function, or a network that needs an extra."""
+    """Whether only building it would show a missing package: a function, or a network that needs an extra."""
     return is_import(network) or MODELS[network].extra is not None

@@ -1,4 +1,4 @@
-"""What a run leaves behind: its spec, the models it made and every number measured on each of them; or why it failed.
+"""What a run leaves behind: its spec, the models it made and every number measured on each of them, or why it failed.
 
 Record              one run: spec, axes, seed, history, environment, cost
 └── MeasuredModel         one set of weights of that run at one temperature: "final", "best", "average", "step 100"
@@ -64,7 +64,7 @@ class MeasuredModel:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that left no record: which it was, and why. Weights that become NaN are a finding, too."""
+    """A run that left no record: which one, and why. Weights that become NaN are a finding, too."""
 
     condition: str
     seed: int

@@ -2,10 +2,10 @@
 
 Runs are of one kind where they differ in seeds and numbers only (learning rates, decays). A slice is real work with the threads
 that a worker will have: some gradients of each kind of training, in a moment, and everything that is measured, once for each
-network and data set; where seconds are given for it, some optimizer steps, evaluations and measures of each kind, until they are
-over. What a slice does not finish is not counted, and what it says is then a lower bound.
+network and data set; if seconds are given for it, optimizer steps, evaluations and measures of each kind, until they run out.
+What a slice does not finish is not counted, and its result is then a lower bound.
 
-Nothing that the spec names as `package.module:function` is called: how long such runs take is known when one of them is done.
+Nothing that the spec names as `package.module:function` is called: how long such runs take is known once one of them is done.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ TRIALS = 3
 MEASURING = 20.0
 """Seconds in which everything is measured once, where none are given."""
 PATIENCE = 4 * MOMENT
-"""Seconds after which no further kind of training is begun, where building them takes so long."""
+"""Seconds after which no further kind of training is timed, for trainings that take long to build."""
 MOST_WEIGHTS = 2**26
 """Networks with more weights than this are not timed: weights, gradients and momentum of this many take 1 GiB."""
 FORWARD = 1 / 3
-"""A forward pass by the cost of a step, for evaluations that no slice has reached."""
+"""The cost of a forward pass, in steps, for evaluations that no slice has reached."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds of a run: its training, and what is measured on it; `whole` where the slice came to its end."""
+    """Seconds of a run: its training, and what is measured on it; `whole` if the slice was completed."""
 
     training: float
     measuring: float
@@ -89,10 +89,9 @@ def budget_of(study: Study) -> float | None:
 
 
 def expected_from_slices(study: Study, keys: Collection[str], threads: int, given: float | None) -> dict[str, Expected]:
-    """Seconds of some runs by a slice of each kind of them.
+    """Seconds of some runs, from a slice of each kind.
 
-    Nothing is said of those that call functions of the user's own, nor of networks that are too large to be built for this, nor
-    of kinds for which no time is left.
+    Runs that call the user's own functions, networks too large to build here, and kinds for which no time is left are omitted.
     """
     kinds: dict[str, RunSpec] = {}
     for key in keys:
@@ -126,7 +125,7 @@ def expected_from_slices(study: Study, keys: Collection[str], threads: int, give
 
 
 def _task(run: RunSpec, loaded: dict[str, TaskData]) -> Task | None:
-    """What a run trains; None where that calls the user's own functions, is too large, or cannot be made. Data is loaded once."""
+    """What a run trains; None if that calls the user's own functions, is too large, or cannot be made. Data is loaded once."""
     spec = run.training
     if spec is None or is_import(spec.data.name) or is_import(spec.model.name):
         return None
@@ -282,7 +281,7 @@ def _train_slice(task: Task, start: float, limit: float) -> tuple[float, Mapping
 
 @contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raise `_TimeOver` inside after this many seconds; without end where this thread or system takes no signals."""
+    """Raise `_TimeOver` inside after this many seconds; never where this thread or system cannot take signals."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         yield
         return

@@ -73,7 +73,7 @@ class SplitSpec:
     `{near: {measure: random_sharpness, rho: 0.005}, far: {measure: random_sharpness, rho: 0.5}}`. Among its settings,
     `rows: 2000` has it measured on that many samples instead, `mode: batch_statistics` in that mode, `augmented: true` on
     augmented samples, `checkpoints: [final]` at these checkpoints only. Where models are measured at fitted temperatures, too,
-    `tempered` names the measures that are taken again there (all, where it is left out).
+    `tempered` names the measures that are repeated there (by default all).
     """
 
     SHORTHAND: ClassVar[str] = "measures"
@@ -205,7 +205,7 @@ class MeasuringSpec:
     statistics: Literal["kept", "augmented"] = "kept"
     """BatchNorm predicts with the statistics that training left, or with those of one augmented pass over the training rows."""
     batch_size: Natural | None = None
-    """Samples that are computed at once; by default as many as fit."""
+    """Samples processed at once; by default as many as fit."""
     dtype: Literal["float32", "float64"] | None = None
     """By default that of the network."""
     seconds: Positive | None = None

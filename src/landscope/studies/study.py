@@ -43,7 +43,7 @@ TIMED_RUNS = 32
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a study is."""
+    """How far a study has got."""
 
     total: int
     by_state: Mapping[RunState, int]
@@ -197,7 +197,7 @@ class Study:
         return place
 
     def jobs(self, resources: Resources) -> list[Job]:
-        """What an executor is given, seed by seed: a study that is cut short has every condition."""
+        """The jobs for an executor, seed by seed, so that a study that is cut short has every condition."""
         order = {seed: at for at, seed in enumerate(self.spec.seed_numbers)}
         runs = sorted(self.runs.items(), key=lambda item: order.get(item[1].seed, 0))
         return [Job(key, run.plain, resources) for key, run in runs]
@@ -211,13 +211,13 @@ class Study:
         return [Job(self.store.key(spec), spec, resources) for spec in specs]
 
     def statuses(self, keys: Collection[str] | None = None) -> dict[str, RunStatus]:
-        """Where each run of this study, or some of them, stands; those that the store does not know yet are waiting."""
+        """The status of each run of this study, or of some; those that the store does not know yet are waiting."""
         keys = self.runs if keys is None else keys
         found = {status.key: status for status in self.store.statuses(self.store.keys(keys))}
         return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in keys}
 
     def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> Progress:
-        """How many runs are where, and how long one takes; from `statuses` that have just been read, if they are given."""
+        """How many runs are in which state, and how long one takes; from `statuses` just read, if given."""
         statuses = self.statuses() if statuses is None else statuses
         states = [status.state for status in statuses.values()]
         done = [key for key, status in statuses.items() if status.state is RunState.DONE]
@@ -255,7 +255,7 @@ class Study:
         return replace(record, condition=run.condition, axes=run.axes)
 
     def failures(self, statuses: Mapping[str, RunStatus] | None = None) -> list[Failure]:
-        """The runs that failed, in the order of the study; from `statuses` that have just been read, if they are given."""
+        """The runs that failed, in the order of the study; from `statuses` just read, if given."""
         return [
             Failure(self.runs[key].condition, self.runs[key].seed, status.error)
             for key, status in (self.statuses() if statuses is None else statuses).items()
@@ -286,7 +286,7 @@ def _versions(spec: StudySpec, place: Mapping[Path, str] | None, imports: bool, 
 
 
 def _weights(files: Sequence[str], before: KeptStudy | None) -> dict[str, Plain]:
-    """A digest of each file of weights; of one that is gone the digest that it had."""
+    """A digest of each file of weights; for one that is gone, the digest that it had."""
     known = None if before is None else before.versions.get(WEIGHTS)
     found = dict(known) if isinstance(known, dict) else {}
     for name in files:

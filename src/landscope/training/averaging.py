@@ -4,7 +4,7 @@
           learning rate it is Gadam (Granziol et al. 2020)
     ema   a ← decay·a + (1 − decay)·w after every optimizer step
 
-The average has weights of its own only; BatchNorm statistics belong to weights, so they are computed afresh for it, from
+Only weights are averaged; BatchNorm statistics belong to weights, so they are computed afresh for the average, from
 the un-augmented training data, each batch weighing as many samples as it has.
 """
 
@@ -34,9 +34,9 @@ def averaged_model(task: Task, model: nn.Module, weights: Mapping[str, Tensor]) 
 
 @torch.no_grad()
 def recompute_statistics(model: nn.Module, forward: Forward, x: Tensor, batch_size: int) -> None:
-    """BatchNorm's running mean and variance as the mean over the batches of x, by their sizes; nothing else moves.
+    """Set BatchNorm's running mean and variance to the mean over the batches of x, by their sizes; nothing else moves.
 
-    Dropout and the like are off meanwhile. A last batch of one sample, which has no variance, joins the batch before it.
+    Dropout and the like are off. A last batch of one sample, which has no variance, joins the batch before it.
     Cost: one forward pass over x.
 
     >>> layer = nn.BatchNorm1d(1)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Does nothing at every occasion; a subclass says what to do at some of them.
+    """Does nothing by default; a subclass overrides what it needs.
 
-    In a run of several processes only the first one calls. A run that is resumed begins again with `on_start`, and epochs
-    after the checkpoint that had been reported already come again.
+    In a run of several processes only the first one calls it. A resumed run begins again with `on_start`, and epochs after the
+    checkpoint are reported again.
     """
 
     def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:

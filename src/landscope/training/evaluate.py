@@ -97,7 +97,7 @@ def precise(device: torch.device) -> torch.dtype:
 
 
 def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
-    """How many samples are put into the wrong class: by the largest output, or by the sign of a single one.
+    """How many samples get the wrong class, by the largest output, or by the sign of a single one.
 
     >>> mistakes(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
     tensor(1)

@@ -84,7 +84,7 @@ class Captured:
 
 
 class _Input:
-    """A recorded input. The very tensor that it was filled with last, if nobody wrote to it since, is not copied again.
+    """A recorded input. The same tensor as last time, if not written to since, is not copied again.
 
     >>> rows = torch.zeros(2)
     >>> held = _Input(rows)
@@ -113,12 +113,12 @@ class _Input:
 
 
 def _state(tensor: Tensor) -> tuple[int, int] | None:
-    """Where a tensor lies and how often it was written to; of an inference tensor nobody counts that."""
+    """Where a tensor lies and how often it was written to, which is not counted for inference tensors."""
     return None if tensor.is_inference() else (tensor.data_ptr(), tensor._version)
 
 
 def _release_generator(device: torch.device) -> None:
-    """A recording that fails leaves the device's generator waiting for its end, and it refuses to draw: give it a new state."""
+    """A failed recording leaves the device's generator waiting for its end, refusing to draw: give it a new state."""
     own = torch.cuda.default_generators[device.index or 0]
     seed = own.initial_seed()
     own.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
@@ -154,7 +154,7 @@ def parts_to_compile(model: nn.Module, before: nn.Module | None = None) -> tuple
 
 
 def _collect(module: nn.Module, before: nn.Module, found: list[nn.Module]) -> bool:
-    """Add what comes before the layer in here; whether the layer was met."""
+    """Collect the modules before the layer; returns whether the layer was reached."""
     for child in module.children():
         if child is before:
             return True

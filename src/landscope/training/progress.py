@@ -1,4 +1,4 @@
-"""How far a training is: loss and accuracy beside the bar on a terminal, a line per row of the history in a log, or nothing."""
+"""Progress of a training: loss and accuracy beside the bar on a terminal, a line per row of the history in a log, or nothing."""
 
 from __future__ import annotations
 

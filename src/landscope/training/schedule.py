@@ -82,7 +82,7 @@ def penalty_strength(spec: TrainingSpec, step: int, steps_per_epoch: int) -> flo
     return spec.fam.strength * (min(1.0, (step + 1) / warm) if warm else 1.0)
 
 
-# What is known of a run: a row after every epoch, or after every `evaluate_every` of them.
+# The history of a run: a row after every epoch, or after every `evaluate_every` of them.
 
 
 Row: TypeAlias = dict[str, float]

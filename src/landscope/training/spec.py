@@ -83,7 +83,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
-    """How the learning rate moves, step by optimizer step (never by epoch or by batch).
+    """How the learning rate changes from optimizer step to optimizer step (never by epoch or by batch).
 
     `cosine` falls to `final` × lr; `multistep` multiplies by `gamma` at `milestones` (shares of the run); `flat_linear_flat`
     stays until `flat` of the run, falls linearly to `final` × lr at `end`, and stays (the third paper: 0.5, 0.01, 0.9).
@@ -222,7 +222,7 @@ class TrainingSpec:
     label_smoothing: Probability = 0.0
     """Of the training loss; evaluation is without it."""
     clip_norm: Positive | None = None
-    """The norm to which longer gradients are shortened."""
+    """Gradients longer than this norm are scaled down to it."""
     accumulate: Natural = 1
     """Each batch is processed in this many parts; the step is that of the whole batch."""
     early_stopping: EarlyStoppingSpec | None = None
@@ -254,7 +254,7 @@ class TrainingSpec:
         self._check_rows()
 
     def _check_rows(self) -> None:
-        """What looks at the rows of the history must find some in time."""
+        """Anything that looks at rows of the history must find some in time."""
         every, stopping = self.evaluate_every, self.early_stopping
         if stopping and stopping.patience and stopping.patience < every:
             raise SpecError(

@@ -39,7 +39,7 @@ from landscope.training.task_data import (
     steps_per_epoch,
 )
 
-# What a spec asks for and this data or model cannot give, in words, before anything starts.
+# What a spec asks for that this data or model cannot provide, reported before anything starts.
 
 
 def refuse_what_cannot_work(task: Task) -> None:
@@ -52,7 +52,7 @@ def refuse_what_cannot_work(task: Task) -> None:
 
 
 def _check_regularisers(task: Task) -> None:
-    """What a spec asks for and this data or model cannot give."""
+    """What a spec asks for that this data or model cannot provide."""
     spec, data = task.spec, task.data
     images = data.train.x.dim() == 4 and data.train.x.is_floating_point()
     shape = "×".join(map(str, data.train.x.shape[1:])) or "single numbers"
@@ -66,8 +66,7 @@ def _check_regularisers(task: Task) -> None:
         )
     if spec.early_stopping is not None and spec.early_stopping.metric == "error" and not task.classes:
         raise SpecError(
-            f"early_stopping.metric: {data.name} has no classes to be wrong about with the loss {task.loss.name}; use the metric "
-            "`loss`"
+            f"early_stopping.metric: {data.name} has no classes with the loss {task.loss.name}; use the metric `loss`"
         )
     if not task.steps_per_epoch:
         raise SpecError(f"drop_last: {len(data.train.y)} samples are less than one batch of {spec.batch_size}")
@@ -84,7 +83,7 @@ def _batch(task: Task) -> int:
 
 @torch.no_grad()
 def _check_fit(task: Task) -> None:
-    """Two samples go through the model and the loss, so that a model for other data is refused in words."""
+    """Send two samples through the model and the loss, so that a model for other data is refused with an explanation."""
     data, model = task.data, task.model
     x, y = (part[:2] for part in data.train)
     modes = [(module, module.training) for module in model.modules()]
@@ -117,7 +116,7 @@ def _check_fit(task: Task) -> None:
 
 
 def _check_labels(task: Task, outputs: Tensor) -> None:
-    """Labels of every split that the loss does not know; it would take them for others in silence."""
+    """Refuse labels of any split that the loss does not know; it would silently take them for others."""
     likelihood = task.loss.likelihood
     classes = label_classes(outputs, task.train.y[: len(outputs)]) if likelihood == "categorical" else None
     for name in SPLITS:

@@ -19,7 +19,7 @@ from landscope.training.spec import DataSpec
 
 SPLITS = ("train", "validation", "test")
 GIVEN = "the given data"
-"""What data is called that was given as an argument."""
+"""The name of data that was passed as an argument."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def _split(value: object, name: str) -> Split:
     return Split(x, y)
 
 
-# In which order the samples come: a function of the seed and the epoch, so that nothing of it needs to be remembered.
+# The order of the samples: a function of the seed and the epoch, so that none of it needs to be stored.
 
 
 BatchSize = int | Literal["full"]

@@ -266,7 +266,7 @@ def test_whole_numbers_are_no_classes_to_mse() -> None:
     result = train(spec, model=nn.Linear(2, 1), data=data)
     assert set(result.scores["final"]) == {"train_loss", "validation_loss"}
     assert not {key for key in result.history[0] if key.endswith("error")}
-    with pytest.raises(SpecError, match=r"early_stopping.metric: .* no classes to be wrong about with the loss mse"):
+    with pytest.raises(SpecError, match=r"early_stopping.metric: .* no classes with the loss mse"):
         train({**spec, "early_stopping": {"metric": "error"}}, model=nn.Linear(2, 1), data=data)
 
 

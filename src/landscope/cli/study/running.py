@@ -1,4 +1,4 @@
-"""Run a study and report progress: what is done, what goes on, what is left."""
+"""Run a study and report progress: what is done, what is running, what is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HowToRun:
-    """What the options of a command say about running: where, with what, which runs, and again those that failed."""
+    """How to run: where, with what, which runs, and whether failed ones are retried."""
 
     executor: ExecutorName = "local"
     executor_options: Sequence[str] = ()
@@ -38,7 +38,7 @@ class HowToRun:
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What became of the runs that were asked for, and the state of every run of the study afterwards."""
+    """How the requested runs ended, and the state of every run of the study afterwards."""
 
     summary: Summary
     statuses: Mapping[str, RunStatus]
@@ -112,7 +112,7 @@ def time_limit_reached(seconds: float | None) -> StoppedError:
 
 
 def _warn_of_averages(study: Study) -> None:
-    """Averaged weights that nobody asks for are not an error, and hardly ever meant."""
+    """Warn of averaged weights that are never measured: not an error, but hardly ever intended."""
     if "average" in study.spec.measuring.checkpoints:
         return
     averaging = {run.condition: None for run in study.runs.values() if run.training and run.training.averaging}
@@ -165,7 +165,7 @@ def _executor(study: Study, how: HowToRun) -> Executor:
 
 
 def _pace(study: Study, statuses: Mapping[str, RunStatus], jobs: Sequence[Job]) -> Pace:
-    """What is left while the jobs run, by those that are done."""
+    """Estimates the time left while jobs run, from those that are done."""
     from landscope.studies.forecast import Pace, expected_from_records
     from landscope.studies.slices import kind_of
 

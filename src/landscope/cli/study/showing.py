@@ -1,4 +1,4 @@
-"""What there is to see of a study: its runs, their states and why they changed, how long they take, its report and its answer."""
+"""Showing a study: its runs, their states and why they changed, how long they take, its report and its answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def opened(folder: Path) -> Study:
 
 
 def kept_study(folder: Path) -> KeptStudy | None:
-    """The study that a folder holds so far; None where there is none, or none that can be read."""
+    """The study that a folder holds so far; None if there is none, or it cannot be read."""
     from landscope.core.errors import SpecError
     from landscope.studies.study import KeptStudy
 
@@ -63,7 +63,7 @@ def kept_study(folder: Path) -> KeptStudy | None:
 
 
 def show_changes(study: Study, folder: Path) -> None:
-    """Say which runs of the study that a folder holds are others now, and why."""
+    """Say which runs of a folder's study have changed, and why."""
     from landscope.core.errors import LandscopeError
     from landscope.studies.orphans import why_changed
     from landscope.studies.study import Study
@@ -79,7 +79,7 @@ def show_changes(study: Study, folder: Path) -> None:
 def show_outcome(
     study: Study, folder: Path, outcome: StudyOutcome, *, with_report: bool, as_json: bool, light: bool
 ) -> None:
-    """Show what became of the runs, and write the report unless it is up to date; raise where a run failed."""
+    """Show how the runs ended, and write the report unless it is up to date; raise if a run failed."""
     from landscope.studies.store import RunState
     from landscope.studies.study import has_mark, kept_answer, report_mark
 
@@ -108,7 +108,7 @@ def show_outcome(
 def show_forecast(study: Study, seconds: float | None, as_json: bool) -> None:
     """Show the runs with an estimate of time, and what was not checked: nothing that the spec names is imported or called.
 
-    Up to `seconds` are spent on the estimate; without them a moment, in which no measuring is timed.
+    Up to `seconds` are spent on the estimate; by default only a moment, in which no measuring is timed.
     """
     from landscope.studies.forecast import forecast
     from landscope.studies.preflight import functions_of

@@ -1,7 +1,7 @@
 """A dispatch mode that does not import the compiler.
 
 Torch (2.13) wraps every mode so that the compiler leaves it alone, and imports `torch._dynamo` for that at the first operation:
-one and a half seconds, of which a call that compiles nothing has no use.
+one and a half seconds, wasted where nothing is compiled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Normalisations and gates that have forward derivatives of forward derivatives.
 
 d²/dt² f(x + t v) by forward mode over forward mode takes about four forward passes and keeps nothing for a way back. Torch (seen
-in 2.11 and 2.13) gets it wrong for layer norm, instance norm and batch norm on a batch's own statistics, without a word: for a
-GPT-2 of two layers 765 where 299 is true; for gated linear units it refuses. Written in single operations all of them are right.
+in 2.11 and 2.13) silently gets it wrong for layer norm, instance norm and batch norm on a batch's own statistics (765 instead of
+299 for a GPT-2 of two layers) and refuses gated linear units. Written in single operations all of them are right.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def overruns(module: nn.Module) -> bool:
 
 
 def avoid_overruns(model: nn.Module) -> None:
-    """Let plain convolutions that overrun leave out the rows and columns first, in place.
+    """Make plain convolutions that overrun drop the unused rows and columns first, in place.
 
     >>> layer = nn.Sequential(nn.Conv2d(8, 16, 1, stride=2))
     >>> avoid_overruns(layer)
@@ -45,7 +45,7 @@ def avoid_overruns(model: nn.Module) -> None:
 
 
 class _Thinned(nn.Conv2d):
-    """The same convolution of the rows and columns that it looks at."""
+    """The same convolution of only the rows and columns that it reads."""
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if any(self._reversed_padding_repeated_twice):

@@ -1,7 +1,7 @@
 """Weight norm whose second derivative is right.
 
-Torch's fused kernel has a wrong second derivative on the CPU (2.13): the Hessian is not symmetric. The same function in single
-operations takes its place.
+Torch's fused kernel has a wrong second derivative on the CPU (2.13): the Hessian is not symmetric. It is replaced by the same
+function in single operations.
 """
 
 from __future__ import annotations

@@ -1,19 +1,7 @@
-"""One file per data set; importing this package registers them all."""
+"""One file per data set; importing this package imports every file in it, and so registers them all."""
 
-from landscope.data.sets import abalone, cifar, circles, cora, digits, functions, mnist, rte, skulls, svhn, tinyimagenet
-from landscope.data.sets import cifar as human
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = [
-    "abalone",
-    "cifar",
-    "circles",
-    "cora",
-    "digits",
-    "functions",
-    "human",
-    "mnist",
-    "rte",
-    "skulls",
-    "svhn",
-    "tinyimagenet",
-]
+for _found in iter_modules(__path__):
+    import_module(f"{__name__}.{_found.name}")

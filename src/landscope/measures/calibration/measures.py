@@ -132,7 +132,7 @@ class FromLogits(Measure):
     """The function of logits and labels whose value is measured."""
 
     def _options(self, resamples: int | None = None) -> dict[str, Plain]:
-        """What the function is called with beside logits and labels: the settings, but for a seed where nothing is random."""
+        """The function's arguments besides logits and labels: the settings, without the seed where nothing is random."""
         return {name: value for name, value in self.settings.items() if name != "seed"}
 
     def at_once(self, probe: Probe) -> Estimate | None:
@@ -147,7 +147,7 @@ class FromLogits(Measure):
         yield replace(type(self).function(*labelled_logits(probe), **self._options()), stderr=0.0)
 
     def _early(self, probe: Probe, outputs: Outputs) -> Estimate | None:
-        """From a random part of the rows: the error bar holds the missing ones, the bracket what a small sample shifts, too."""
+        """From a random part of the rows: the error bar covers the missing ones, the bracket also the bias of a small sample."""
         logits, labels = _labelled(probe, outputs)
         found = type(self).function(logits, labels, **self._options(FEW_RESAMPLES))
         if outputs.order is None or not found.status.has_value:
@@ -160,7 +160,7 @@ class FromLogits(Measure):
         return replace(found, stderr=error, status=Status.RUNNING, reason=reason, bracket=(low, high))
 
     def _bias(self, rows: int) -> float:
-        """How far above its value on all rows the value on few of them may lie."""
+        """How far the value on few rows may lie above that on all of them."""
         return 0.0
 
 

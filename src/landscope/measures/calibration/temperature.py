@@ -1,4 +1,4 @@
-"""Temperature scaling: the one number by which logits are divided so that they fit labels best (Guo et al. 2017).
+"""Temperature scaling: dividing the logits by the one number that fits the labels best (Guo et al. 2017).
 
     T = argmin −mean_i log softmax(z_i / T)_{y_i}
 

@@ -124,7 +124,7 @@ class Worst:
     """Of each sample, the worst point seen so far: a misclassified one before others, then the one of larger margin."""
 
     def __init__(self, classifier: Classifier, x: Tensor, y: Tensor) -> None:
-        """Begin with the given inputs themselves; call it where the classifier is evaluating."""
+        """Begin with the given inputs themselves; to be called inside `Classifier.evaluating`."""
         self.inputs = x.clone()
         self.correct = torch.ones(len(x), dtype=torch.bool, device=x.device)
         self._margin = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
@@ -135,7 +135,7 @@ class Worst:
         self._attacked, self._led = (torch.zeros_like(self.clean) for _ in range(2))
 
     def note(self, part: slice | Tensor, points: Tensor, margin: Tensor, right: Tensor) -> None:
-        """Look at one point of each sample of a part."""
+        """Note one point for each sample of a part."""
         margin, right, held = margin.to(self._margin), right.to(self.correct), self.correct[part]
         worse = (held & ~right) | ((held == right) & (margin > self._margin[part]))
         wide = worse.view(-1, *[1] * (points.dim() - 1))

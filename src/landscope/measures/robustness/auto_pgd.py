@@ -8,8 +8,8 @@ they do not depend on the scale of the logits at all:
     dlr       (max_{c≠y} z_c − z_y) / (z_π1 − z_π3)                      π: the logits in falling order
     towards t (z_t − z_y) / (z_π1 − (z_π3 + z_π4)/2)
 
-Auto-PGD (`landscope.measures.sharpness.ascent`) needs no step size. `strongest` makes three attacks one after the other, each on
-the samples that the ones before have left: cross-entropy, DLR, then the most likely wrong classes one by one.
+Auto-PGD (`landscope.measures.sharpness.ascent`) needs no step size. `strongest` makes three attacks one after another, each on
+the samples that survive the ones before: cross-entropy, DLR, then the most likely wrong classes one by one.
 """
 
 from __future__ import annotations
@@ -123,18 +123,18 @@ class _Siege:
             return cls(classifier, ball, x, y, Worst(classifier, x, y), steps, seed)
 
     def untargeted(self, loss: AttackLoss, restarts: int = 1) -> None:
-        """Away from the true class."""
+        """Ascend away from the true class."""
         for restart in range(restarts):
             self._ascend(lambda _: LOSSES[loss], loss, restart)
 
     def targeted(self, targets: int) -> None:
-        """Towards each of the most likely wrong classes, as the clean images have them."""
+        """Ascend towards each of the most likely wrong classes of the clean images."""
         order = self._likely(targets)
         for place in range(order.shape[1]):
             self._ascend(partial(_towards, order[:, place]), "targeted", place)
 
     def _ascend(self, objective: Callable[[Tensor], Objective], *stream: str | int) -> None:
-        """One ascent for every sample that stands; `objective` is asked for that of the samples with the given numbers."""
+        """One ascent for every sample still classified correctly; `objective` gives that of the samples with some numbers."""
         standing = self.worst.correct.nonzero()[:, 0]
         starts = self.ball.draw(self.x, self.seed, *stream)
         kicks = normal(self.x.shape, generator(self.seed, "kick", *stream), starts.dtype)
@@ -169,7 +169,7 @@ class _Siege:
 
     @property
     def accuracy(self) -> float:
-        """Of what stands."""
+        """The share of samples still classified correctly."""
         return float(self.worst.correct.double().mean())
 
 
@@ -192,7 +192,7 @@ def apgd(
     clip: Clip = (0.0, 1.0),
     seed: int = 0,
 ) -> Attack:
-    """Auto-PGD on one loss; restarts · steps gradients, on the samples that still stand. Arguments as for `pgd`.
+    """Auto-PGD on one loss; restarts · steps gradients, on the samples still classified correctly. Arguments as for `pgd`.
 
     >>> net = nn.Linear(2, 3)
     >>> attack = apgd(net, torch.rand(8, 2), torch.arange(8) % 3, eps=0.2, steps=5)
@@ -218,7 +218,7 @@ def targeted(
     clip: Clip = (0.0, 1.0),
     seed: int = 0,
 ) -> Attack:
-    """Auto-PGD towards each of the `targets` most likely wrong classes; targets · steps gradients, on what still stands.
+    """Auto-PGD towards each of the `targets` most likely wrong classes; targets · steps gradients, on those still correct.
 
     >>> net = nn.Linear(2, 3)
     >>> attack = targeted(net, torch.rand(8, 2), torch.arange(8) % 3, eps=0.2, steps=5)

@@ -1,4 +1,4 @@
-"""A frozen classifier to try inputs on: a private copy of a model, so that the given one stays untouched."""
+"""A frozen classifier to try inputs on: a private copy of a model, so that the original stays untouched."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ from torch import Tensor
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature.per_sample import eigenvalue_data_error
-from landscope.measures.base import Measure, register
-from landscope.measures.facts import Family
+from landscope.measures.base import register
 from landscope.measures.sharpness.early import EarlyBracket, early_brackets
 from landscope.measures.sharpness.matrices import (
+    OfMatrix,
     canonical,
     cheap_matrix,
     extreme_ritz_value,
-    has_bias_block,
+    for_each_matrix,
     is_fisher,
     matrix,
     outputs_per_sample,
@@ -32,7 +32,6 @@ from landscope.measures.sharpness.matrices import (
     small_fisher,
 )
 from landscope.probe.probe import Probe
-from landscope.probe.rows.last_layer import layer_bounds
 from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
 from landscope.spectra.eigen import RitzValues
@@ -42,14 +41,9 @@ RESOLVED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Eigenvalue(Measure):
-    family = Family.CURVATURE
-    unit = "loss per parameter²"
-    better = None
+class _Eigenvalue(OfMatrix):
     cost = "about 25 products with the matrix"
     reference = "Keskar et al. 2017; Granziol 2020"
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
-    matrix: ClassVar[str]
     which: ClassVar[str]
 
     k: int = 1
@@ -68,7 +62,7 @@ class _Eigenvalue(Measure):
 
     def at_once(self, probe: Probe) -> Estimate | None:
         """What a block of the matrix says: its extreme eigenvalues lie inside those of the whole."""
-        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = self._block(probe)
         if bounds is None:
             return None
         return bounds.at_least(bounds.top) if self.which == "LA" else bounds.at_most(bounds.bottom)
@@ -153,75 +147,36 @@ def _shared_pairs(
     yield from eigsh_steps(matrix(probe, name), k, which, tol, max_matvecs, seed, start, cheap=cheap)
 
 
-@register("hessian_top_eigenvalue")
-@dataclass(frozen=True, kw_only=True)
-class HessianTopEigenvalue(_Eigenvalue):
-    """The curvature of the loss along its sharpest direction: λ₁ of the Hessian; `k` largest in the details."""
+@for_each_matrix(
+    "{}_top_eigenvalue",
+    "{} λ₁",
+    hessian={
+        "__doc__": "The curvature of the loss along its sharpest direction: λ₁ of the Hessian; `k` largest in the details.",
+        "turn": 2,
+    },
+    ggn={
+        "__doc__": "The sharpest direction of the network linearised at its weights: λ₁ of the generalised Gauss–Newton matrix."
+    },
+    fisher={
+        "__doc__": "How much predictions change along the direction in which they change most: λ₁ of the Fisher matrix."
+    },
+)
+class _TopEigenvalue(_Eigenvalue):
+    which = "LA"
 
-    title = "Hessian λ₁"
-    turn = 2
-    matrix: ClassVar[str] = "hessian"
-    which: ClassVar[str] = "LA"
 
-
-@register("hessian_bottom_eigenvalue")
-@dataclass(frozen=True, kw_only=True)
-class HessianBottomEigenvalue(_Eigenvalue):
-    """The smallest eigenvalue of the Hessian: below zero where the point is not a minimum."""
-
-    title = "Hessian λ_min"
+@for_each_matrix(
+    "{}_bottom_eigenvalue",
+    "{} λ_min",
+    hessian={"__doc__": "The smallest eigenvalue of the Hessian: below zero where the point is not a minimum."},
+    ggn={
+        "__doc__": "The smallest eigenvalue of the generalised Gauss–Newton matrix: zero where parameters outnumber the data."
+    },
+    fisher={"__doc__": "The smallest eigenvalue of the Fisher matrix."},
+)
+class _BottomEigenvalue(_Eigenvalue):
     flatter = None
-    turn = 3
-    matrix: ClassVar[str] = "hessian"
-    which: ClassVar[str] = "SA"
-
-
-@register("ggn_top_eigenvalue")
-@dataclass(frozen=True, kw_only=True)
-class GGNTopEigenvalue(_Eigenvalue):
-    """The sharpest direction of the network linearised at its weights: λ₁ of the generalised Gauss–Newton matrix."""
-
-    title = "GGN λ₁"
-    turn = 3
-    matrix: ClassVar[str] = "ggn"
-    which: ClassVar[str] = "LA"
-
-
-@register("fisher_top_eigenvalue")
-@dataclass(frozen=True, kw_only=True)
-class FisherTopEigenvalue(_Eigenvalue):
-    """How much predictions change along the direction in which they change most: λ₁ of the Fisher matrix."""
-
-    title = "Fisher λ₁"
-    unit = "nats per parameter²"
-    turn = 3
-    matrix: ClassVar[str] = "fisher"
-    which: ClassVar[str] = "LA"
-
-
-@register("ggn_bottom_eigenvalue")
-@dataclass(frozen=True, kw_only=True)
-class GGNBottomEigenvalue(_Eigenvalue):
-    """The smallest eigenvalue of the generalised Gauss–Newton matrix: zero where parameters outnumber the data."""
-
-    title = "GGN λ_min"
-    flatter = None
-    turn = 3
-    matrix: ClassVar[str] = "ggn"
-    which: ClassVar[str] = "SA"
-
-
-@register("fisher_bottom_eigenvalue")
-@dataclass(frozen=True, kw_only=True)
-class FisherBottomEigenvalue(_Eigenvalue):
-    """The smallest eigenvalue of the Fisher matrix."""
-
-    title = "Fisher λ_min"
-    flatter = None
-    unit = "nats per parameter²"
-    turn = 3
-    matrix: ClassVar[str] = "fisher"
-    which: ClassVar[str] = "SA"
+    which = "SA"
 
 
 @register("log_volume")
@@ -238,15 +193,14 @@ class LogVolume(_Eigenvalue):
     unit = ""
     cost = "about 70 products with the Hessian"
     reference = "Wu et al. 2017"
-    turn = 3
-    matrix: ClassVar[str] = "hessian"
-    which: ClassVar[str] = "LA"
+    matrix = "hessian"
+    which = "LA"
 
     k: int = 10
 
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the volume of the last layer's block, where that has k eigenvalues above zero."""
-        bounds = layer_bounds(probe)
+        bounds = self._block(probe)
         known = bounds is not None and 1 <= self.k <= len(bounds.volumes)
         return bounds.at_least(bounds.volumes[self.k - 1]) if bounds is not None and known else None
 
@@ -300,15 +254,26 @@ SETTLED = 0.01
 """Relative bound on the largest Ritz value at which the spectrum counts as converged."""
 
 
+@for_each_matrix(
+    "{}_spectrum",
+    "{} spectrum",
+    hessian={
+        "__doc__": "The spectrum of the Hessian: how many directions have which curvature.",
+        "same_value_as": "hessian_top_eigenvalue",
+    },
+    ggn={
+        "__doc__": "The spectrum of the generalised Gauss–Newton matrix: how many directions have which curvature.",
+        "same_value_as": "ggn_top_eigenvalue",
+    },
+    fisher={
+        "__doc__": "The spectrum of the Fisher matrix: in how many directions predictions change by how much.",
+        "same_value_as": "fisher_top_eigenvalue",
+    },
+)
 @dataclass(frozen=True, kw_only=True)
-class _Spectrum(Measure):
-    family = Family.CURVATURE
-    unit = "loss per parameter²"
-    better = None
+class _Spectrum(OfMatrix):
     cost = "256 products with the matrix"
     reference = "Ghorbani et al. 2019; Granziol 2020"
-    matrix: ClassVar[str]
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     steps: int = 64
     probes: int = 4
@@ -319,7 +284,7 @@ class _Spectrum(Measure):
 
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the largest eigenvalue of a block."""
-        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = self._block(probe)
         return None if bounds is None else bounds.at_least(bounds.top)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
@@ -349,37 +314,3 @@ class _Spectrum(Measure):
         if not settled:
             status, reason = Status.BUDGET_SPENT, f"the largest Ritz value has not settled in {found.steps} steps"
         return Estimate(value, bound, status=status, reason=reason, details=found.to_dict())
-
-
-@register("hessian_spectrum")
-@dataclass(frozen=True, kw_only=True)
-class HessianSpectrum(_Spectrum):
-    """The spectrum of the Hessian: how many directions have which curvature."""
-
-    title = "Hessian spectrum"
-    same_value_as = "hessian_top_eigenvalue"
-    turn = 3
-    matrix: ClassVar[str] = "hessian"
-
-
-@register("ggn_spectrum")
-@dataclass(frozen=True, kw_only=True)
-class GGNSpectrum(_Spectrum):
-    """The spectrum of the generalised Gauss–Newton matrix: how many directions have which curvature."""
-
-    title = "GGN spectrum"
-    same_value_as = "ggn_top_eigenvalue"
-    turn = 3
-    matrix: ClassVar[str] = "ggn"
-
-
-@register("fisher_spectrum")
-@dataclass(frozen=True, kw_only=True)
-class FisherSpectrum(_Spectrum):
-    """The spectrum of the Fisher matrix: in how many directions predictions change by how much."""
-
-    title = "Fisher spectrum"
-    unit = "nats per parameter²"
-    same_value_as = "fisher_top_eigenvalue"
-    turn = 3
-    matrix: ClassVar[str] = "fisher"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +16,10 @@ from landscope.core.seeding import hashed_signs
 from landscope.curvature import GGN, Fisher, Hessian
 from landscope.curvature.gram import gram
 from landscope.curvature.operator import CurvatureOperator
+from landscope.measures.base import Measure, register
+from landscope.measures.facts import Family
 from landscope.probe.probe import Probe
+from landscope.probe.rows.last_layer import LayerBounds, layer_bounds
 from landscope.probe.rows.outputs import uniform_order
 from landscope.probe.rows.samples import m_batches
 from landscope.probe.shared import once_per_probe, shared_stream
@@ -62,6 +68,42 @@ COARSEST = 5e-3
 MATRICES: Mapping[str, type[CurvatureOperator]] = {"hessian": Hessian, "ggn": GGN, "fisher": Fisher}
 
 
+class OfMatrix(Measure):
+    """Base of what is measured of a curvature matrix."""
+
+    family = Family.CURVATURE
+    unit = "loss per parameter²"
+    better = None
+    turn = 3
+    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
+    matrix: ClassVar[str]
+
+    def _block(self, probe: Probe) -> LayerBounds | None:
+        """What a block of the matrix says, the mean of ∂²ℓ/∂z²: not for Fisher matrices that the loss does not curve as."""
+        return layer_bounds(probe) if self.matrix != "fisher" or is_fisher(probe, "ggn") else None
+
+
+M = TypeVar("M", bound=type[OfMatrix])
+
+
+def for_each_matrix(key: str, title: str, **facts: Mapping[str, object]) -> Callable[[M], M]:
+    """Class decorator: a measure of each matrix, with what `facts` say of that one.
+
+    `_Trace` becomes `HessianTrace`, registered under `key` with "hessian" in it, `GGNTrace` and `FisherTrace`.
+    """
+
+    def register_all(base: M) -> M:
+        for name, operator in MATRICES.items():
+            stated = {"matrix": name, "title": title.format(operator.__name__), "__module__": base.__module__}
+            stated |= {"unit": "nats per parameter²"} if name == "fisher" else {}
+            kind = type(operator.__name__ + base.__name__.strip("_"), (base,), {**stated, **facts[name]})
+            register(key.format(name))(dataclass(frozen=True, kw_only=True)(kind))
+            setattr(sys.modules[base.__module__], kind.__name__, kind)  # where pickles and specs look for it
+        return base
+
+    return register_all
+
+
 def is_fisher(probe: Probe, name: str) -> bool:
     """Whether the named matrix is the Fisher matrix: so is the Gauss–Newton matrix of a named loss (natural parameters).
 
@@ -72,11 +114,6 @@ def is_fisher(probe: Probe, name: str) -> bool:
     if name == "fisher":
         return True
     return bool(probe.loss.known) and (probe.loss.likelihood != "categorical" or targets_add_up_to_one(probe))
-
-
-def has_bias_block(probe: Probe, name: str) -> bool:
-    """Whether the block of the named matrix is the mean of ∂²ℓ/∂z²: not for Fisher matrices that the loss does not curve as."""
-    return name != "fisher" or is_fisher(probe, "ggn")
 
 
 def canonical(probe: Probe, name: str) -> str:

@@ -1,8 +1,9 @@
 """Traces of the curvature matrices: the sum of all curvatures, Σ_j λ_j.
 
-tr H / P is the mean curvature along a random direction. By a sketch and random probes (`landscope.spectra.trace`), or from the
-shared spectrum where that is accurate enough; the Fisher matrix, and the Gauss–Newton matrix where it is the same, exactly
-from one gradient norm per class where there are few classes. The error over the data comes from per-sample numbers.
+tr H / P is the mean curvature along a random direction. The Fisher matrix, the Gauss–Newton matrix where it is the same, and the
+Hessian of a network with rectifiers: exactly, from one gradient norm per class where there are few classes. Others by random
+probes, fresh ones for every chunk of rows, or by a sketch and probes (`landscope.spectra.trace`) where rows cannot be taken one
+by one. The error over the data comes from per-sample numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -23,8 +24,6 @@ from landscope.core.seeding import generator, hashed_signs, rademacher
 from landscope.curvature.gram.row_norms import row_norms
 from landscope.curvature.multi_affine import is_multi_affine
 from landscope.curvature.per_sample import trace_data_error
-from landscope.measures.base import Measure, register
-from landscope.measures.facts import Family
 from landscope.measures.row_measure import RowValues
 from landscope.measures.sharpness.early import (
     QUADRATIC_LOAD,
@@ -35,9 +34,10 @@ from landscope.measures.sharpness.early import (
     row_quadratics,
 )
 from landscope.measures.sharpness.matrices import (
+    OfMatrix,
     canonical,
     fastest_matrix,
-    has_bias_block,
+    for_each_matrix,
     is_fisher,
     matrix,
     outputs_per_sample,
@@ -47,7 +47,6 @@ from landscope.measures.sharpness.matrices import (
 from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
-from landscope.probe.rows.last_layer import layer_bounds
 from landscope.probe.rows.means import RowMean, row_mean
 from landscope.probe.shared import shared_stream
 from landscope.spectra import trace
@@ -127,13 +126,8 @@ DIRECTIONS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Sum(Measure):
-    family = Family.CURVATURE
-    unit = "loss per parameter²"
-    better = None
+class _Sum(OfMatrix):
     cost = "about 100 products with the matrix"
-    matrix: ClassVar[str]
-    invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     tol: float = 0.02
     max_matvecs: int | None = None
@@ -149,11 +143,30 @@ class _Sum(Measure):
         return f"the error bar has not come down to tol={self.tol:g}" if spent else estimate.reason
 
 
-@dataclass(frozen=True, kw_only=True)
+CLASS_BY_CLASS = "a squared gradient norm for every class; about 100 products where classes are many"
+
+
+@for_each_matrix(
+    "{}_trace",
+    "{} trace",
+    hessian={
+        "__doc__": "The curvature of the loss, over all directions: tr H; per parameter in the details.",
+        "turn": 2,
+    },
+    ggn={
+        "__doc__": "The curvature of the network linearised at its weights, over all directions: tr of the generalised "
+        "Gauss–Newton matrix.",
+        "cost": CLASS_BY_CLASS,
+    },
+    fisher={
+        "__doc__": "How much predictions change with the weights, over all directions: tr F.",
+        "cost": CLASS_BY_CLASS,
+    },
+)
 class _Trace(_Sum):
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the trace of a block, where no number on the diagonal is negative."""
-        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = self._block(probe)
         if bounds is None or bounds.trace is None or not self._has_fisher_diagonal(probe):
             return None
         return bounds.at_least(bounds.trace)
@@ -261,44 +274,19 @@ def chunk_norm(values: np.ndarray, units: np.ndarray) -> float:
     return math.sqrt(float(sums.var(0, ddof=1).sum()) / 2)
 
 
-@register("hessian_trace")
-@dataclass(frozen=True, kw_only=True)
-class HessianTrace(_Trace):
-    """The curvature of the loss, over all directions: tr H; per parameter in the details."""
-
-    title = "Hessian trace"
-    turn = 2
-    matrix: ClassVar[str] = "hessian"
-
-
-@register("ggn_trace")
-@dataclass(frozen=True, kw_only=True)
-class GGNTrace(_Trace):
-    """The curvature of the network linearised at its weights, over all directions: tr of the generalised Gauss–Newton matrix."""
-
-    title = "GGN trace"
-    cost = "a squared gradient norm for every class; about 100 products where classes are many"
-    turn = 3
-    matrix: ClassVar[str] = "ggn"
-
-
-@register("fisher_trace")
-@dataclass(frozen=True, kw_only=True)
-class FisherTrace(_Trace):
-    """How much predictions change with the weights, over all directions: tr F."""
-
-    title = "Fisher trace"
-    unit = "nats per parameter²"
-    cost = "a squared gradient norm for every class; about 100 products where classes are many"
-    turn = 3
-    matrix: ClassVar[str] = "fisher"
-
-
-@dataclass(frozen=True, kw_only=True)
+@for_each_matrix(
+    "{}_frobenius",
+    "{} Frobenius norm",
+    hessian={"__doc__": "The size of the Hessian, ‖H‖_F = √Σ λ_j²: large curvature counts more than in its trace."},
+    ggn={
+        "__doc__": "The size of the generalised Gauss–Newton matrix, ‖GGN‖_F: large eigenvalues count more than in its trace."
+    },
+    fisher={"__doc__": "The size of the Fisher matrix, ‖F‖_F: large eigenvalues count more than in its trace."},
+)
 class _Frobenius(_Sum):
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the curvature of a block along one direction."""
-        bounds = layer_bounds(probe) if has_bias_block(probe, self.matrix) else None
+        bounds = self._block(probe)
         return None if bounds is None else bounds.at_least(max(bounds.top, 0.0))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
@@ -320,34 +308,3 @@ class _Frobenius(_Sum):
 def _shared_norm(probe: Probe, name: str, tol: float, seed: int, max_matvecs: int | None) -> Iterator[Estimate]:
     """The norm of a matrix, found once for all its names."""
     yield from frobenius_steps(fastest_matrix(probe, name), tol, seed, max_matvecs)
-
-
-@register("hessian_frobenius")
-@dataclass(frozen=True, kw_only=True)
-class HessianFrobenius(_Frobenius):
-    """The size of the Hessian, ‖H‖_F = √Σ λ_j²: large curvature counts more than in its trace."""
-
-    title = "Hessian Frobenius norm"
-    turn = 3
-    matrix: ClassVar[str] = "hessian"
-
-
-@register("ggn_frobenius")
-@dataclass(frozen=True, kw_only=True)
-class GGNFrobenius(_Frobenius):
-    """The size of the generalised Gauss–Newton matrix, ‖GGN‖_F: large eigenvalues count more than in its trace."""
-
-    title = "GGN Frobenius norm"
-    turn = 3
-    matrix: ClassVar[str] = "ggn"
-
-
-@register("fisher_frobenius")
-@dataclass(frozen=True, kw_only=True)
-class FisherFrobenius(_Frobenius):
-    """The size of the Fisher matrix, ‖F‖_F: large eigenvalues count more than in its trace."""
-
-    title = "Fisher Frobenius norm"
-    unit = "nats per parameter²"
-    turn = 3
-    matrix: ClassVar[str] = "fisher"

@@ -1,4 +1,4 @@
-"""Where runs are done: on this machine, on a Ray cluster, by Slurm. The same records come of each.
+"""Where runs are done: on this machine, on a Ray cluster, by Slurm. All of them give the same records.
 
 An executor is made with a store and the name of the function that does one run, `package.module:function`; its settings are
 the fields of its class. Ray and submitit are imported when a study is run on them.

@@ -68,7 +68,7 @@ def ignore(_: Event) -> None:
 
 @dataclass
 class Summary:
-    """What became of the jobs: keys of those finished now and those done before; key → error of those that failed."""
+    """How the jobs ended: keys of those finished now and those done before; key → error of those that failed."""
 
     finished: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Executor(Protocol):
     """A way to run runs."""
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
-        """Run what is not done, and return when all of it is done or has failed.
+        """Run what is not done, and return when every job is done or has failed.
 
         Asked to stop (Ctrl-C or SIGTERM), it lets the runs write their checkpoints and raises `KeyboardInterrupt`;
         another call resumes them.
@@ -110,7 +110,7 @@ class Executor(Protocol):
 
 
 def _entered(store: Store, job: Job) -> str:
-    """The key of a job's run, which the store holds from now on; one with a record is not read for its spec."""
+    """The key of a job's run, entered into the store; the spec of one that has a record is not read."""
     there = all(store.run_path(job.key, name).exists() for name in ("spec.json", "record.json"))
     return job.key if there else store.add(job.spec).key
 
@@ -136,7 +136,7 @@ def to_do(
     return left
 
 
-# The jobs of one call to an executor: which wait, which another process runs, how the others ended.
+# The jobs of one call to an executor: which are waiting, which another process runs, how the others ended.
 
 
 LOOK_AGAIN = 1.0
@@ -144,7 +144,7 @@ LOOK_AGAIN = 1.0
 
 
 class JobQueue:
-    """Bookkeeping that is the same wherever runs are run."""
+    """The bookkeeping that all executors share."""
 
     def __init__(
         self, store: Store, jobs: Sequence[Job], on_event: OnEvent, *, attempts: int, retry_failed: bool
@@ -162,16 +162,16 @@ class JobQueue:
 
     @property
     def waiting(self) -> Sequence[Job]:
-        """Jobs that could be begun now."""
+        """Jobs that could start now."""
         return self._waiting
 
     @property
     def unfinished(self) -> bool:
-        """Whether a job waits to be begun, here or by taking over from another process."""
+        """Whether a job is waiting to be started, here or by taking over from another process."""
         return bool(self._waiting or self._elsewhere)
 
     def next(self, fits: Callable[[Job], bool] = lambda _: True) -> Job | None:
-        """The first waiting job that fits, which waits no longer."""
+        """Take the first waiting job that fits."""
         for job in self._waiting:
             if fits(job):
                 self._waiting.remove(job)
@@ -183,17 +183,17 @@ class JobQueue:
         self._waiting.appendleft(job)
 
     def started(self, job: Job, worker: str) -> None:
-        """A job was begun."""
+        """A job has started."""
         self._tell(Event("started", job.key, worker=worker))
 
     def stop(self, going: Iterable[Job], asked: bool) -> None:
-        """From here on how jobs end is not held against them; those that are going on are told of where this was `asked` for."""
+        """From here on an ending does not count as a failure; if this was `asked` for, running jobs are reported as stopping."""
         self.stopping = True
         for job in going if asked else ():
             self._tell(Event("stopping", job.key))
 
     def ended(self, job: Job, result: Result) -> None:
-        """A job's process says how it ended. A store that is full or gone ends the study: `StoreFullError`, `StoreGoneError`."""
+        """A job's process reports how it ended. A full or vanished store ends the study: `StoreFullError`, `StoreGoneError`."""
         if result.ending not in (Ending.FINISHED, Ending.SKIPPED):
             self.store.check_there()
         if result.ending is Ending.FINISHED:
@@ -245,7 +245,7 @@ class JobQueue:
 
     @contextmanager
     def minding_the_store(self) -> Iterator[None]:
-        """`StoreGoneError`, instead of what else comes of it, where the store's folder vanishes while the study runs."""
+        """Turn whatever follows from the store's folder vanishing during a study into `StoreGoneError`."""
         try:
             if time.monotonic() - self._minded >= LOOK_AGAIN:
                 self._minded = time.monotonic()
@@ -256,7 +256,7 @@ class JobQueue:
             raise
 
     def look_elsewhere(self) -> None:
-        """Take up jobs that another process has let go of, finished or not."""
+        """Take over jobs that another process has released, finished or not."""
         if self._elsewhere and time.monotonic() - self._looked >= LOOK_AGAIN:
             self._looked = time.monotonic()
             jobs, self._elsewhere = self._elsewhere, []

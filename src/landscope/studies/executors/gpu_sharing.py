@@ -10,8 +10,8 @@ stays idle. ResNet-18, batch 64, bfloat16, compiled, one H200, one measurement o
 Every worker has the whole card here, though parts are faster: they can be wrong. With 2/5 of that card's multiprocessors the
 first loss of a VGG-19 (batch 256, bfloat16, torch 2.11) was 4.712 instead of 4.730, its first update 4,000 times too large, and
 26 of 27 trainings ended in NaN, most of them within eight steps; with 1/4 (n = 2), 3/5 (2) and all of them (20), in float32 (1)
-and without the service (6) none did. ResNet-18 is right with 2/5: the same first loss, and a first update within 2·10⁻⁴. Some
-kernel is wrong there, and nothing says so.
+and without the service (6) none did. ResNet-18 is right with 2/5: the same first loss, and a first update within 2·10⁻⁴. So some
+kernel is silently wrong there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def shares(workers: int) -> dict[str, str]:
 
 
 def warn_of_parts() -> None:
-    """Say that numbers can be wrong where the environment gives each process a part of a card's multiprocessors."""
+    """Warn that numbers can be wrong where the environment gives each process a part of a card's multiprocessors."""
     part = os.environ.get(PERCENTAGE, "")
     if part not in ("", "100"):
         warnings.warn(
@@ -65,7 +65,7 @@ def warn_of_parts() -> None:
 
 @contextmanager
 def multi_process_service() -> Iterator[dict[str, str]]:
-    """The variables by which workers find a service that lasts as long as the block; one that the environment names stays."""
+    """The variables by which workers find a service that runs for as long as the block; one named in the environment is kept."""
     if PIPES in os.environ:
         yield {}
         return
@@ -83,7 +83,7 @@ def multi_process_service() -> Iterator[dict[str, str]]:
 
 
 def _control(service: Mapping[str, str], *arguments: str, said: str = "") -> str:
-    """Have the service's control program do something; what went wrong, if anything did."""
+    """Send a command to the service's control program; returns what went wrong, if anything did."""
     # it serves every card, so that workers may name theirs as ever
     variables = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | dict(service)
     with tempfile.TemporaryFile() as words:  # a pipe would be held open by the service itself

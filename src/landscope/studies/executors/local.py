@@ -26,7 +26,7 @@ from landscope.studies.store import Store
 from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work.attempt import Ending, Result, Work, name_of
 
-# A worker process, seen from the one that started it.
+# A worker process, as the process that started it sees it.
 
 
 THREADS = (
@@ -85,17 +85,17 @@ class WorkerProcess:
         return self._process.pid
 
     def fileno(self) -> int:
-        """What to wait for: readable when the worker has answered, or is dead."""
+        """What to wait on: readable once the worker has answered or died."""
         return self._replies.fileno()
 
     def give(self, job: Job, run: RunFolder) -> None:
-        """Give the worker a job. A dead worker is noticed by its silence."""
+        """Give the worker a job. A dead worker is noticed because it does not answer."""
         self.job, self.company = job, 1
         with suppress(BrokenPipeError):
             self._jobs.write(json.dumps({"folder": str(run.folder), "stale_after": run.stale_after}).encode() + b"\n")
 
     def listen(self) -> Result | None:
-        """The answer to the present job, if the worker has given it by now. To be called when there is something to read."""
+        """The answer to the current job, if it is complete by now. Call this when there is something to read."""
         *lines, self._rest = (self._rest + os.read(self.fileno(), 65536)).split(b"\n")
         answers = [json.loads(line) for line in lines]
         self.ready = self.ready or bool(answers)  # its first line says no more than that
@@ -154,7 +154,7 @@ class MemoryWatch:
         self.peak = max(self.peak, _bytes(pid, "VmHWM"))
 
     def allows(self, pid: int | None = None) -> bool:
-        """Whether a run as large as the largest fits into what is free, in a new worker or in one that is there."""
+        """Whether a run as large as the largest so far fits into free memory, in a new worker or in an existing one."""
         present = 0 if pid is None else _bytes(pid, "VmRSS")
         return available_bytes(torch.device("cpu")) >= self.peak - present
 
@@ -191,7 +191,7 @@ COUNTS = {
     "attempts": "times that a run is tried",
 }
 STARTS = 3
-"""Workers in a row, for each place there is, that may be killed while they start; after that the machine is to blame."""
+"""Workers in a row, per place, that may be killed while they start; after that the machine is to blame."""
 TICK = 0.2
 """Seconds after which signals, memory and silent workers are looked at, when nothing else happens."""
 
@@ -323,7 +323,7 @@ class _Crew:
             self._queue.started(job, f"worker {seat.worker.pid}")
 
     def listen(self) -> None:
-        """Wait for a moment, and hear what workers say or that they have died."""
+        """Wait for a moment, and collect answers and deaths of workers."""
         speaking = wait([worker.fileno() for worker in self.working], TICK)
         for seat in self._seats:
             worker = seat.worker
@@ -374,7 +374,7 @@ class _Crew:
             self._queue.died(job, words + (": memory ran out" if out_of_memory else ""))
 
     def _with_fewer(self, worker: WorkerProcess, job: Job, words: str) -> bool:
-        """Try a job again that ran out of memory, half as many at a time; False if it was alone with all there is."""
+        """Retry a job that ran out of memory with half as many workers; False if it had the machine to itself."""
         if worker.company == 1 or self._queue.stopping:
             return False
         self._limit = min(self._limit, worker.company // 2)

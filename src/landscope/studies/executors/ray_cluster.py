@@ -50,14 +50,14 @@ class RayExecutor:
 
 
 class _Tasks:
-    """The tasks that Ray has of us."""
+    """Our tasks on Ray."""
 
     def __init__(self, ray: ModuleType, settings: RayExecutor) -> None:
         self._ray, self._settings = ray, settings
         self._jobs: dict[Any, Job] = {}
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        # Ray's own retries are off: the queue counts them, and says that they happen.
+        # Ray's own retries are off: the queue counts and reports them
         task = self._ray.remote(max_retries=0)(attempt_remotely)
         store = self._settings.store
         for job in jobs:

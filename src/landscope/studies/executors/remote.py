@@ -1,4 +1,4 @@
-"""Runs on a system that queues them: submit them, follow them, resubmit what got lost."""
+"""Runs on a queueing system: submit them, follow them, resubmit those that get lost."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work.attempt import Result, attempt_run
 
 LOOKED_AT = 64
-"""Of the runs handed over, how many are looked at in the store each time to see whether they have begun."""
+"""How many of the submitted runs are looked up in the store each time, to see whether they have started."""
 
 
 class Cluster(Protocol):
-    """A system that does runs in processes of its own."""
+    """A system that does runs in its own processes."""
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Hand jobs over."""
+        """Submit jobs."""
         ...
 
     def ended(self) -> list[tuple[Job, Result | str]]:
@@ -31,7 +31,7 @@ class Cluster(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Take all jobs back, ending those that run."""
+        """Cancel all jobs, ending those that run."""
         ...
 
 
@@ -41,7 +41,7 @@ def follow(queue: JobQueue, cluster: Cluster, grace: float) -> None:
     before: dict[str, int] = {}  # the number of attempts when a job was handed over, until it is seen to begin
 
     def look(jobs: Iterable[Job]) -> None:
-        """The cluster does not say when it begins a run; a new attempt in its folder does."""
+        """The cluster does not say when it starts a run; a new attempt in the run's folder does."""
         for job in jobs:
             last = queue.store.run(job.key).latest()
             if last and last.number > before[job.key]:

@@ -69,7 +69,7 @@ class SlurmExecutor:
 
 @dataclass(frozen=True)
 class _Task:
-    """What submitit pickles and calls, and calls again when the job was put back into the queue."""
+    """What submitit pickles and calls, and calls again once the job has been requeued."""
 
     work_name: str
     folder: str
@@ -81,12 +81,12 @@ class _Task:
         return attempt_remotely(self.work_name, self.folder, self.stale_after, self.cpus, self.modules)
 
     def checkpoint(self) -> object:
-        """What to do after a time-out or preemption: the same, which begins at the last checkpoint."""
+        """What to do after a time-out or preemption: the same again, from the last checkpoint."""
         return _submitit().helpers.DelayedSubmission(self)
 
 
 class _Arrays:
-    """The jobs that Slurm has of us."""
+    """Our jobs on Slurm."""
 
     def __init__(self, submitit: ModuleType, settings: SlurmExecutor) -> None:
         self._submitit, self._settings = submitit, settings

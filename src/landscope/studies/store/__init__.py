@@ -31,7 +31,7 @@ FORMAT = 1
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """The state of a run."""
 
     WAITING = "waiting"
     """Nobody has started it."""
@@ -49,7 +49,7 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands, and by whom; times are seconds since 1970."""
+    """The state of a run, and who works on it; times are seconds since 1970."""
 
     key: str
     state: RunState
@@ -89,7 +89,7 @@ class Store:
         self._seen = False
         self._names: frozenset[str] | None = None
         self._keys: dict[str, str] = {}
-        """The keys of specs that were asked for, by their text: a study asks several times for each run."""
+        """Keys by the text of their spec: a study asks several times for each run."""
         self._check_format()
 
     def add(self, spec: Mapping[str, object]) -> RunFolder:
@@ -105,7 +105,7 @@ class Store:
         return run
 
     def run_path(self, key: str, name: str) -> Path:
-        """Where a file of a run lies, whether or not there is such a run."""
+        """Where a file of a run lies, whether or not the run exists."""
         return self._runs / key / name
 
     def _spec_there(self, path: Path) -> bytes:
@@ -137,11 +137,11 @@ class Store:
         return self._names
 
     def holds(self, key: str) -> bool:
-        """Whether the folder of a run was here at the first question."""
+        """Whether the folder of a run was here when first asked."""
         return key in self._first_names()
 
     def check_there(self) -> None:
-        """Raise `StoreGoneError` if the folder was there before and is not any more; other troubles of a disk may pass."""
+        """Raise `StoreGoneError` if the folder existed and no longer does; other disk errors may be temporary."""
         try:
             (self.root / "store.json").stat()
             self._runs.stat()
@@ -156,7 +156,7 @@ class Store:
             pass
 
     def keys(self, among: Container[str] | None = None) -> list[str]:
-        """Every run, or those of them that are among some, by key. A folder without a spec is one that is just being made."""
+        """Every run, or those with certain keys, by key. A folder without a spec is just being made."""
         with store_errors(self._runs):
             if not self._runs.exists():
                 return []
@@ -194,7 +194,7 @@ class Store:
             yield key, record
 
     def quarantined(self) -> list[Path]:
-        """What was found damaged and moved away, oldest first within a run."""
+        """Damaged runs that were moved away, oldest first within a run."""
         return sorted((self.root / "quarantine").glob("*"))
 
     def _check_format(self) -> None:

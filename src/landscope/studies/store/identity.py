@@ -1,4 +1,4 @@
-"""What a run is recognised by, over versions of Landscope and wherever its code lies.
+"""How a run is recognised, across versions of Landscope and wherever its code lies.
 
 A run's key is a hash of its spec in one spelling (`canonical`): without the fields that have their defaults, so that a new field
 changes no key; with public names in place of import paths; without the version of Landscope, which stands in the record's
@@ -121,7 +121,7 @@ def _each_part(plain: dict[str, Plain], change: Callable[[Plain, type], Plain]) 
 
 
 def _sorted(plain: dict[str, Plain]) -> dict[str, Plain]:
-    """Functions of the user's own stand in the order of their names, whatever these are now."""
+    """Order the user's own functions by their names, whatever these are now."""
     versions = plain.get("versions")
     if not isinstance(versions, dict):
         return plain
@@ -132,7 +132,7 @@ def _sorted(plain: dict[str, Plain]) -> dict[str, Plain]:
 
 
 def _is_later(plain: dict[str, Plain]) -> bool:
-    """Whether a spec says something that those versions could not."""
+    """Whether a spec says something that those versions could not express."""
     later: list[str] = []
 
     def look(cls: type, values: dict[str, Plain]) -> dict[str, Plain]:

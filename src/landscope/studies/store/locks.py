@@ -3,12 +3,12 @@
     attempts/0001.json    {"owner": …, "since": …, "outcome": "stopped"}
     attempts/0002.json    {"owner": …, "since": …, "outcome": ""}         ← held, for as long as its owner lives
 
-To take a run is to create the file with the next number, which a filesystem lets exactly one process do. Numbers are never used
-again and files never removed, so that breaking the lock of a dead owner is the same step as taking a free one, and whoever
-judged too slowly finds the number gone: there is nothing to race for in between.
+Taking a run means creating the file with the next number, which a filesystem lets exactly one process do. Numbers are never
+reused and files never removed, so that breaking the lock of a dead owner is the same step as taking a free one, and a process
+that was too slow finds the number taken: there is nothing to race for in between.
 
-An owner on this machine is asked after directly: dead is free, at once. One on another machine is believed as long as its
-heartbeat, the file's time of change, is younger than `stale_after` seconds on the filesystem's own clock.
+For an owner on this machine the process itself is looked up: once it is dead the run is free. One on another machine counts as
+alive as long as its heartbeat, the file's time of change, is younger than `stale_after` seconds on the filesystem's own clock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from landscope.core.json import Plain
 
 @dataclass(frozen=True)
 class Owner:
-    """A process somewhere.
+    """A process on some machine.
 
     >>> Owner.this_process().alive()
     True
@@ -96,7 +96,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty where that is not known, "gone" for one that is only waited for."""
+    """When a process began, in the kernel's ticks; empty where that is not known, "gone" for a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -110,7 +110,7 @@ BEATS = 8
 """Heartbeats in that time: a few may be late."""
 
 Outcome = Literal["done", "failed", "stopped", "prepared"]
-"""How an attempt ended; `prepared` was none, but somebody who brought what the run begins with."""
+"""How an attempt ended; `prepared` was not an attempt, but a process that brought what the run starts from."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def take(folder: Path, stale_after: float = STALE_AFTER) -> Attempt:
 
 
 def close(folder: Path, attempt: Attempt, outcome: Outcome, error: str = "") -> None:
-    """End an attempt; nothing happens to a later one."""
+    """End an attempt, unless a later one has begun."""
     ended = Attempt(attempt.number, attempt.owner, attempt.since, attempt.beat, outcome, error)
     try:
         write_in_store(_path(folder, attempt.number), _content(ended), flush=False)
@@ -184,7 +184,7 @@ def beating(folder: Path, attempt: Attempt, stale_after: float = STALE_AFTER) ->
 
     def beat() -> None:
         while not over.wait(stale_after / BEATS):
-            with suppress(OSError):  # a server that does not answer now may answer the next beat
+            with suppress(OSError):  # a server that does not answer now may answer at the next beat
                 os.utime(_path(folder, attempt.number))
 
     thread = threading.Thread(target=beat, name="landscope heartbeat", daemon=True)

@@ -1,8 +1,8 @@
 """What a run is made of: its model and each thing that is measured on it have keys of their own.
 
 The key of a run changes with anything in its spec. Its training depends on less, and each estimate on less again: a run with one
-measure more has the same training and, but for that one, the same estimates. Whoever makes such a run takes them from one that
-has them (`studies/orphans`), in a store of any version.
+more measure has the same training and, apart from that measure, the same estimates. It takes them over from a run that has them
+(`studies/orphans`), in a store of any version.
 
     model      the training, or the file; the versions of the data and of the network's code
     estimate   the model, which of its weights, at which temperature; the split, its samples, mode, dtype, budget; the measure,
@@ -31,7 +31,7 @@ TAKEN = "state/taken.json"
 """Of a run's folder: what was taken from another run, and what this one has measured so far, by key."""
 WHOLE = frozenset({Status.EXACT, Status.CONVERGED, Status.LOWER_BOUND, Status.UPPER_BOUND, Status.SATURATED,
                    Status.NOT_APPLICABLE, Status.BUDGET_SPENT})  # fmt: skip
-"""How estimates ended that would end so again."""
+"""Statuses of estimates that would end the same way again."""
 
 
 def model_key(spec: Mapping[str, Plain]) -> str | None:
@@ -104,7 +104,7 @@ class TakenParts:
 
     @property
     def parts(self) -> dict[str, Plain]:
-        """All of it, by key."""
+        """All estimates, by key."""
         return {self._keys[place]: part for place, part in self._found.items()}
 
     def add(self, subject: Mapping[str, Plain], number: int) -> None:

@@ -6,7 +6,7 @@
       state/               what resuming needs, removed when the run is done
       history.json, weights/*.safetensors, log.txt, …
       failure.txt          the traceback of the last failure
-      record.json          the result: there whole or not at all, and then the run is done
+      record.json          the result, whole or not at all; once it is there, the run is done
 
 `record.json` carries the SHA-256 of its own content in its first line. A record that does not fit its hash is moved to
 `quarantine/` with everything beside it when the next process claims the run.
@@ -58,7 +58,7 @@ SECONDS = "state/seconds.json"
 
 
 class RunFolder:
-    """A run's files. Whoever writes must hold the run's claim, in this process.
+    """A run's files. To write them, this process must hold the run's claim.
 
     >>> import tempfile
     >>> from landscope.studies.store import Store
@@ -95,12 +95,12 @@ class RunFolder:
 
     @property
     def attempts(self) -> int:
-        """How often this run was begun."""
+        """How often this run was started."""
         last = self.latest()
         return last.number if last else 0
 
     def latest(self) -> locks.Attempt | None:
-        """The last attempt at this run, going on or ended."""
+        """The last attempt at this run, open or ended."""
         return locks.latest(self._attempts)
 
     def held(self) -> bool:
@@ -119,10 +119,10 @@ class RunFolder:
 
     @contextmanager
     def claim(self, to: Literal["run", "prepare"] = "run") -> Iterator[RunFolder]:
-        """Hold this run while the block lasts; `ClaimError` if another process does. What is only prepared goes on waiting.
+        """Hold this run while the block lasts; `ClaimError` if another process does. What is only prepared keeps waiting.
 
-        What died writers left is swept up, a damaged record quarantined. A block that ends in an error leaves a failed run
-        with its traceback; one that ends before `finish`, or in a request to stop, or for lack of room, of a data file or of
+        What dead writers left is swept up, and a damaged record quarantined. A block that ends in an error leaves a failed run
+        with its traceback; one that ends before `finish`, by a request to stop, or for lack of disk space, of a data file or of
         a package, leaves a run that can be resumed.
         """
         self._check_there()
@@ -172,7 +172,7 @@ class RunFolder:
         self._drop_what_was_for_resuming()
 
     def fail(self, error: BaseException | str) -> None:
-        """Leave the claimed run as failed, with the traceback of an error, or with the line that another folder has of one."""
+        """Leave the claimed run as failed, with the traceback of an error, or with the line that another folder has for it."""
         attempt = self._check_claim()
         self._write_failure(error)
         locks.close(self._attempts, attempt, "failed", _one_line(error))
@@ -185,7 +185,7 @@ class RunFolder:
                 pass
 
     def done(self) -> bool:
-        """Whether the record is there and is what was written."""
+        """Whether the record is there and intact."""
         return self._record_bytes() is not None
 
     def trouble(self) -> str:
@@ -200,7 +200,7 @@ class RunFolder:
         return "the record is not what was written"
 
     def checksum(self) -> str:
-        """The SHA-256 of a record that is there and is what was written; otherwise nothing."""
+        """The SHA-256 of an intact record; otherwise nothing."""
         content = self._record_bytes()
         return "" if content is None else content.partition(b"\n")[0].split(b'"')[-2].decode()  # see `_header`
 
@@ -235,7 +235,7 @@ class RunFolder:
             write_in_store(self.path("failure.txt"), text.encode(errors="replace"))
 
     def _check_there(self) -> None:
-        """A folder that vanished is not made again by writing to it."""
+        """Refuse to recreate a vanished folder by writing to it."""
         try:
             self.path("spec.json").stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -265,7 +265,7 @@ class RunFolder:
         )
         with store_errors(place):
             place.mkdir(parents=True)
-            # The record last: until it is gone, whoever comes after a crash here still sees that all of it is in doubt.
+            # The record last: until it has moved, whoever comes after a crash here still sees that everything is in doubt.
             for entry in sorted(self.folder.iterdir(), key=lambda entry: entry.name == "record.json"):
                 if entry.name not in ("attempts", "spec.json"):
                     entry.rename(place / entry.name)

@@ -1,11 +1,11 @@
 """One attempt at a run, in this process: claim it, run it, report how it ended. Every executor ends up here.
 
-A run is run by a function `work(spec, folder)`. It takes up what an earlier attempt left in `RunFolder(folder)`, and ends with
+A function `work(spec, folder)` does the run. It continues what an earlier attempt left in `RunFolder(folder)`, and ends with
 `RunFolder(folder).finish(record)`. What it prints is appended to `log.txt`.
 
 The work can be asked to stop, by a signal or by the end of the process that started it. A function that trains asks
 `stop_requested` after each epoch, saves a checkpoint if the answer is yes, and calls `raise_if_stopping`. One that never asks is
-killed when its time of grace is over, and resumes from its last checkpoint the next time.
+killed when its grace period is over, and resumes from its last checkpoint the next time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: versions, hardware, the commit of the code; and how much memory it took."""
+"""Where and with what a run was made: versions, hardware, the commit of the code, and how much memory it took."""
 
 from __future__ import annotations
 

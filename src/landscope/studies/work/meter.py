@@ -37,7 +37,7 @@ class _AsCalled(nn.Module):
 
 @dataclass(frozen=True)
 class ModelMeter:
-    """How the models of one task are measured: what is called on what."""
+    """Measures the models of one task."""
 
     task: Task
     spec: MeasuringSpec

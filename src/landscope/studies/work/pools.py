@@ -1,8 +1,8 @@
 """Runs that differ in their seeds and numbers, trained together as one program (`train_pool`) before each is measured alone.
 
 A pool is a job like any other: it has a folder in the store, is claimed, stopped and resumed. When it is done, the training of
-each member lies in the folder of the member's own run, which then has nothing left but to be measured. Members that failed,
-and pools for which one program is not faster, are left to train by themselves.
+each member lies in the folder of the member's own run, which then only needs to be measured. Members that failed, and pools for
+which one program is not faster, are left to train by themselves.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def train_together(spec: Plain, run: RunFolder, device: torch.device) -> None:
 
 
 def _hand_over(trained: Path, folder: Path, seconds: float) -> bool:
-    """Move a finished training into the folder of its run; not where somebody else has begun it."""
+    """Move a finished training into the folder of its run, unless somebody else has begun it."""
     member = RunFolder(folder)
     try:
         with member.claim(to="prepare"):

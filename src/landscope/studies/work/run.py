@@ -1,7 +1,7 @@
 """One run, from its spec to its record: train or take a model, measure it, note its cost.
 
-Whatever is finished is kept at once: the training keeps its checkpoints, what is measured is written after every split and every
-figure, and after the measure that is being taken when the run is asked to stop. A run that ends at any moment resumes from there.
+Whatever is finished is kept at once: the training keeps its checkpoints, and what is measured is written after every split, every
+figure, and the measure in progress when the run is asked to stop. A run that ends at any moment resumes from there.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _subjects(
 def _measure_all(
     run: RunFolder, meter: ModelMeter, checkpoint: str, weights: Weights, taken: TakenParts, *, figures: bool
 ) -> None:
-    """Measure a model at those temperatures for which it was not measured before."""
+    """Measure a model at the temperatures at which it was not measured before."""
     spec = meter.spec
     if all(run.path(file).exists() for file in _files(spec, checkpoint)):
         return
@@ -173,7 +173,7 @@ def _kept_subject(path: Path) -> MeasuredModel:
 
 
 def _renamed(subject: MeasuredModel, checkpoint: str) -> MeasuredModel:
-    """What was measured of the same weights under another name, without what is shown for one model only."""
+    """What was measured of the same weights under another name, without the extras made for one model only."""
     extras = {name: extra for name, extra in subject.extras.items() if name not in FIGURES}
     return replace(subject, checkpoint=checkpoint, extras=extras)
 
@@ -188,7 +188,7 @@ def _seconds_before(run: RunFolder) -> float:
 
 
 def _noted(run: RunFolder, name: str, default: Plain) -> Plain:
-    """What was noted before this attempt; only time is lost with it, and the run is worth more than that."""
+    """What was noted before this attempt; where it is damaged only timings are lost, so the run continues."""
     try:
         found = parse_json(read_regular(run.path(name), LARGEST_RECORD))
     except (FileNotFoundError, ValueError):

@@ -1,10 +1,10 @@
 """A process that runs one run after another: `python -m landscope.studies.work.worker WORK GRACE`.
 
-It reads a folder per line from its standard input and answers each with a line of JSON on its standard output; both are for
-whoever started it alone. It is kept for many runs, because importing torch takes longer than a short run does.
+It reads one folder per line from standard input and answers each with a line of JSON on standard output; both belong to the
+process that started it. It is kept for many runs, because importing torch takes longer than a short run.
 
-On SIGTERM, or when whoever started it is gone (its input ends), the work is asked to stop at a checkpoint; after GRACE more
-seconds the process ends, whatever happens.
+On SIGTERM, or when the process that started it is gone (its input ends), the work is asked to stop at a checkpoint; after GRACE
+more seconds the process ends, whatever happens.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from landscope.studies.work.attempt import attempt_run, request_stop, stop_reque
 
 
 def main(work_name: str, grace: float) -> None:
-    """Run what is asked for, until the input ends."""
+    """Run what the input asks for, until it ends."""
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # what the work prints must not be taken for an answer
+    os.dup2(2, 1)  # the work's own output must not be taken for an answer
     faulthandler.enable()
 
     runs: SimpleQueue[RunFolder | None] = SimpleQueue()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 #
 # A checkpoint is one safetensors file: every tensor of the state, and everything else as JSON in its header (or, where a long
 # history does not fit there, as a tensor of bytes), with a checksum over both. It is written aside, flushed to the disk and
-# renamed; the one before is kept, so that whatever happens to the last one (a full disk, a broken machine) a run resumes from a
+# renamed; the previous one is kept, so that whatever happens to the last one (a full disk, a broken machine) a run resumes from a
 # state that was whole.
 
 
@@ -136,7 +136,7 @@ def _flush_folder(folder: Path) -> None:
 
 SPEC, HISTORY, WEIGHTS = "spec.json", "history.json", ("final", "best", "average")
 FAILED = "failed: "
-"""How the reason of a member of a pool begins whose loss or weights became NaN or infinite."""
+"""What the reason begins with when a pool member's loss or weights became NaN or infinite."""
 _CONTENT = {"stopped": TEXT, "seconds": NUMBER, "scores": OBJECT, "history": LIST, "given": OBJECT}
 
 
@@ -199,7 +199,7 @@ def save_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor]) -> Non
 
 
 def load_snapshots(folder: Path | None, steps: tuple[int, ...], until: int) -> dict[int, dict[str, Tensor]]:
-    """The snapshots that were kept until a step; one whose file is gone is warned of."""
+    """The snapshots kept up to a step, with a warning for one whose file is gone."""
     if folder is None:
         return {}
     paths = {step: _snapshot(folder, step) for step in steps if step <= until}
@@ -239,7 +239,7 @@ def forget_result(folder: Path) -> None:
 
 
 def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mapping[str, str]) -> TrainingResult | None:
-    """The finished run in a folder, `None` where there is none; one that was given something else is refused."""
+    """The finished run in a folder, `None` where there is none; one that was given another model or data is refused."""
     path = folder / HISTORY
     if not path.is_file():
         return None
@@ -309,7 +309,7 @@ def fingerprints(task: Task, *, model: bool, data: bool) -> dict[str, str]:
 
 
 def check_same_inputs(folder: Path, there: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Refuse to resume a run in a folder that was given something else; what an older version did not note is not compared.
+    """Refuse to resume a run that was given another model or other data; what an older version did not note is not compared.
 
     >>> check_same_inputs(Path("run"), {"data": "1"}, {"data": "1", "rows": "2"})
     >>> check_same_inputs(Path("run"), {"data": "1", "rows": "3"}, {"data": "1", "rows": "2"})
@@ -339,7 +339,7 @@ def _fingerprint(tensors: Iterable[Tensor], about: Sequence[str] = ()) -> str:
 
 
 def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume: bool, writes: bool) -> Path:
-    """The folder, made where it is not there; one that holds a run of another spec is refused, unless it starts over."""
+    """The folder, created if need be; one that holds a run of another spec is refused, unless it starts over."""
     path, own = Path(folder), to_plain(spec)
     if path.exists() and not path.is_dir():
         raise SpecError(f"{path}: expected the folder of a run, found a file")

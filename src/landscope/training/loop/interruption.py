@@ -1,4 +1,4 @@
-"""Asked to stop: SIGTERM, Ctrl-C, a time limit, or whoever called. The step at hand is finished first."""
+"""Requests to stop: SIGTERM, Ctrl-C, a time limit, or the caller's. The current step is finished first."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class SingleProgram:
         raise non_finite_error(self._task, step, what, self._folder)
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and buffers as they are in the model's state dict, (1, …), not copied."""
+        """Parameters and buffers as in the model's state dict, (1, …), not copied."""
         state = self._task.model.state_dict()
         return {name: value.unsqueeze(0) for name, value in state.items() if isinstance(value, Tensor)}
 

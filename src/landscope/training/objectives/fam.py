@@ -319,7 +319,7 @@ class FAM:
         return {"seed": self._seed, "draws": self._draws}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from where `state_dict` was taken."""
         if set(state) != {"seed", "draws"}:
             raise OperandError(f"the state of a FAM has the keys seed and draws, got {', '.join(state) or 'none'}")
         self._seed, self._draws = state["seed"], state["draws"]
@@ -347,7 +347,7 @@ class FAM:
             cudnn.enabled = before
 
     def remove(self) -> None:
-        """Take the hook off the model; the loss can be given no more."""
+        """Take the hook off the model; losses cannot be passed in any more."""
         for handle in self._handles:
             handle.remove()
         self._recorder.taken()

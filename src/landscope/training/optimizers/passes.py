@@ -1,4 +1,4 @@
-"""One evaluation of a loss with its gradients, as sharpness-aware steps need two of; and whose gradients a step finds."""
+"""One evaluation of a loss with its gradients (a sharpness-aware step needs two), and whose gradients a step finds."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def without_averaging(model: nn.Module | None) -> AbstractContextManager[None]:
 
 # An optimizer around another one: they share parameter groups, state and defaults.
 #
-# Whoever changes a learning rate here (schedulers) changes it there, and a state dict taken here holds the state of the one
-# that is wrapped. The wrapper's own settings lie in the same parameter groups, so that each group may have its own.
+# Changing a learning rate here (as schedulers do) changes it there, and a state dict taken here holds the state of the wrapped
+# one. The wrapper's own settings lie in the same parameter groups, so that each group may have its own.
 
 
 NAMED = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

@@ -281,7 +281,7 @@ class SAM(passes.Around):
         return super().state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a `state_dict` of this optimizer, or of the base optimizer alone."""
+        """Continue from a `state_dict` of this optimizer, or of the base optimizer alone."""
         self._refuse_perturbed("load_state_dict")
         super().load_state_dict(state_dict)
 

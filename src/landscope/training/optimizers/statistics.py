@@ -24,14 +24,14 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.modules.module import _global_forward_pre_hooks
 from torch.utils.hooks import RemovableHandle
 
-# Which modules run: seen by one hook for all modules of the process, there only while somebody wants to know.
+# Which modules run: seen by one hook for all modules of the process, installed only while it is needed.
 #
 # Compiled code calls no hooks, and `torch.compile` warns of them: there, modules are looked for among the interpreter's
 # objects.
 
 
 class _Watchers(threading.local):
-    """Who wants to know, in this thread, which modules are called."""
+    """Watchers, in this thread, of which modules are called."""
 
     def __init__(self) -> None:
         self.all: list[Callable[[nn.Module], None]] = []

@@ -155,7 +155,7 @@ Checkpoint = tuple[dict[str, Tensor], dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class PoolRun:
-    """What the training of a pool goes by."""
+    """The conditions under which a pool is trained."""
 
     task: Task
     specs: Sequence[TrainingSpec]

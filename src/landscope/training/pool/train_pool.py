@@ -1,8 +1,8 @@
 """`train_pool`: n models that differ in their seeds and numbers, trained as one program.
 
 Every member is the model that `train` gives for its spec: initial weights, order of the data and augmentation are functions of
-its own seed. In float64 the two agree to rounding for many steps; in float32 they part slowly, as two orders of summation do, and
-have the same statistics at the end. With dropout they have the same statistics from the start: its draws are for all members.
+its own seed. In float64 the two agree to rounding for many steps; in float32 they drift apart slowly, as two orders of summation
+do, with the same statistics at the end. With dropout only the statistics agree, because one stream of draws serves all members.
 """
 
 from __future__ import annotations
