@@ -1,4 +1,7 @@
-"""Notebooks as pages: their cells are run here, in order, and what they print, return and draw stands below them."""
+"""Code that is run while the site is built: what it prints, returns and draws stands below it.
+
+Notebooks become pages, cell by cell. A page runs its blocks of `python`, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import base64
 import contextlib
 import io
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["executed"]
+__all__ = ["executed", "with_outputs"]
 
 PICTURE = 80
 """Dots per inch."""
@@ -32,13 +36,36 @@ def executed(notebook: Path) -> tuple[str, str]:
             if cell["cell_type"] == "markdown":
                 parts.append(source)
                 continue
-            parts.append(f"```python\n{source}\n```")
-            printed, value = _run(source, names, notebook.name)
-            drawn = [_address(figure) for figure in _figures(value)]
+            shown, drawn = _outcome(source, names, notebook.name)
             pictures += drawn
-            parts += [f"```text\n{text}\n```" for text in (printed.rstrip(), _text(value, drawn)) if text]
-            parts += [f"![]({address})" for address in drawn]
+            parts += [f"```python\n{source}\n```", *shown]
     return "\n\n".join(parts) + "\n", pictures[-1] if pictures else ""
+
+
+BLOCK = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+
+
+def with_outputs(page: str, name: str) -> str:
+    """A page with what its blocks print, return and draw below each of them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    names: dict[str, Any] = {"__name__": "__main__"}
+
+    def followed(match: re.Match[str]) -> str:
+        shown, _ = _outcome(match[1], names, name)
+        return "\n\n".join([match[0].rstrip("\n"), *shown]) + "\n"
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        return BLOCK.sub(followed, page)
+
+
+def _outcome(source: str, names: dict[str, Any], file: str) -> tuple[list[str], list[str]]:
+    """What some code shows, as parts of a page, and the addresses of its pictures."""
+    printed, value = _run(source, names, file)
+    drawn = [_address(figure) for figure in _figures(value)]
+    texts = [f"```text\n{printed.rstrip()}\n```"] if printed.strip() else []
+    return [*texts, *_display(value, drawn), *(f"![]({address})" for address in drawn)], drawn
 
 
 def _run(source: str, names: dict[str, Any], file: str) -> tuple[str, object]:
@@ -66,8 +93,15 @@ def _figures(value: object) -> Iterator[Any]:
     pyplot.close("all")
 
 
-def _text(value: object, drawn: list[str]) -> str:
-    return "" if value is None or drawn else repr(value)
+def _display(value: object, drawn: list[str]) -> list[str]:
+    """A value as a notebook shows it; a figure is shown already."""
+    if value is None or drawn:
+        return []
+    html = getattr(value, "_repr_html_", None)
+    if html is not None and not isinstance(value, type):
+        shown = re.sub(r"\n+", " ", html())
+        return [f'<div class="display">{shown}</div>']
+    return [f"```text\n{value!r}\n```"]
 
 
 def _address(figure: Any) -> str:

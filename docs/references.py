@@ -1,10 +1,12 @@
-"""Networks that a value can be set against: `src/landscope/measures/reading/references.json`, from the records in `results/`.
+"""Networks that a value can be set against: `src/landscope/measures/reading/references.json`, from records of our studies.
 
-    python docs/references.py            # what would be written, in a table
-    python docs/references.py --write    # write it
+    python docs/references.py                                   # what would be written, in a table
+    python docs/references.py --write                           # write it
+    cd docs/references && landscope study run fashion-mlp.yaml  # train and measure the networks of a kind again
+    python docs/references.py --keep docs/references/studies/fashion-mlp   # keep their records beside the study's file
 
-A kind is one or more parts of a study whose networks are alike; its last weights are taken, as they were measured on training
-rows. Numbers are kept to four digits.
+A kind is one or more parts of a paper in `results/`, or a study in `docs/references/`, whose networks are alike; its last weights
+are taken, as they were measured on training rows. Numbers are kept to four digits.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from landscope.measures.reading.references import ACCURACY_SETTINGS, FILE
+from landscope.specs.schema import to_plain
 
-ROOT = Path(__file__).parent.parent
+HERE = Path(__file__).parent
+ROOT = HERE.parent
 MOST = 120
 """Networks of a kind that are kept, evenly from all of them."""
 DIGITS = 4
+ENVIRONMENT = ("landscope", "python", "torch", "processor", "device", "threads")
 MEASURES = (
     *("hessian_top_eigenvalue", "hessian_trace", "ggn_trace", "sam_sharpness", "average_sharpness"),
     *("fisher_rao", "relative_flatness", "relative_flatness_layerwise", "gradient_norm", "gradient_noise"),
@@ -59,6 +64,9 @@ SOURCES = (
     Source("ResNet-18 on CIFAR-10", "convolutional with BatchNorm", 10, ("fam/cifar10", "fam/cifar10-tenth")),
     Source("narrow ResNet-18 on CIFAR-10", "convolutional with BatchNorm", 10, ("function-centric/images",)),
     Source("MiniLM fine-tuned on RTE", "transformer", 2, ("fam/rte",)),
+    Source("MLPs on Fashion-MNIST", "fully connected", 10, ("references/fashion-mlp",)),
+    Source("plain convolutional networks on Fashion-MNIST", "convolutional", 10, ("references/fashion-cnn",)),
+    Source("MLPs of several sizes on Abalone", "fully connected", 1, ("references/abalone-mlp",)),
 )
 
 
@@ -70,7 +78,8 @@ def made() -> list[dict[str, Any]]:
 def _kind(source: Source) -> dict[str, Any]:
     reports = []
     for part in source.parts:
-        bundle = json.loads(gzip.decompress((ROOT / "results" / f"{part}.json.gz").read_bytes()))
+        home = HERE if part.startswith("references/") else ROOT / "results"
+        bundle = json.loads(gzip.decompress((home / f"{part}.json.gz").read_bytes()))
         for record in bundle["records"]:
             if record["condition"] not in source.without:
                 reports += [
@@ -95,6 +104,42 @@ def _kind(source: Source) -> dict[str, Any]:
     }
 
 
+def keep(folder: Path) -> Path:
+    """Write the records of a study beside its file, without what no kind needs."""
+    from landscope.studies.study import Study
+
+    study = Study.open(folder)
+    records = [_kept(record.to_dict()) for record in study.records()]
+    target = HERE / "references" / f"{study.spec.name}.json.gz"
+    plain = json.dumps({"spec": to_plain(study.spec), "records": records}, sort_keys=True)
+    target.write_bytes(gzip.compress(plain.encode(), mtime=0))
+    return target
+
+
+def _kept(record: dict[str, Any]) -> dict[str, Any]:
+    subjects = [
+        {
+            "checkpoint": subject["checkpoint"],
+            "temperature": subject["temperature"],
+            "reports": {"train": _bare(subject["reports"]["train"])},
+        }
+        for subject in record["subjects"]
+    ]
+    environment = {key: value for key, value in record["environment"].items() if key in ENVIRONMENT}
+    kept = {key: record[key] for key in ("run", "condition", "axes", "seed", "seconds")}
+    return {**kept, "environment": environment, "subjects": subjects}
+
+
+def _bare(report: dict[str, Any]) -> dict[str, Any]:
+    """What a kind needs of a report, without what else an estimate carries."""
+    estimates = {
+        name: {key: estimate[key] for key in ("value", "stderr", "data_stderr", "status", "settings")}
+        for name, estimate in report["estimates"].items()
+        if name in (*MEASURES, "loss")
+    }
+    return {"about": report["about"], "estimates": estimates}
+
+
 def _settings(settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in ACCURACY_SETTINGS}
 
@@ -117,7 +162,12 @@ def main() -> None:
     """Show the kinds, or write the file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the file")
-    if parser.parse_args().write:
+    parser.add_argument("--keep", type=Path, metavar="STUDY", help="keep the records of a study in docs/references")
+    given = parser.parse_args()
+    if given.keep:
+        sys.stdout.write(f"{keep(given.keep)}\n")
+        return
+    if given.write:
         Path(str(FILE)).write_text(written(), encoding="utf-8")
     for kind in made():
         sizes = sorted(set(kind["parameters"]))

@@ -74,6 +74,31 @@ def test_the_blocks_of_a_page_run_one_after_the_other(
     runpy.run_path(str(place))
 
 
+def test_the_readme_quotes_what_its_block_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Line by line: the words as they are, the numbers up to rounding on another machine."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (quoted,) = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "block.py").write_text(block, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "block.py"))
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = [" ".join(line.split()) for line in quoted.splitlines() if line != "…"]
+    for line in lines:
+        assert any(_alike(line, other) for other in printed), line
+
+
+def _alike(quoted: str, printed: str) -> bool:
+    """The same words, and numbers within a tenth; what a line goes on with may be left out."""
+    number = re.compile(r"−?\d+(?:\.\d+)?")
+    words = number.sub("#", printed).startswith(number.sub("#", quoted))
+    pairs = zip(*(map(_value, number.findall(each)) for each in (quoted, printed)), strict=False)
+    return words and all(abs(a - b) <= 0.1 * abs(b) + 1e-12 for a, b in pairs)
+
+
+def _value(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")

@@ -67,7 +67,7 @@ app = command_group(
     "run",
     epilog=examples(
         "landscope study run study.yaml --dry-run            # list the runs and estimate the time",
-        "landscope study run study.yaml --dry-run --time-limit 60   # a better estimate: measuring is timed as well",
+        "landscope study run study.yaml --dry-run --time-limit 60   # the same with a minute to time it",
         "landscope study run study.yaml                      # stopped or killed? Run it again to resume",
         "landscope study run study.yaml --executor ray -e address=auto",
         "landscope study run study.yaml --executor slurm -e minutes=120",

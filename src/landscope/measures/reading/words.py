@@ -48,7 +48,7 @@ class Remark:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.topic}: {self.text}"
+        return f"{self.topic}{'' if self.topic.endswith('?') else ':'} {self.text}"
 
 
 def reading(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> tuple[Remark, ...]:
