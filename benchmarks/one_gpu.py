@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import landscope as ls
 
@@ -148,6 +149,43 @@ def measure_language_model(table: Table, size: str, device: str) -> None:
     }
     for name, settings in wanted.items():
         table.timed(f"GPT-2: {name} {settings}", lambda n=name, s=settings: ls.measure(model, data, {n: s})[n])
+    table.timed("GPT-2: density, 64 steps × 1", lambda: _density(model, data))
+    _measure_with_eigenthings(table, model, data)
+
+
+def _density(model: torch.nn.Module, data: Mapping[str, torch.Tensor]) -> str:
+    return repr(ls.spectrum(ls.Hessian(ls.Probe(model, data)), steps=64, probes=1))
+
+
+def _measure_with_eigenthings(table: Table, model: torch.nn.Module, data: Mapping[str, torch.Tensor]) -> None:
+    """The same by hessian-eigenthings, in batches of four, with attention that can be differentiated twice."""
+    try:
+        import hessian_eigenthings as peer
+    except ModuleNotFoundError:
+        return
+    batches = [{name: rows[i : i + 4] for name, rows in data.items()} for i in range(0, len(data["labels"]), 4)]
+    hessian = peer.HessianOperator(model, batches, peer.hf_lm_loss())
+    ggn = peer.GGNOperator(model, batches, peer.hf_lm_forward(), peer.hf_lm_loss_of_output())
+    vector = torch.randn(hessian.size, device=hessian.device)
+
+    def trace(operator: Any) -> str:
+        found = peer.trace(operator, num_matvecs=8, method="hutchinson", seed=0)
+        return f"{float(found.estimate):.6g} ± {float(found.stderr):.2g} from 8 products"
+
+    def top() -> str:
+        found = peer.lanczos(hessian, k=1, max_iter=10, which="LA", seed=0)
+        return f"{float(found.eigenvalues[0]):.6g}, residual {float(found.residuals[0]):.2g}, 10 products"
+
+    works: dict[str, Callable[[], object]] = {
+        "Hessian product, the first": lambda: hessian.matvec(vector) is None,
+        "Hessian product": lambda: hessian.matvec(vector) is None,
+        "GGN product": lambda: ggn.matvec(vector) is None,
+        "λ₁": top,
+        "trace": lambda: trace(hessian),
+    }
+    with sdpa_kernel(SDPBackend.MATH):
+        for name, work in works.items():
+            table.timed(f"GPT-2: hessian-eigenthings, {name}", work)
 
 
 def _time_products(table: Table, model: torch.nn.Module, data: Mapping[str, torch.Tensor], device: str) -> None:

@@ -23,6 +23,7 @@ from landscope.studies.spec import (
     MeasuringSpec,
     SplitSpec,
     StudySpec,
+    Taking,
 )
 from landscope.training.spec import (
     AveragingSpec,
@@ -55,6 +56,7 @@ SECTIONS: Mapping[str, Mapping[str, type]] = {
         "study": StudySpec,
         "measuring": MeasuringSpec,
         "splits": SplitSpec,
+        "measures": Taking,
         "landscape": LandscapeSpec,
         "corruptions": CorruptionsSpec,
         "analysis": AnalysisSpec,

@@ -41,9 +41,6 @@ def build(in_features, num_classes):
 
 
 class Mine(Measure):
-    def passes(self, probe):
-        return 1.0
-
     def _measure(self, probe):
         raise ArithmeticError
 """

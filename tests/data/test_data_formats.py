@@ -186,7 +186,7 @@ def test_planetoid_puts_test_nodes_back_in_place(rng: np.random.Generator) -> No
 @pytest.mark.parametrize(
     ("part", "value", "words"),
     [
-        ("test.index", b"520\n", "test.index: .*order"),
+        ("test.index", b"520\n", "test.index: .*permutation of the 10 test nodes"),
         ("test.index", b"520\nx\n", "test.index: .*not a node number"),
         ("y", np.zeros((6, 3), np.int32), "y: .*one-hot"),
         ("ally", np.zeros((519, 3), np.int32), "ally: .*one-hot"),

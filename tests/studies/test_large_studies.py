@@ -16,7 +16,7 @@ from landscope.cli.study import showing
 from landscope.models import catalogue as options
 from landscope.specs import schema
 from landscope.specs.canonical import canonical_json
-from landscope.studies import forecast, grid
+from landscope.studies import forecast, grid, slices
 from landscope.studies.executors.base import Job, Summary, ignore, to_do
 from landscope.studies.store import RunState, RunStatus, Store, locks
 from landscope.studies.store.identity import run_key
@@ -129,8 +129,8 @@ def test_a_long_list_of_runs_is_cut(study: Study, tmp_path: Path, monkeypatch: p
 
 
 def test_a_huge_network_is_not_built_to_be_timed(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "MOST_WEIGHTS", 10)
-    monkeypatch.setattr(forecast, "make_task", pytest.fail)
+    monkeypatch.setattr(slices, "MOST_WEIGHTS", 10)
+    monkeypatch.setattr(slices, "make_task", pytest.fail)
     waiting = {key: RunStatus(key, RunState.WAITING) for key in study.runs}
     for seconds in (None, 10.0):
         told = forecast.forecast(study, waiting, seconds)

@@ -142,7 +142,7 @@ def test_a_measure_may_have_fewer_rows_than_its_split(tmp_path: Path) -> None:
     # a group of rows that is left out at one temperature is found again at the next
     assert len({subject.reports["train"]["few"].value for subject in (plain, scaled, coded)}) == 3
     for wrong in ({"loss": {"rows": 0}}, {"loss": {"rows": True}}):
-        with pytest.raises(SpecError, match="rows must be"):
+        with pytest.raises(SpecError, match="rows: must be"):
             Study.of({**SPEC, "measuring": {"splits": {"train": {"measures": wrong}}}}, tmp_path / "wrong")
     with pytest.raises(SpecError, match="unknown fit of a temperature"):
         Study.of({**SPEC, "measuring": {"temperature": ["none", "explicit-regularisation/none"]}}, tmp_path / "wrong")

@@ -115,12 +115,14 @@ FORMER: dict[str, str] = {
 """Places that specs and records name: module → what lay there, with its public name where that differs. Lines are only added."""
 
 
-def _aliases(former: Mapping[str, str]) -> dict[str, str]:
+def _aliases(homes: Mapping[str, str], former: Mapping[str, str]) -> dict[str, str]:
     pairs = [(module, *word.partition("=")[::2]) for module, words in former.items() for word in words.split()]
-    return {f"{module}:{name}": f"{PACKAGE}:{public or name}" for module, name, public in pairs}
+    now = {home: f"{PACKAGE}:{name}" for name, home in homes.items()}
+    return now | {f"{module}:{name}": f"{PACKAGE}:{public or name}" for module, name, public in pairs}
 
 
-ALIASES = _aliases(FORMER)
+ALIASES = _aliases(HOMES, FORMER)
+"""Every place where something of ours lies or lay → its public name."""
 
 
 def public_name(source: str) -> str:

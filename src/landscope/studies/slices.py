@@ -5,7 +5,8 @@ that a worker will have: some gradients of each kind of training, in a moment, a
 network and data set; if seconds are given for it, optimizer steps, evaluations and measures of each kind, until they run out.
 What a slice does not finish is not counted, and its result is then a lower bound.
 
-Nothing that the spec names as `package.module:function` is called: how long such runs take is known once one of them is done.
+Nothing that the spec names as `package.module:function` is called: how long such data, networks and measures take is known once
+a run is done.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def expected_from_slices(study: Study, keys: Collection[str], threads: int, give
     share = (MOMENT if given is None else given) / max(1, len(kinds))
     over = time.monotonic() + (PATIENCE if given is None else given)
     budget, measurings = budget_of(study), _Measurings(study.spec.measuring, MEASURING)
+    own = any(split.own() for split in study.spec.measuring.splits.values())
     found: dict[str, Expected] = {}
     data: dict[str, TaskData] = {}
     before = torch.get_num_threads()
@@ -111,7 +113,7 @@ def expected_from_slices(study: Study, keys: Collection[str], threads: int, give
                 warnings.simplefilter("ignore")  # the run itself will say so
                 if (task := _task(run, data)) is None:
                     continue
-                if given is not None:
+                if given is not None and not own:
                     found[kind] = _slice(run, task, study.spec.measuring, min(share, left))
                     continue
                 training = _training_seconds(task, share)
@@ -200,7 +202,9 @@ class _Measurings:
         self._found: dict[str, Expected] = {}
 
     def of(self, run: RunSpec, task: Task) -> Expected:
-        """What is measured of a run; a lower bound where the time was over before."""
+        """What is measured of a run; a lower bound where the time was over before, or measures are the user's own."""
+        if any(split.own() for split in self.spec.splits.values()):
+            return Expected(0.0, 0.0, whole=False)
         name = canonical_json([to_plain(task.spec.model), to_plain(task.spec.data)])
         if name not in self._found:
             self._found[name] = self._timed(task, lambda meter, point: measure_model(point, "final"))

@@ -45,16 +45,16 @@ Mode: TypeAlias = Literal["eval", "batch_statistics"]
 
 @dataclass(frozen=True, kw_only=True)
 class Taking:
-    """How one measure is taken, where that differs from the others of its split.
-
-    `rows`: on this many samples. `mode`: with BatchNorm as it predicts (`eval`), or on the statistics of each batch.
-    `augmented`: on one draw of the augmentation of the training, where it has any. `checkpoints`: of these only.
-    """
+    """How one measure is taken, where that differs from the others of its split; beside its settings."""
 
     rows: Natural | None = None
+    """On this many samples."""
     mode: Mode | None = None
+    """With BatchNorm as it predicts (`eval`), or on the statistics of each batch."""
     augmented: bool = False
+    """On one draw of the augmentation of the training, where it has any."""
     checkpoints: tuple[str, ...] | None = None
+    """Of these only."""
 
     @property
     def point(self) -> Taking:
