@@ -62,9 +62,16 @@ def refusal(name: str, found: Values) -> str:
     if name != "specs" or (kept := read(name)[1])["schema"] != found["schema"]:
         return ""
     both = [key for key in kept if key.startswith(RUN_KEYS) and key in found]
-    changed = [key for key in both if kept[key]["default"] != found[key]["default"]]  # type: ignore[index]
+    changed = [key for key in both if _changed(kept[key]["default"], found[key]["default"])]  # type: ignore[index]
     remedy = "run keys leave defaults out, so raise SCHEMA and keep runs of the old one findable"
     return f"other defaults under one schema: {', '.join(changed)}; {remedy}" if changed else ""
+
+
+def _changed(before: object, now: object) -> bool:
+    """Whether a default is another one; keys that a mapping among them has lost or gained are keys of their own."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return any(_changed(before[key], now[key]) for key in before.keys() & now.keys())
+    return before != now
 
 
 def compare(name: str, found: Values | None = None) -> list[str] | None:

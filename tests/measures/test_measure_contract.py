@@ -176,7 +176,9 @@ def test_claimed_invariances_hold_and_the_others_visibly_fail(key: str, settings
         if moved is None or not moved.before.status.has_value:
             continue
         if transformation in measure.invariances:
-            error = moved.error if math.isfinite(moved.error) else 0.0  # a maximum over draws has none: it must not move at all
+            error = (
+                moved.error if math.isfinite(moved.error) else 0.0
+            )  # a maximum over draws has none: it must not move at all
             assert moved.change <= 1e-6 + 4 * error, (transformation, moved)
         elif moved.before.value != 0 and "restarts" not in settings:
             # 0, as a smallest eigenvalue beyond the rank, has no scale to change; restarts may find nothing more

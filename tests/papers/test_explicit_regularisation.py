@@ -25,10 +25,11 @@ SEEDS = (43, 91, 17)
 @pytest.mark.parametrize("size", ["tiny", "small", "paper"])
 def test_every_study_is_valid(size):
     parts = PAPER.parts(size)
-    assert list(parts) == ["cifar10", "classes100", "cifar10-strengths"]
+    beyond = ["cifar10-seeds", "classes100-seeds", "cifar10-144m"] if size != "small" else []
+    assert list(parts) == ["cifar10", "classes100", "cifar10-strengths", *beyond]
     assert [run.condition for run in runs_of(parts["cifar10-strengths"].study)] == list(STRENGTHS)
     assert len(STRENGTHS) == 24
-    for name in ("cifar10", "classes100"):
+    for name in ("cifar10", "classes100", *beyond):
         part = parts[name]
         runs = runs_of(part.study)
         assert list(dict.fromkeys(run.condition for run in runs)) == list(REGULARISERS)

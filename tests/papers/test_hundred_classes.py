@@ -14,7 +14,7 @@ from landscope.studies.grid import runs_of
 
 ROOT = Path(__file__).parent.parent.parent
 OF_A_HUNDRED = {
-    "explicit-regularisation": ["classes100"],
+    "explicit-regularisation": ["classes100", "classes100-seeds"],
     "fam": ["classes100"],
     "false-friend": [
         *("cnn", "preresnet164", "wideresnet28x10", "vgg16bn"),
@@ -31,9 +31,9 @@ def test_every_part_of_a_hundred_classes_has_a_twin(name: str) -> None:
     assert sorted(twins) == sorted(OF_A_HUNDRED.get(name, []))
     for label, twin in twins.items():
         assert HUNDRED_CLASSES in parts[label].note
-        assert "CIFAR-100, which could not be had" in parts[label].note
+        assert "CIFAR-100, which is not available here" in parts[label].note
         assert HUNDRED_CLASSES not in twin.note
-        assert "could not be had" not in twin.note
+        assert "is not available here" not in twin.note
         assert on_cifar100(twin) is None
         runs, others = runs_of(twin.study), runs_of(parts[label].study)
         assert len(runs) == len(others)

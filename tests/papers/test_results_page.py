@@ -138,7 +138,9 @@ def test_the_page_is_short_and_has_all_headlines() -> None:
     assert len(page.encode()) <= 25_000
     assert all(f"\n| {number} | " in page for number in range(1, 21))
     claims = [claim for name in PAPERS for claim in PAPERS[name].claims]
-    assert {claim.headline for claim in claims if claim.headline} == {*range(1, 21)}  # of several parts, the first that was run
+    assert {claim.headline for claim in claims if claim.headline} == {
+        *range(1, 21)
+    }  # of several parts, the first that was run
     assert len({claim.text for claim in claims}) == len(claims)
 
 

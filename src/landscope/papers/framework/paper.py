@@ -299,7 +299,7 @@ def on_cifar100(part: Part) -> Part | None:
     """The part on CIFAR-100 itself, or None if it is of other data.
 
     >>> study = StudySpec(name="s", training={"data": {"name": HUNDRED_CLASSES, "validation": 0}, "model": "vgg19"})
-    >>> moved = on_cifar100(Part(study=study, note=f"As published. {STAND_IN}, which could not be had. In bfloat16."))
+    >>> moved = on_cifar100(Part(study=study, note=f"As published. {STAND_IN}, which is not available here. In bfloat16."))
     >>> moved.study.training["data"], moved.note
     ({'name': 'cifar100', 'validation': 0}, 'As published. In bfloat16.')
     """
