@@ -1,19 +1,22 @@
-"""What one GPU takes for a language model of GPT-2's size and for ResNet-18: time, memory and error of each answer.
+"""What one GPU takes for language models of 0.1 to 7 billion parameters and for ResNet-18: time, memory and error of each answer.
 
-    python benchmarks/one_gpu.py                              # on a GPU; about four minutes
+    python benchmarks/one_gpu.py                              # on a GPU; about fifteen minutes
+    python benchmarks/one_gpu.py --only gpt2 resnet18         # some of the subjects; --help names them all
     python benchmarks/one_gpu.py --size tiny --device cpu     # does it run here?
     python benchmarks/one_gpu.py --wheels FOLDER              # PyHessian and hessian-eigenthings beside it, from wheels
 
-The GPT-2 (random weights, then a short training on the sources of Python's standard library, words hashed into the
-vocabulary) is measured on 16 sequences of 512 tokens at the loss that it computes itself; ResNet-18 as in `landscope
-bench --size gpu`. The clock runs from the model and its data to the number, checks included. Memory is the peak of
-torch's allocations above model and data. One run of each, in float32 without TF32 except where Landscope takes TF32 by
-itself and certifies its result.
+The language models (random weights, then a short training on the sources of Python's standard library, words hashed into
+the vocabulary) are measured at the loss that they compute themselves, GPT-2 on 16 sequences of 512 tokens; ResNet-18 as in
+`landscope bench --size gpu`. The clock runs from the model and its data to the number, checks included. Memory is the
+peak of torch's allocations above model and data. One run of each, in float32 without TF32 except where Landscope takes TF32
+by itself and certifies its result. A row that takes longer than `--row-seconds` ends with what is known by then; a row that
+fails says why, and the next one begins.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import re
 import sys
@@ -21,6 +24,7 @@ import sysconfig
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +78,7 @@ class Table:
         if self._device != "cuda":
             return 0
         if reset:
+            gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         return torch.cuda.max_memory_allocated()
@@ -108,53 +113,124 @@ def words(vocabulary: int, rows: int, length: int) -> torch.Tensor:
     return torch.tensor(found[: len(found) // length * length]).view(-1, length)
 
 
-def language_model(size: str, device: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """A GPT-2 after a short training, and 16 of its rows."""
-    from transformers import GPT2Config, GPT2LMHeadModel
+@dataclass(frozen=True)
+class Language:
+    """A language model, its training, and the rows that it is measured on."""
 
-    tiny = size == "tiny"
-    shape = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 500} if tiny else {}
-    length, batch, steps = (32, 4, 5) if tiny else (512, 16, 300)
-    torch.manual_seed(0)
-    config = GPT2Config(**shape, n_positions=length, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0)
-    model = GPT2LMHeadModel(config).to(device)
-    tokens = words(config.vocab_size, batch * steps, length)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
-    rng = torch.Generator().manual_seed(0)
-    order = torch.randperm(len(tokens), generator=rng)
-    for step in range(steps):
-        rows = tokens[order[torch.arange(step * batch, (step + 1) * batch) % len(order)]].to(device)
-        with torch.autocast(device, torch.bfloat16):
-            loss = model(input_ids=rows, labels=rows).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    rows = tokens[order[:16]].to(device)
-    return model.eval(), {"input_ids": rows, "labels": rows}
+    kind: str
+    shape: Mapping[str, float]
+    rows: int = 16
+    length: int = 512
+    batch: int = 16
+    steps: int = 300
+    dtype: torch.dtype = torch.float32
+
+    def made(self, device: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+        """The model after its training, and the rows."""
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(self.kind, **self.shape)
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config).to(self.dtype)
+        tokens = words(config.vocab_size, max(self.batch * self.steps, self.rows), self.length)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
+        order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))
+        for step in range(self.steps):
+            rows = tokens[order[torch.arange(step * self.batch, (step + 1) * self.batch) % len(order)]].to(device)
+            with torch.autocast(device, torch.bfloat16):
+                loss = model(input_ids=rows, labels=rows).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.zero_grad()
+        rows = tokens[order[torch.arange(self.rows) % len(order)]].to(device)
+        return model.eval(), {"input_ids": rows, "labels": rows}
 
 
-def measure_language_model(table: Table, size: str, device: str) -> None:
-    """Products, λ₁, traces, and the head's relative flatness."""
-    made = table.timed("GPT-2: training", lambda: language_model(size, device))
-    if made is None:
-        return
-    model, data = made
-    _time_products(table, model, data, device)
-    wanted: dict[str, dict[str, object]] = {
+NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+GPT2 = {"vocab_size": 50257, "n_positions": 512, **NO_DROPOUT}
+LLAMA_1B = {
+    "vocab_size": 32000,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 22,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+}
+LLAMA_7B = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+TINY_GPT2 = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 500, "n_positions": 32, **NO_DROPOUT}
+TINY_LLAMA = {
+    "vocab_size": 500,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+BF16 = torch.bfloat16
+LANGUAGES = {
+    "full": {
+        "gpt2": Language("gpt2", GPT2),
+        "gpt2-long": Language("gpt2", GPT2, rows=512),
+        "llama-1b": Language("llama", LLAMA_1B, rows=4, length=256, batch=32, steps=150),
+        "llama-1b-bf16": Language("llama", LLAMA_1B, rows=4, length=256, batch=32, steps=150, dtype=BF16),
+        "llama-7b-bf16": Language("llama", LLAMA_7B, rows=2, length=256, batch=16, steps=40, dtype=BF16),
+    },
+    "tiny": {
+        "gpt2": Language("gpt2", TINY_GPT2, length=32, batch=4, steps=5),
+        "gpt2-long": Language("gpt2", TINY_GPT2, rows=64, length=32, batch=4, steps=5),
+        "llama-1b": Language("llama", TINY_LLAMA, rows=4, length=16, batch=4, steps=5),
+        "llama-1b-bf16": Language("llama", TINY_LLAMA, rows=4, length=16, batch=4, steps=5, dtype=BF16),
+        "llama-7b-bf16": Language("llama", TINY_LLAMA, rows=2, length=16, batch=4, steps=5, dtype=BF16),
+    },
+}
+Settings = dict[str, object]
+WANTED: dict[str, dict[str, Settings]] = {
+    "gpt2": {
         "hessian_top_eigenvalue": {"tol": 1e-2},
         "hessian_trace": {"tol": 2e-2},
         "relative_flatness": {},
         "ggn_trace": {"tol": 2e-2},
         "ggn_top_eigenvalue": {"tol": 1e-2},
-    }
-    for name, settings in wanted.items():
-        table.timed(f"GPT-2: {name} {settings}", lambda n=name, s=settings: ls.measure(model, data, {n: s})[n])
-    table.timed("GPT-2: density, 64 steps × 1", lambda: _density(model, data))
-    _measure_with_eigenthings(table, model, data)
+    },
+    "gpt2-long": {"hessian_trace": {"tol": 1e-2}},
+    "llama-1b": {"hessian_top_eigenvalue": {"tol": 1e-2}, "hessian_trace": {"tol": 5e-2}},
+    "llama-1b-bf16": {"hessian_top_eigenvalue": {"tol": 1e-2}, "hessian_trace": {"tol": 5e-2}},
+    "llama-7b-bf16": {"hessian_top_eigenvalue": {"tol": 5e-2}, "hessian_trace": {"tol": 1e-1}},
+}
+STEPS = {"gpt2": 64, "llama-1b": 32, "llama-1b-bf16": 32}
+"""Of the density."""
 
 
-def _density(model: torch.nn.Module, data: Mapping[str, torch.Tensor]) -> str:
-    return repr(ls.spectrum(ls.Hessian(ls.Probe(model, data)), steps=64, probes=1))
+def measure_language_model(table: Table, name: str, options: argparse.Namespace) -> None:
+    """Products, λ₁, traces, density, and of GPT-2 the head's relative flatness."""
+    made = table.timed(f"{name}: training", lambda: LANGUAGES[options.size][name].made(options.device))
+    if made is None:
+        return
+    model, data = made
+    if name != "gpt2-long":
+        _time_products(table, name, model, data)
+    for key, settings in WANTED[name].items():
+
+        def measured(key: str = key, settings: Settings = settings) -> ls.Estimate:
+            return ls.measure(model, data, {key: settings}, seconds=options.row_seconds)[key]
+
+        table.timed(f"{name}: {key} {settings}", measured)
+    if name in STEPS:
+        table.timed(f"{name}: density, {STEPS[name]} steps × 1", lambda: _density(model, data, STEPS[name]))
+    if name == "gpt2":
+        _measure_with_eigenthings(table, model, data)
+
+
+def _density(model: torch.nn.Module, data: Mapping[str, torch.Tensor], steps: int) -> str:
+    return repr(ls.spectrum(ls.Hessian(ls.Probe(model, data)), steps=steps, probes=1))
 
 
 def _measure_with_eigenthings(table: Table, model: torch.nn.Module, data: Mapping[str, torch.Tensor]) -> None:
@@ -185,22 +261,23 @@ def _measure_with_eigenthings(table: Table, model: torch.nn.Module, data: Mappin
     }
     with sdpa_kernel(SDPBackend.MATH):
         for name, work in works.items():
-            table.timed(f"GPT-2: hessian-eigenthings, {name}", work)
+            table.timed(f"gpt2: hessian-eigenthings, {name}", work)
 
 
-def _time_products(table: Table, model: torch.nn.Module, data: Mapping[str, torch.Tensor], device: str) -> None:
-    probe = table.timed("GPT-2: probe and its checks", lambda: ls.Probe(model, data))
+def _time_products(table: Table, name: str, model: torch.nn.Module, data: Mapping[str, torch.Tensor]) -> None:
+    probe = table.timed(f"{name}: probe and its checks", lambda: ls.Probe(model, data))
     if probe is None:
         return
-    table.timed("GPT-2: gradient, the first", probe.gradient)
-    table.timed("GPT-2: gradient", probe.gradient)
+    table.timed(f"{name}: gradient, the first", probe.gradient)
+    table.timed(f"{name}: gradient", probe.gradient)
     hessian, ggn = ls.Hessian(probe), ls.GGN(probe)
-    vector = torch.randn(hessian.shape[0], device=device, generator=torch.Generator(device).manual_seed(0))
-    product = table.timed("GPT-2: Hessian product, the first", lambda: hessian @ vector)
-    table.timed("GPT-2: Hessian product", lambda: hessian @ vector)
-    table.timed("GPT-2: GGN product, the first", lambda: ggn @ vector)
-    table.timed("GPT-2: GGN product", lambda: ggn @ vector)
-    made = table.timed("GPT-2: difference quotients, made", lambda: ls.Hessian(probe, method="difference"))
+    rng = torch.Generator(probe.device).manual_seed(0)
+    vector = torch.randn(hessian.shape[0], device=probe.device, dtype=probe.dtype, generator=rng)
+    product = table.timed(f"{name}: Hessian product, the first", lambda: hessian @ vector)
+    table.timed(f"{name}: Hessian product", lambda: hessian @ vector)
+    table.timed(f"{name}: GGN product, the first", lambda: ggn @ vector)
+    table.timed(f"{name}: GGN product", lambda: ggn @ vector)
+    made = table.timed(f"{name}: difference quotients, made", lambda: ls.Hessian(probe, method="difference"))
     if made is None or product is None:
         return
 
@@ -208,8 +285,8 @@ def _time_products(table: Table, model: torch.nn.Module, data: Mapping[str, torc
         found = made @ vector
         return f"{float((found - product).norm() / product.norm()):.1e} from the exact one"
 
-    table.timed("GPT-2: difference quotient, the first", difference)
-    table.timed("GPT-2: difference quotient", difference)
+    table.timed(f"{name}: difference quotient, the first", difference)
+    table.timed(f"{name}: difference quotient", difference)
 
 
 def measure_residual_network(table: Table, size: str, device: str, folder: Path) -> None:
@@ -242,11 +319,16 @@ def _counts(subject: Subject, **options: Any) -> str:
 
 
 def main() -> None:
-    """Both tables."""
+    """Subject after subject."""
+    subjects = [*LANGUAGES["full"], "resnet18"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=("tiny", "full"), default="full")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--seconds", type=float, default=600, help="begin nothing after this long")
+    parser.add_argument(
+        "--only", nargs="+", choices=subjects, default=subjects, metavar="SUBJECT", help=", ".join(subjects)
+    )
+    parser.add_argument("--seconds", type=float, default=1200, help="begin nothing after this long")
+    parser.add_argument("--row-seconds", type=float, default=120, help="the budget of a measure of a language model")
     parser.add_argument("--wheels", type=Path, help="a folder of wheels with the other tools")
     parser.add_argument("--into", type=Path, help="a file for the rows, as JSON")
     parser.add_argument("--folder", type=Path, default=Path(".bench"), help="where trained networks are kept")
@@ -255,8 +337,11 @@ def main() -> None:
         sys.path += [str(wheel) for wheel in options.wheels.glob("*.whl")]
     torch.backends.cudnn.allow_tf32 = False
     table = Table(options.into, options.device, options.seconds)
-    measure_language_model(table, options.size, options.device)
-    measure_residual_network(table, options.size, options.device, options.folder)
+    for name in options.only:
+        if name == "resnet18":
+            measure_residual_network(table, options.size, options.device, options.folder)
+        else:
+            measure_language_model(table, name, options)
 
 
 if __name__ == "__main__":
