@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from weakref import WeakKeyDictionary
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from landscope.core.errors import LandscopeError
+from landscope.core.errors import LandscopeError, LostProcessError
+
+PATIENCE = timedelta(seconds=60)
+"""How long a process that has failed waits for the others to hear of it."""
 
 
 def processes() -> int:
@@ -25,11 +31,62 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def raise_together(error: Exception | None, device: torch.device) -> None:
-    """Raise `error` here; where another process failed instead, raise too instead of waiting for it for ever."""
+def least(number: float) -> float:
+    """The smallest of the numbers that the processes give.
+
+    >>> least(3.0)
+    3.0
+    """
+    return -largest(-number)[0]
+
+
+def largest(*numbers: float, failed: Exception | None = None) -> list[float]:
+    """The largest of each of some numbers over all processes, told in a group of its own: it works while the other is stuck.
+
+    Where this process has `failed`, the others are given a while to come here, too. Raises `LostProcessError` where they do not.
+    """
+    if processes() == 1:
+        return list(numbers)
+    mine = torch.tensor(numbers, dtype=torch.float64)
+    try:
+        told = dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=_telling(), async_op=True)
+        told.wait(*([] if failed is None else [PATIENCE]))
+    except RuntimeError as error:
+        raise LostProcessError(
+            f"the processes that measure a model together have lost each other: {failed or error}. Start all of them again."
+        ) from failed or error
+    return mine.tolist()
+
+
+_groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
+
+
+def _telling() -> dist.ProcessGroup:
+    """A group on the CPU for what the processes tell each other; made when all of them first do."""
+    world = dist.group.WORLD
+    assert world is not None, "there are several processes"
+    if world not in _groups:
+        _groups[world] = dist.new_group(backend="gloo")
+    return _groups[world]
+
+
+def anywhere(condition: bool) -> bool:
+    """Whether something holds in any process: what all of them then act on.
+
+    >>> anywhere(False)
+    False
+    """
+    return least(0.0 if condition else 1.0) == 0.0
+
+
+def raise_together(error: Exception | None, lost: bool = False) -> None:
+    """Raise `error` here; where another process failed instead, raise too instead of waiting for it for ever.
+
+    With `lost` the others may wait elsewhere, for what this process did not come to any more (`largest`).
+    """
     if processes() > 1:
-        failed = torch.tensor([0.0 if error is None else 1.0], device=device)
-        if sum_over_processes(failed).item() > 0 and error is None:
+        (failed,) = largest(error is not None, failed=error if lost else None)
+        if failed and error is None:
             raise LandscopeError("another process refused its model or data; its own message says why")
     if error is not None:
         raise error

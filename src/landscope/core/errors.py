@@ -26,6 +26,7 @@
     ├── NonFiniteProductError       an operator's product holds NaN or infinity
     ├── BudgetSpentError            the seconds or passes that were allowed are used up
     ├── OutOfMemoryError            not even one sample fits
+    ├── LostProcessError            another of the processes that work together failed or ended
     ├── CheckpointError             weights that cannot be read, or do not fit the model
     ├── SpecError                   a spec or setting of the wrong type, out of range, or at odds with another
     ├── TrainingError               a training run cannot start or continue
@@ -153,6 +154,10 @@ class BudgetSpentError(LandscopeError, TimeoutError):
 
 class OutOfMemoryError(LandscopeError, MemoryError):
     """Not even the smallest piece of work fits into memory."""
+
+
+class LostProcessError(LandscopeError, RuntimeError):
+    """Another of the processes that work together failed or ended; nothing that needs all of them can go on."""
 
 
 class CheckpointError(LandscopeError, ValueError):

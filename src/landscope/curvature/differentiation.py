@@ -42,6 +42,8 @@ class Method:
     load: Callable[[int], float]
     passes: Callable[[int], float]
     compilable: bool
+    reverse: bool = False
+    """Whether it needs no forward derivatives."""
 
 
 def _hessian_product(loss: ScalarFunction, params: Params, space: ParameterSpace) -> Callable[[Tensor], Tensor]:
@@ -205,14 +207,16 @@ def _fixed(load: float) -> Callable[[int], float]:
 _HESSIAN = (
     Method("forward over reverse", hessian_forward_over_reverse, _fixed(4.8), lambda k: 3.0 * k, True),
     Method("forward over reverse, batched", hessian_batched, lambda k: 2.0 + 2.0 * k, lambda k: 1.0 + 2.0 * k, True),
-    Method("reverse over reverse", hessian_reverse_over_reverse, _fixed(4.0), lambda k: 1.0 + 2.0 * k, False),
+    Method("reverse over reverse", hessian_reverse_over_reverse, _fixed(4.0), lambda k: 1.0 + 2.0 * k, False, True),
 )
 _GAUSS_NEWTON = (
     Method("forward then reverse", gauss_newton_forward_then_reverse, _fixed(3.0), lambda k: 2.0 * k, True),
     Method(
         "forward then reverse, batched", gauss_newton_batched, lambda k: 2.0 + 1.5 * k, lambda k: 0.7 + 1.3 * k, True
     ),
-    Method("reverse over reverse", gauss_newton_reverse_over_reverse, _fixed(3.0), lambda k: 1.0 + 1.7 * k, False),
+    Method(
+        "reverse over reverse", gauss_newton_reverse_over_reverse, _fixed(3.0), lambda k: 1.0 + 1.7 * k, False, True
+    ),
 )
 
 

@@ -17,6 +17,7 @@ from landscope.probe.batches import Batch
 from landscope.probe.conditions import Precision
 from landscope.probe.loss.likelihoods import output_curvature
 from landscope.probe.probe import Probe
+from landscope.probe.sharding import keeping_weights
 
 __all__ = ["GGN", "EmpiricalFisher", "Fisher", "GaussNewtonOperator", "Hessian"]
 
@@ -76,7 +77,11 @@ class GaussNewtonOperator(CurvatureOperator):
                 )
             return z
 
-        return method.product(outputs, lambda z, u: self._curve(z, u, batch), params, space, rows)
+        def curve(z: Tensor, tangent: Tensor) -> Tensor:
+            with keeping_weights():
+                return self._curve(z, tangent, batch)
+
+        return method.product(outputs, curve, params, space, rows)
 
 
 # The generalised Gauss–Newton matrix (Schraudolph 2002): (1/n) Σ_i J_iᵀ (∂²ℓ_i/∂z_i²) J_i.

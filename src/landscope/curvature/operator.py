@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from landscope.core.errors import DifferentiationError, LandscopeError, NonFiniteLossError, OperandError
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.parameters import ParameterSpace, Selection
-from landscope.core.seeding import generator, normal
+from landscope.core.seeding import generator
+from landscope.core.vectors import Vectors
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
 from landscope.probe.batches import Batch
@@ -59,8 +60,12 @@ class CurvatureOperator(ABC):
         self.products = 0
         """How many vectors have been multiplied so far: each costs one pass over the data."""
         self._compile: Compile = compile
-        self._compiler = Compiler(compile, self.probe.device, self.probe.ledger.seconds_left)
+        if self.probe.sharding is not None:
+            self._compile = False
+        self._compiler = Compiler(self._compile, self.probe.device, self.probe.ledger.seconds_left)
         self._methods = {block: list(self._ways(block)) for block in (False, True)}
+        if self.probe.sharding is not None:  # the processes take the same way, and nothing keeps whole weights
+            self._methods = {block: [way for way in self._ways(False) if way.reverse] for block in (False, True)}
         self._rounding: float | None = None
 
     @abstractmethod
@@ -79,6 +84,11 @@ class CurvatureOperator(ABC):
         return self.probe.n_params, self.probe.n_params
 
     @property
+    def vectors(self) -> Vectors:
+        """How long the vectors are that it multiplies, and what of them lies in this process."""
+        return self.probe.vectors
+
+    @property
     def dtype(self) -> torch.dtype:
         """The type of the numbers in its products."""
         return self.probe.dtype
@@ -94,10 +104,13 @@ class CurvatureOperator(ABC):
         if self._rounding is None:
             self._rounding = ROUNDING_UNITS * torch.finfo(self.dtype).eps
             if self.precision == "tf32" and self.device.type == "cuda" and self.dtype == torch.float32:
-                v = normal((self.shape[0],), generator(self.probe.seed, "rounding"), self.dtype, self.device)
+                v = self.vectors.normal(generator(self.probe.seed, "rounding"), self.dtype, self.device)
                 exact = type(self)(self.probe, compile=False) @ v
                 coarse = type(self)(self.probe, compile=False, precision="tf32") @ v
-                self._rounding += float((coarse - exact).norm() / exact.norm().clamp(min=torch.finfo(self.dtype).tiny))
+                self._rounding += float(
+                    self.vectors.norms(coarse - exact)
+                    / self.vectors.norms(exact).clamp(min=torch.finfo(self.dtype).tiny)
+                )
         return self._rounding
 
     def __matmul__(self, other: Tensor) -> Tensor:
@@ -117,6 +130,10 @@ class CurvatureOperator(ABC):
 
     def dense(self) -> Tensor:
         """The whole (P, P) matrix from P products, made exactly symmetric; for small P."""
+        if self.probe.sharding is not None:
+            raise OperandError(
+                "the parameters are sharded: no process holds the whole matrix. Multiply vectors instead."
+            )
         matrix = self @ torch.eye(self.shape[0], dtype=self.dtype, device=self.device)
         return (matrix + matrix.T) / 2
 
@@ -159,7 +176,7 @@ class CurvatureOperator(ABC):
             raise OperandError(
                 f"{type(self).__name__} multiplies torch tensors, got {type(other).__name__}; for NumPy arrays use .to_scipy()"
             )
-        size = self.shape[0]
+        size = self.vectors.length
         if other.dim() not in (1, 2) or other.shape[0] != size:
             raise OperandError(f"expected a vector ({size},) or a block ({size}, k), got shape {tuple(other.shape)}")
         if not other.is_floating_point():
@@ -169,8 +186,8 @@ class CurvatureOperator(ABC):
 
     def _block_width(self) -> int:
         """How many vectors at once: their products and tangents may take an eighth of the free memory."""
-        bytes_each = 4 * self.shape[0] * torch.finfo(self.dtype).bits // 8
-        return max(1, min(64, available_bytes(self.device) // (8 * bytes_each)))
+        bytes_each = 4 * max(self.vectors.length, 1) * torch.finfo(self.dtype).bits // 8
+        return int(self.vectors.least(max(1, min(64, available_bytes(self.device) // (8 * bytes_each)))))
 
     def _multiply(self, rows: Tensor) -> Tensor:
         probe, count = self.probe, len(rows)
@@ -204,10 +221,10 @@ class CurvatureOperator(ABC):
                 return (found,)
 
         passes = min(m.passes(count) for m in methods[:2])
-        (total,) = probe.total(piece, load=load, passes=passes, precision=self.precision)
+        (total,) = probe.total(piece, load=load, passes=passes, precision=self.precision, along=1)
         self.products += count
         product = total / probe.n_samples
-        if not bool(torch.isfinite(product).all()):
+        if bool(self.vectors.add_up((~torch.isfinite(product)).sum().double())):
             raise NonFiniteLossError(
                 f"the product of {type(self).__name__} with a vector is not finite: the loss has an infinite or undefined "
                 f"second derivative here (square roots at zero, overflow). Try dtype=torch.float64, or look at the inputs."
@@ -219,7 +236,7 @@ class CurvatureOperator(ABC):
         known = _trials.setdefault(self.probe.module(""), {})
         key = (type(self).__name__, self.precision, block, self.probe.space.names)
         if key not in known:
-            known[key] = Trial(running=not is_small(self.probe))
+            known[key] = Trial(running=self.probe.sharding is None and not is_small(self.probe))
         return known[key]
 
 

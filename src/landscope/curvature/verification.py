@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from landscope.core.errors import DifferentiationError
-from landscope.core.seeding import generator, normal
+from landscope.core.seeding import generator
 from landscope.core.torch_fixes.padding import padding_rows
 from landscope.curvature.differentiation import gradient_graph, pull_back
 from landscope.probe.probe import Probe
@@ -103,14 +104,15 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
     space, batch = probe.space, next(probe.batches())
     with probe.measuring():
         flat = probe.vector()
-        v = normal(flat.shape, generator(attempt, "second derivatives"), flat.dtype, flat.device)
-        if attempt == ATTEMPTS - 1 and bool(flat.any()):
+        norm = partial(_norm, probe)
+        v = probe.vectors.normal(generator(attempt, "second derivatives"), flat.dtype, flat.device)
+        if attempt == ATTEMPTS - 1 and norm(flat):
             v = v * flat.abs()  # weights that are all but 0 keep their signs, and rectifiers behind them their sides
         v = _without_padding(probe, v)
         if shift:
-            away = normal(flat.shape, generator(attempt, "second derivatives nearby"), flat.dtype, flat.device)
-            flat = flat + shift * (float(flat.square().mean().sqrt()) or 1.0) * _without_padding(probe, away)
-        h = STEP * float(flat.norm() / v.norm()) or STEP
+            away = probe.vectors.normal(generator(attempt, "second derivatives nearby"), flat.dtype, flat.device)
+            flat = flat + shift * (norm(flat) / probe.n_params**0.5 or 1.0) * _without_padding(probe, away)
+        h = STEP * norm(flat) / norm(v) or STEP
 
         def gradient(at: Tensor) -> Tensor:
             leaves = {name: value.detach().requires_grad_() for name, value in space.unflatten(at).items()}
@@ -123,16 +125,20 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
 
         here, product = _gradient_and_product(probe, space.unflatten(flat), v)
         ahead = (gradient(flat + h * v) - here) / h
-        noise = torch.finfo(flat.dtype).eps * float(here.norm()) * FINER / h
-        scale = max(float(product.norm()), float(ahead.norm()), 100 * noise, 1e-300)
-        if (difference := float((product - ahead).norm()) / scale) <= ALLOWED:
+        noise = torch.finfo(flat.dtype).eps * norm(here) * FINER / h
+        scale = max(norm(product), norm(ahead), 100 * noise, 1e-300)
+        if (difference := norm(product - ahead) / scale) <= ALLOWED:
             return difference
         coarse, fine = quotient(h), quotient(h / FINER)
-    scale = max(scale, float(coarse.norm()))
-    unsettled = max(float((coarse - fine).norm()), float((coarse - ahead).norm()))
+    scale = max(scale, norm(coarse))
+    unsettled = max(norm(coarse - fine), norm(coarse - ahead))
     if unsettled > ALLOWED * scale:  # a rectifier switches within the step, or at its middle
         return None
-    return float((product - coarse).norm()) / scale
+    return norm(product - coarse) / scale
+
+
+def _norm(probe: Probe, vector: Tensor) -> float:
+    return float(probe.vectors.norms(vector))
 
 
 def _gradient_and_product(probe: Probe, params: Mapping[str, Tensor], v: Tensor) -> tuple[Tensor, Tensor]:

@@ -82,6 +82,9 @@ class Measure(ABC):
     turn: ClassVar[int] = 2
     """When it is measured, lowest first: 0 for what outputs alone give, 1 for a few passes, 2 for several, 3 for many."""
 
+    on_shards: ClassVar[bool] = False
+    """Whether it can be taken where every process holds a part of each parameter only (`fully_shard`)."""
+
     seed: int = 0
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
@@ -152,6 +155,15 @@ def _is_looser(found: Estimate, before: Estimate | None) -> bool:
     return found.status is Status.UPPER_BOUND and found.value > before.value
 
 
+def _out_of_reach(measure: Measure) -> Iterator[Estimate | None]:
+    """The stream of a measure that needs whole weights, at a model that is sharded."""
+    raise NotApplicableError(
+        f"{measure.key or type(measure).__name__} needs whole weights, and every process holds a part of each: measure a model "
+        f"that is not sharded, with its data shared out (torchrun without fully_shard), or fewer parameters"
+    )
+    yield
+
+
 @dataclass
 class Refinement:
     """A measure at a probe, as far as it has come: `step` by `step`, keeping the best estimate so far.
@@ -174,15 +186,19 @@ class Refinement:
 
     def look(self) -> bool:
         """Take what costs nothing (`Measure.at_once`); whether there was something."""
-        if self._stream is None and self.bound is None:
+        if self._stream is None and self.bound is None and self.probe.sharding is None:
             with contextlib.suppress(LandscopeError), self.probe.measuring():
                 self.bound = self.measure.at_once(self.probe)
         return self.bound is not None
 
+    @property
+    def _in_reach(self) -> bool:
+        return self.probe.sharding is None or self.measure.on_shards
+
     def step(self) -> bool:
         """Refine once; `False` where that was the end."""
         if self._stream is None:
-            self._stream = self.measure.refine(self.probe)
+            self._stream = self.measure.refine(self.probe) if self._in_reach else _out_of_reach(self.measure)
         found: Estimate | None = None
         with self.probe.ledger.metered() as meter, self.probe.measuring():
             try:

@@ -33,6 +33,7 @@ from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.frozen import dropouts_left_on
 from landscope.probe.loss.losses import Loss
 from landscope.probe.reading import FixedData
+from landscope.probe.sharding import local
 
 DRAWS = 32
 """How often a forward pass that draws random numbers is repeated to see whether they matter."""
@@ -383,7 +384,7 @@ def _refuse_non_finite(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm):
             suspects |= {f"{name}.{key}": b for key, b in module.named_buffers(recurse=False)}  # type: ignore[misc]
-    for name, tensor in suspects.items():
+    for name, tensor in ((name, local(tensor)) for name, tensor in suspects.items()):
         bad = int((~torch.isfinite(tensor.detach())).sum()) if tensor.is_floating_point() else 0
         if bad:
             raise NonFiniteWeightsError(

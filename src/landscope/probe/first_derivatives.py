@@ -66,7 +66,7 @@ def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
                 raise
             return ()  # it cannot be differentiated at all: what needs a gradient will say so
     _check_values_are_used(point)
-    idle = tuple(name for name, slope in point.gradient.items() if not bool(slope.any()))
+    idle = tuple(name for name, slope in point.gradient.items() if not point.add_up(float(slope.abs().sum())))
     points = [point]
     for group in (probe.space.names, idle):
         if group and not _may_be_right(points, group):
@@ -136,7 +136,7 @@ def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
 
 
 def _in_float64(probe: Probe, batch: Batch) -> Probe:
-    if 64 * probe.n_params > available_bytes(probe.device):
+    if probe.vectors.least(available_bytes(probe.device) - 64 * probe.space.size) < 0:
         raise ValueError("too large for a second copy")
     return probe.at_batch(batch, torch.float64)
 
@@ -189,8 +189,8 @@ class _Point:
 
     def _agrees(self, names: tuple[str, ...]) -> bool | None:
         products = {name: self.gradient[name] * self.direction[name] for name in names}
-        slope = sum(float(product.sum()) for product in products.values())
-        spread = math.sqrt(sum(float(product.square().sum()) for product in products.values()))
+        slope = self.add_up(sum(float(product.sum()) for product in products.values()))
+        spread = math.sqrt(self.add_up(sum(float(product.square().sum()) for product in products.values())))
         coarse = (self._loss(names, self.step) - self.loss) / self.step
         scale = max(abs(slope), abs(coarse), spread)
         if not math.isfinite(scale) or scale < 10 * self.noise:
@@ -207,6 +207,10 @@ class _Point:
         if difference <= 10 * unclear:
             return True
         return None if difference <= ALLOWED * scale else False
+
+    def add_up(self, partial: float) -> float:
+        """The whole of a sum along the parameters, of which this process may hold a part."""
+        return float(self.probe.vectors.add_up(torch.tensor(partial, dtype=torch.float64, device=self.probe.device)))
 
     def _quotient(self, names: tuple[str, ...], step: float) -> float:
         return (self._loss(names, step) - self._loss(names, -step)) / (2 * step)
@@ -288,9 +292,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _refuse(point: _Point, names: list[str]) -> None:
-    slope = sum(float((point.gradient[name] * point.direction[name]).sum()) for name in names)
+    slope = point.add_up(sum(float((point.gradient[name] * point.direction[name]).sum()) for name in names))
     quotient = point._quotient(tuple(names), point.step)
-    if not any(bool(point.gradient[name].any()) for name in names):
+    if not point.add_up(sum(float(point.gradient[name].abs().sum()) for name in names)):
         cause = (
             "The way from there to the loss is cut: .detach(), .data, .item(), torch.no_grad(), or a NumPy detour in the "
             "forward pass or the loss. Let gradients through, or leave these parameters out: params=…, or "

@@ -5,6 +5,7 @@ The user's model is read once, here, and never touched again: what is evaluated 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from landscope.core.torch_fixes.padding import keep_padding_constant
 from landscope.core.torch_fixes.strided_pointwise import avoid_overruns
 from landscope.core.torch_fixes.weight_norm import differentiate_weight_norm
 from landscope.probe.copying import copied_with
+from landscope.probe.sharding import Sharding, gather_in_units, local, plain_modules
 
 Mode = Literal["eval", "batch_statistics"]
 
@@ -38,10 +40,12 @@ def frozen_copy(
     dtype: torch.dtype | None,
     device: torch.device | None,
     loss: Callable[..., Tensor] | None = None,
+    sharding: Sharding | None = None,
 ) -> tuple[nn.Module, Any]:
     """The copy, and a loss that refers to it; half-precision weights become float32 unless `dtype` says otherwise.
 
-    A loss that is a module is on the copy's device and in its precision.
+    A loss that is a module is on the copy's device and in its precision. Of parameters that are sharded the copy has this
+    process's part, and gathers them (`landscope.probe.sharding`).
 
     In `batch_statistics` mode BatchNorm uses the statistics of each batch and keeps none; everything else, dropout
     included, is in eval mode.
@@ -49,7 +53,9 @@ def frozen_copy(
     target = dtype or working_dtype(model)
     with torch.inference_mode(False), torch.no_grad():
         try:
-            twin, bound = copied_with(model, loss, _fixed_tensors(model, target, device))
+            memo = _fixed_tensors(model, target, device, sharding)
+            plain_modules(model, memo, copy.deepcopy)
+            twin, bound = copied_with(model, loss, memo)
         except Exception as error:
             raise ModelError(
                 f"the model could not be copied ({type(error).__name__}: {error}). Landscope measures a private copy so that "
@@ -63,6 +69,8 @@ def frozen_copy(
     keep_padding_constant(twin)
     _plain_embeddings(twin)
     _plain_configuration(twin)
+    if sharding is not None:
+        gather_in_units(model, twin, sharding)
     if (device or next((p.device for p in twin.parameters()), torch.device("cpu"))).type == "cpu":
         avoid_overruns(twin)
     if mode == "batch_statistics":
@@ -75,16 +83,20 @@ def frozen_copy(
     return twin, bound
 
 
-def _fixed_tensors(model: nn.Module, target: torch.dtype, device: torch.device | None) -> dict[int, Any]:
+def _fixed_tensors(
+    model: nn.Module, target: torch.dtype, device: torch.device | None, sharding: Sharding | None
+) -> dict[int, Any]:
     """Constants that stand for the model's tensors in its copy, by their ids."""
     wide = torch.complex128 if target == torch.float64 else torch.complex64
 
     def fixed(tensor: Tensor) -> Tensor:
-        value = tensor.detach()
+        value = local(tensor.detach())
         kind = target if value.is_floating_point() else wide if value.is_complex() else value.dtype
         return value.to(device=device or value.device, dtype=kind, copy=True)
 
     memo: dict[int, Any] = {}
+    for name, parameter in model.named_parameters() if sharding is not None else ():
+        memo[id(parameter)] = nn.Parameter(fixed(sharding.own(name, parameter.detach())), requires_grad=False)
     for module in model.modules():
         for parameter in module._parameters.values():
             if parameter is not None and id(parameter) not in memo:

@@ -23,6 +23,7 @@ from landscope.core.seeding import generator, normal
 from landscope.probe.batches import Batch, map_tensors, tensors_in
 from landscope.probe.checks import output_tensors
 from landscope.probe.copying import behind
+from landscope.probe.sharding import Unit
 
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
@@ -50,11 +51,16 @@ def drop_idle_hooks(probe: Probe) -> None:
             module._backward_pre_hooks.clear()
             module._is_full_backward_hook = None
             for kind in ("_forward_hooks", "_forward_pre_hooks"):
-                places += [(name, kind, key) for key, hook in getattr(module, kind).items() if not _may_choose(hook)]
+                places += [(name, kind, key) for key, hook in getattr(module, kind).items() if not _stays(hook)]
     if places and probe.holds_data:
         trials = _Trials(probe)
         for name, kind, key in trials.idle_everywhere(trials.idle(places)):
             del getattr(model.get_submodule(name), kind)[key]
+
+
+def _stays(hook: Any) -> bool:
+    """Whether a hook is not tried: one that may choose, and those that gather weights."""
+    return isinstance(getattr(hook, "__self__", None), Unit) or _may_choose(hook)
 
 
 def _may_choose(hook: Any) -> bool:

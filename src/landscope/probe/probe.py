@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from landscope.core.distributed import processes, raise_together, sum_over_processes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
+from landscope.core.vectors import Vectors
 from landscope.probe import checks
-from landscope.probe.batches import Batch, Layout, map_tensors, with_non_finite_inputs
+from landscope.probe.batches import Batch, Layout, diverse_sample, map_tensors, with_non_finite_inputs
 from landscope.probe.checks import refuse_unmeasurable
 from landscope.probe.conditions import Precision, measuring
 from landscope.probe.copying import copied_with
@@ -26,6 +30,7 @@ from landscope.probe.loss.own import recognised
 from landscope.probe.loss.readings import Reading
 from landscope.probe.loss.settling import counted_labels, leave_out_ignored, settled
 from landscope.probe.reading import DataLike, FixedData, held, read
+from landscope.probe.sharding import Sharding, dropping_weights, sharding_of
 from landscope.probe.totals import (
     FORWARD,
     Ledger,
@@ -34,6 +39,7 @@ from landscope.probe.totals import (
     added_up,
     bytes_of_gradient,
     in_pieces,
+    in_step,
     samples_that_fit,
 )
 
@@ -109,24 +115,35 @@ class Probe(LossFunction):
         """The probes that differ from this one in temperature at most, itself among them."""
         self.notices: tuple[str, ...] = ()
         """What a reader of the numbers should know about this point."""
+        self._shown: tuple[Batch, ...] = ()
+        """While a sharded model is looked at: rows that all processes look at."""
+        self.sharding: Sharding | None = None
+        """How the parameters are shared out over processes; `None` where each has all of them."""
         error: Exception | None = None
         try:
-            refuse_unmeasurable(inner, params)
+            self.sharding = sharding_of(inner)
+            with self._alone():
+                refuse_unmeasurable(inner, params)
             with measuring(self.device, dtype=dtype or working_dtype(inner)):
-                self.loss = resolve_loss(loss)
-                self._model, function = frozen_copy(inner, mode, dtype, self.device, self.loss.function)
-                self.loss = replace(self.loss, function=function)
-                self._recurrent = is_recurrent(inner)
-                self._measure(select_parameters(inner, params))
-                self._whole = mode == "batch_statistics"
-                self._read(read(data, batch_size), batch_size)
+                with self._alone():
+                    self.loss = resolve_loss(loss)
+                    self._model, function = frozen_copy(
+                        inner, mode, dtype, self.device, self.loss.function, self.sharding
+                    )
+                    self.loss = replace(self.loss, function=function)
+                    self._recurrent = is_recurrent(inner)
+                    self._measure(select_parameters(inner, params))
+                    self._whole = mode == "batch_statistics"
+                    self._read(read(data, batch_size), batch_size)
+                self._show()
                 self._recognise_loss(loss, batch_size)
                 self.notices = (*guarded(self, inner, self._settle_loss), *self._known_notices())
+                self._shown = ()
                 counted = counted_labels(self)
                 self._local_samples = int(counted[0])
         except Exception as caught:
             error = caught
-        raise_together(error, self.device)
+        raise_together(error, lost=self.sharding is not None)
         samples, labels, squares, tokens = sum_over_processes(counted.to(self.device)).tolist()
         self.n_samples, self.n_tokens = int(samples), int(tokens) or None
         self.per: Per | None = per or "token" if tokens else None
@@ -137,10 +154,35 @@ class Probe(LossFunction):
             else:
                 self.loss = self.loss.pooled(self.n_samples, labels)
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Inside, nothing needs the other processes: those of a sharded model wait until all are through, or one has failed."""
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as caught:
+            error = caught
+        if self.sharding is not None:
+            raise_together(error)
+        elif error is not None:
+            raise error
+
+    def _show(self) -> None:
+        """Some rows of every process for all of them: whatever is decided about a sharded model, they decide together."""
+        if self.sharding is None:
+            return
+        own = diverse_sample(self.batches(), lambda batch: self.layout.targets(batch.raw), CHECKED_SAMPLES)
+        own = own or next(self.batches())
+        shown: list[Batch | None] = [None] * processes()
+        dist.all_gather_object(shown, own.prepared(lambda raw: map_tensors(Tensor.cpu, raw)))
+        self._shown = tuple(batch for batch in shown if batch is not None)
+        self._take_few()
+
     def _measure(self, names: tuple[str, ...]) -> None:
         held = dict(self._model.named_parameters())
         self._params = {name: held[name].detach() for name in names}
         self.space = ParameterSpace(names, tuple(p.shape for p in self._params.values()))
+        self.vectors = Vectors(self.space.size) if self.sharding is None else self.sharding.vectors(self.space)
         self.dtype = next(iter(self._params.values())).dtype
         self._piece_sizes: dict[float, PieceSize] = {}
         self._bytes_each: list[float] = []  # one number, once it is known; shared with twins on other rows
@@ -177,7 +219,7 @@ class Probe(LossFunction):
         """Refuse what cannot be measured, and find out how the loss is reduced."""
         with self.measuring(), torch.no_grad():
             self.loss = settled(self, max(2, CHECKED_SAMPLES * LARGE // max(LARGE, self.n_params)))
-            for piece in with_non_finite_inputs(self._held or ()):
+            for piece in with_non_finite_inputs(self._shown or self._held or ()):
                 found = self.loss_sum(self._params, Batch(self.ready(piece.raw), piece.size, piece.divisible))
                 checks.check_finite_loss(found, "of samples with non-finite inputs")
         if self._held is not None:
@@ -276,7 +318,7 @@ class Probe(LossFunction):
             twin._model.double()
         twin._measure(self.space.names)
         twin.few = Batch(twin.ready(batch.raw), batch.size, batch.divisible)
-        twin._held = (twin.few,)
+        twin._held, twin._shown = (twin.few,), ()
         twin._local_samples = twin.n_samples = batch.size
         twin.ledger = Ledger()
         return twin
@@ -312,7 +354,7 @@ class Probe(LossFunction):
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
             return self.space.flatten(dict(zip(leaves, grads, strict=True))), loss.detach().double()
 
-        total, loss = self.total(piece, load=1.0)
+        total, loss = self.total(piece, load=1.0, along=1)
         checks.check_finite_loss(loss / self.n_samples)
         return total / self.n_samples
 
@@ -323,8 +365,8 @@ class Probe(LossFunction):
 
     def batches(self) -> Iterator[Batch]:
         """The data of this process, as it is held or read."""
-        if self._held is not None:
-            yield from self._held
+        if self._shown or self._held is not None:
+            yield from self._shown or self._held or ()
             return
         whole = (self.layout.batch(raw) for raw in self._data)
         yield from self._without_ignored(
@@ -344,16 +386,19 @@ class Probe(LossFunction):
         passes: float = 1.0,
         precision: Precision = "highest",
         grad: bool = True,
+        along: int = 0,
     ) -> tuple[Tensor, ...]:
         """Σ of `function` over the samples of all processes, in pieces that fit into memory.
 
         `load` says how many times the activations of one gradient the function holds at once, `passes` how many gradients
-        it costs: that goes into the ledger, whose budget ends the work between two pieces.
+        it costs: that goes into the ledger, whose budget ends the work between two pieces. The first `along` results lie along
+        the parameters: where these are sharded, every process has its part of the sum over all.
         """
         parts = self.each(function, load=load, passes=passes, precision=precision, grad=grad)
         sums = added_up(part for _, part in parts)
         assert sums is not None, "every process holds samples: checked at construction"
-        return tuple(sum_over_processes(part) for part in sums)
+        done = 0 if self.sharding is None else along
+        return (*sums[:done], *(sum_over_processes(part) for part in sums[done:]))
 
     def each(
         self,
@@ -372,15 +417,24 @@ class Probe(LossFunction):
                 size = self._piece_sizes[load] = PieceSize(self.fitting(load))
         share = passes / max(self._local_samples, 1)
 
+        together = self.sharding is not None
+
         def metered(batch: Batch) -> tuple[Tensor, ...]:
-            self.ledger.check()
-            with self.measuring(precision), torch.set_grad_enabled(grad), self.ledger.timed(self.device):
+            if not together:  # they look at their budgets together, too
+                self.ledger.check()
+            dropping = dropping_weights() if together and grad else nullcontext()
+            with self.measuring(precision), torch.set_grad_enabled(grad), self.ledger.timed(self.device), dropping:
                 part = function(batch)
             self.ledger.add(share * batch.size)
             return part
 
         given = self.batches() if batches is None else batches
-        yield from in_pieces(given, metered, size, self.device, self.ready, lambda: self.ledger.samples_in_time(share))
+        in_time = partial(self.ledger.samples_in_time, share)
+        if together:
+            spare = lambda: next(next(self.batches()).pieces(1))  # noqa: E731
+            yield from in_step(given, metered, size, self.ready, in_time, self.ledger.check, spare)
+        else:
+            yield from in_pieces(given, metered, size, self.device, self.ready, in_time)
 
     def fitting(self, load: float) -> int:
         """How many samples a piece holds."""

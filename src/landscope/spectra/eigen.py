@@ -24,7 +24,7 @@ from landscope.core.errors import OperandError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.spectra.certificate import products_to_claim, rules_out_hidden
-from landscope.spectra.lanczos import fresh_rows, orthogonalise
+from landscope.spectra.lanczos import fresh_rows, orthogonalise, unit_rows
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 from landscope.spectra.subspace import Subspace
 
@@ -212,7 +212,9 @@ def _certified(
     rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact one shows
     products, doubt = exact.rows(rows), torch.full((1,), exact.rounding, dtype=torch.float64)
     while True:
-        small = (rows @ products.T).double().cpu()  # of an entry and its mirror image, the one from the better product
+        small = (
+            exact.dot(rows, products).double().cpu()
+        )  # of an entry and its mirror image, the one from the better product
         small = torch.where(
             doubt < doubt[:, None], small, torch.where(doubt > doubt[:, None], small.T, (small + small.T) / 2)
         )
@@ -221,14 +223,14 @@ def _certified(
         mix = coordinates[:, best].to(rows)
         vector, image = mix @ rows, mix @ products
         away = image - values[best].to(rows) * vector
-        residual = float(torch.linalg.vector_norm(away)) + float(coordinates[:, best].abs() @ doubt) * scale
+        residual = float(exact.vectors.norms(away)) + float(coordinates[:, best].abs() @ doubt) * scale
         matvecs = near.matvecs + exact.matvecs + coarse.matvecs
         accurate, spent = residual <= tol * scale, matvecs >= budget or len(rows) == exact.size
         if accurate or spent:
             break
         yield RitzValues(values[[best]], torch.tensor([residual], dtype=torch.float64), matvecs, near.complete)
-        rest, _ = orthogonalise(away[None], rows)
-        rest = torch.nn.functional.normalize(rest, dim=1)
+        rest, _ = orthogonalise(away[None], rows, exact.vectors)
+        rest = unit_rows(rest, exact.vectors)
         rough = max(rough, 2 * coarse.rounding, 2 * residual / scale if len(rows) == 1 else 0.0)
         way, rounding = (coarse, rough) if 2 * rough * residual < tol * scale else (exact, exact.rounding)
         rows, products = torch.cat((rows, rest)), torch.cat((products, way.rows(rest)))
@@ -245,15 +247,14 @@ def _certified(
 
 def start_row(op: CountedOperator, v0: Tensor | None, seed: int) -> Tensor:
     """Make the unit vector (P,) to start from: a random one, or equal parts of `v0` and a random one."""
-    nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
-    random = fresh_rows(1, nothing, generator(seed, "eigsh"))[0]
+    random = fresh_rows(1, op.empty(0), generator(seed, "eigsh"), op.vectors)[0]
     if v0 is None:
         return random
     row = v0.to(dtype=op.dtype, device=op.device)
-    if row.shape != (op.size,) or not float(torch.linalg.vector_norm(row)) > 0:
-        raise OperandError(f"v0 must be a non-zero vector of shape ({op.size},), got shape {tuple(v0.shape)}")
-    given = (1 - RANDOM_SHARE**2) ** 0.5 * torch.nn.functional.normalize(row, dim=0)
-    return torch.nn.functional.normalize(given + RANDOM_SHARE * random, dim=0)
+    if row.shape != random.shape or not float(op.vectors.norms(row)) > 0:
+        raise OperandError(f"v0 must be a non-zero vector of shape {tuple(random.shape)}, got shape {tuple(v0.shape)}")
+    given = (1 - RANDOM_SHARE**2) ** 0.5 * unit_rows(row[None], op.vectors)[0]
+    return unit_rows((given + RANDOM_SHARE * random)[None], op.vectors)[0]
 
 
 @dataclass
@@ -272,9 +273,8 @@ class Search:
     def space(self, op: CountedOperator) -> Subspace:
         """Room for the first rows of the basis: most single pairs need no more."""
         return Subspace(
-            rows=torch.empty(
-                (min(self.capacity, max(FIRST_ROWS, 2 * self.k + 8)), op.size), dtype=op.dtype, device=op.device
-            ),
+            vectors=op.vectors,
+            rows=op.empty(min(self.capacity, max(FIRST_ROWS, 2 * self.k + 8))),
             projected=torch.zeros((self.capacity, self.capacity), dtype=torch.float64),
             defects=torch.zeros((0, 0), dtype=torch.float64),
         )
@@ -324,7 +324,11 @@ class Search:
             if space.steps > 0 and space.filled == self.capacity:
                 room, needed = self.capacity - space.locked, max(0, k - space.locked)
                 space.restart(prefer, max(1, min(room - 2, needed + (room - needed) // 2)))
-            row = residual / space.beta if space.beta > 0.0 else fresh_rows(1, space.rows[: space.filled], rng)[0]
+            row = (
+                residual / space.beta
+                if space.beta > 0.0
+                else fresh_rows(1, space.rows[: space.filled], rng, op.vectors)[0]
+            )
 
 
 def extremes(space: Subspace, prefer: Callable[[Tensor], Tensor]) -> list[tuple[float, float, float]]:
@@ -351,7 +355,7 @@ def nothing_hidden(space: Subspace, k: int, prefer: Callable[[Tensor], Tensor], 
     """Whether the search of the complement may end: its extremes have converged, or steps enough rule out more."""
     level = kth_locked(space, k, prefer) + slack
     return all(
-        residual <= slack or rules_out_hidden(space.steps, space.rows.shape[1], low, high, level)
+        residual <= slack or rules_out_hidden(space.steps, space.vectors.size, low, high, level)
         for high, low, residual in extremes(space, prefer)
     )
 
@@ -361,10 +365,10 @@ def rayleigh_ritz(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Ritz values, vectors and true residual norms ‖A v − θ v‖ in the span of orthonormal `rows`; one product each."""
     products = op.rows(rows)
-    small = (rows @ products.T).double().cpu()
+    small = op.dot(rows, products).double().cpu()
     values, coordinates = torch.linalg.eigh((small + small.T) / 2)
     order = prefer(values).argsort(descending=True, stable=True)
     values, mix = values[order], coordinates[:, order].T.to(rows)
     rows, products = mix @ rows, mix @ products
     defects = products - values.to(rows).unsqueeze(1) * rows
-    return values, rows, torch.linalg.vector_norm(defects, dim=1).double().cpu()
+    return values, rows, op.vectors.norms(defects).double().cpu()

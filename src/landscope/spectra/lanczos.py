@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import OperandError
-from landscope.core.seeding import generator, normal
+from landscope.core.seeding import generator
+from landscope.core.vectors import Vectors
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
 
 __all__ = ["Lanczos", "Step", "fresh_rows", "lanczos", "lanczos_steps", "orthogonalise", "step"]
@@ -56,7 +57,7 @@ class Lanczos:
         return torch.diag_embed(self.diagonal) + off + off.mT
 
 
-def orthogonalise(rows: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+def orthogonalise(rows: Tensor, basis: Tensor, vectors: Vectors | None = None) -> tuple[Tensor, Tensor]:
     """`rows` (b, P) less their components along a common `basis` (j, P) or each its own (b, j, P), and these (b, j).
 
     >>> rest, along = orthogonalise(torch.tensor([[3.0, 4.0]]), torch.tensor([[1.0, 0.0]]))
@@ -64,29 +65,36 @@ def orthogonalise(rows: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     (tensor([[0., 4.]]), tensor([[3.]]))
     """
     total = rows.new_zeros((rows.shape[0], basis.shape[-2]))
+    add_up = (vectors or Vectors(rows.shape[-1])).add_up
     for _ in range(2):
         if basis.ndim == 2:
-            along = rows @ basis.T
+            along = add_up(rows @ basis.T)
             rows = torch.addmm(rows, along, basis, alpha=-1)
         else:
-            along = (basis @ rows.unsqueeze(-1)).squeeze(-1)
+            along = add_up((basis @ rows.unsqueeze(-1)).squeeze(-1))
             rows = rows - (along.unsqueeze(-2) @ basis).squeeze(-2)
         total = total + along
     return rows, total
 
 
-def fresh_rows(count: int, basis: Tensor, rng: torch.Generator) -> Tensor:
+def fresh_rows(count: int, basis: Tensor, rng: torch.Generator, vectors: Vectors | None = None) -> Tensor:
     """Random unit rows (count, P), orthogonal to the rows of a `basis` (j, P)."""
-    draws = [normal((basis.shape[-1],), rng, basis.dtype, basis.device) for _ in range(count)]
-    rows, _ = orthogonalise(torch.stack(draws), basis)
-    return torch.nn.functional.normalize(rows, dim=1)
+    vectors = vectors or Vectors(basis.shape[-1])
+    draws = [vectors.normal(rng, basis.dtype, basis.device) for _ in range(count)]
+    rows, _ = orthogonalise(torch.stack(draws), basis, vectors)
+    return unit_rows(rows, vectors)
+
+
+def unit_rows(rows: Tensor, vectors: Vectors) -> Tensor:
+    """The rows at length 1; zeros where there is nothing."""
+    return rows / vectors.norms(rows).clamp(min=1e-12)[:, None]
 
 
 def step(op: CountedOperator, basis: Tensor) -> Step:
     """Multiply the last row of `basis` (b, j, P) by A and orthogonalise against all rows; b products."""
     product = op.rows(basis[:, -1])
-    residual, along = orthogonalise(product, basis)
-    beta, size = (torch.linalg.vector_norm(rows, dim=1).double().cpu() for rows in (residual, product))
+    residual, along = orthogonalise(product, basis, op.vectors)
+    beta, size = (op.vectors.norms(rows).double().cpu() for rows in (residual, product))
     return Step(along.double().cpu(), residual, beta, size)
 
 
@@ -106,15 +114,16 @@ def lanczos_steps(op: MatrixLike | CountedOperator, start: Tensor, steps: int, s
     """`lanczos` step by step: the decomposition after each."""
     counted = op if isinstance(op, CountedOperator) else as_operator(op)
     columns = start.unsqueeze(1) if start.ndim == 1 else start
-    if columns.ndim != 2 or columns.shape[0] != counted.size:
-        raise OperandError(f"start must be ({counted.size},) or ({counted.size}, b), got {tuple(start.shape)}")
+    length = counted.vectors.length
+    if columns.ndim != 2 or columns.shape[0] != length:
+        raise OperandError(f"start must be ({length},) or ({length}, b), got {tuple(start.shape)}")
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     before, steps, count = counted.matvecs, min(steps, counted.size), columns.shape[1]
     rng = generator(seed, "lanczos", "breakdown")
-    basis = torch.empty((count, steps, counted.size), dtype=counted.dtype, device=counted.device)
+    basis = counted.empty(count, steps)
     rows = columns.T.to(dtype=counted.dtype, device=counted.device)
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    lengths = counted.vectors.norms(rows)[:, None]
     if not bool((lengths > 0).all()):
         raise OperandError("every start vector must be non-zero")
     basis[:, 0] = rows / lengths
@@ -140,4 +149,4 @@ def lanczos_steps(op: MatrixLike | CountedOperator, start: Tensor, steps: int, s
         safe = result.beta.masked_fill(invariant, 1.0).to(basis)
         basis[:, j + 1] = result.residual / safe.unsqueeze(1)
         for i in invariant.nonzero().flatten().tolist():
-            basis[i, j + 1] = fresh_rows(1, basis[i, : j + 1], rng)[0]
+            basis[i, j + 1] = fresh_rows(1, basis[i, : j + 1], rng, counted.vectors)[0]

@@ -75,11 +75,11 @@ class Squares:
 
 def squares(op: CountedOperator, count: int, basis: Tensor, rng: torch.Generator) -> tuple[Squares, Tensor]:
     """`count` probes orthogonal to `basis`, and their products."""
-    rows = sphere_rows(count, basis, rng)
+    rows = sphere_rows(count, basis, rng, op.vectors)
     products = op.rows(rows)
-    gram, angles = ((block @ block.T).double().cpu() for block in (products, rows))
+    gram, angles = (op.dot(block, block).double().cpu() for block in (products, rows))
     lengths = gram.diagonal().clone()
-    centred = (gram - lengths.mean() / (basis.shape[1] - len(basis)) * angles).square().fill_diagonal_(0.0)
+    centred = (gram - lengths.mean() / (op.size - len(basis)) * angles).square().fill_diagonal_(0.0)
     overlaps = centred.sum(1) / (count - 1) if count > 1 else lengths[:0]
     shares = torch.linalg.eigvalsh(gram).clamp(min=0.0).square()
     dimension = (shares.sum().square() / shares.square().sum()).nan_to_num(nan=1.0)
@@ -112,7 +112,7 @@ def frobenius_steps(
         raise ValueError(f"tol must be positive, got {tol}")
     counted, budget, rng = as_operator(op), check_budget(max_matvecs), generator(seed, "frobenius")
     settings: dict[str, Plain] = {"tol": tol, "seed": seed, "max_matvecs": budget, "max_sketch": max_sketch}
-    basis = torch.empty((0, counted.size), dtype=counted.dtype, device=counted.device)
+    basis = counted.empty(0)
     captured, before, wanted = 0.0, math.inf, 0.0
     probes: Squares | None = None
     while True:
@@ -143,8 +143,9 @@ def frobenius_steps(
         # Taking a block into the sketch costs its products and new probes; `left` must pay for both.
         pays = wanted > 2 * BLOCK and needed <= WORTHWHILE * before and left >= 2 * BLOCK
         if pays and len(basis) + BLOCK <= max_sketch:
-            grown = orthonormal_rows(torch.cat((basis, products)), counted.rounding)
-            captured += float(counted.rows(grown[len(basis) :]).square().sum(dtype=torch.float64))
+            grown = orthonormal_rows(torch.cat((basis, products)), counted.rounding, counted.vectors)
+            more_of_it = counted.rows(grown[len(basis) :]).square().sum(dtype=torch.float64)
+            captured += float(counted.vectors.add_up(more_of_it))
             basis, before, wanted, probes = grown, needed, 0.0, None
 
 

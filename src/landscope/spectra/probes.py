@@ -9,6 +9,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from landscope.core.vectors import Vectors
 from landscope.spectra.lanczos import fresh_rows, orthogonalise
 from landscope.spectra.protocol import CountedOperator
 
@@ -56,9 +57,10 @@ def student_factor(freedom: float) -> float:
     return float(scipy.special.stdtrit(freedom, TWO_SIGMA)) / 2
 
 
-def sphere_rows(count: int, basis: Tensor, rng: torch.Generator) -> Tensor:
+def sphere_rows(count: int, basis: Tensor, rng: torch.Generator, vectors: Vectors | None = None) -> Tensor:
     """Rows (count, P), uniform on the sphere of squared radius n = P − j orthogonal to the rows of `basis` (j, P)."""
-    return fresh_rows(count, basis, rng).mul_(math.sqrt(basis.shape[1] - basis.shape[0]))
+    vectors = vectors or Vectors(basis.shape[1])
+    return fresh_rows(count, basis, rng, vectors).mul_(math.sqrt(vectors.size - basis.shape[0]))
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,12 @@ class Samples:
 def sample(op: CountedOperator, rows: Tensor, basis: Tensor) -> tuple[Samples, Tensor]:
     """Quadratic forms of `rows` (b, P) orthogonal to `basis`, and the products A ω themselves; b products."""
     products = op.rows(rows)
-    inside, _ = orthogonalise(products, basis)
-    forms = (rows * inside).sum(1)
-    away = inside - (forms / (basis.shape[1] - basis.shape[0])).unsqueeze(1) * rows
-    gram = (away @ away.T).double().cpu()
+    inside, _ = orthogonalise(products, basis, op.vectors)
+    forms = op.vectors.add_up((rows * inside).sum(1))
+    away = inside - (forms / (op.size - basis.shape[0])).unsqueeze(1) * rows
+    gram = op.dot(away, away).double().cpu()
     first, second = torch.triu_indices(len(rows), len(rows), offset=1)
-    squares = torch.linalg.vector_norm(inside, dim=1).double().cpu().square()
+    squares = op.vectors.norms(inside).double().cpu().square()
     return Samples(forms.double().cpu(), gram.diagonal().clone(), squares, gram[first, second].square()), products
 
 
@@ -144,17 +146,17 @@ class Plan:
     reaches: bool
 
 
-def orthonormal_rows(rows: Tensor, rounding: float) -> Tensor:
+def orthonormal_rows(rows: Tensor, rounding: float, vectors: Vectors | None = None) -> Tensor:
     """Write an orthonormal basis of the span of `rows` over them; fewer rows where they are dependent.
 
     >>> orthonormal_rows(torch.tensor([[2.0, 0.0], [3.0, 0.0], [1.0, 1.0]]), 1e-6)
     tensor([[1., 0.],
             [0., 1.]])
     """
-    kept = 0
+    kept, vectors = 0, vectors or Vectors(rows.shape[1])
     for i in range(rows.shape[0]):
-        rest, _ = orthogonalise(rows[i : i + 1], rows[:kept])
-        length, before = float(torch.linalg.vector_norm(rest)), float(torch.linalg.vector_norm(rows[i]))
+        rest, _ = orthogonalise(rows[i : i + 1], rows[:kept], vectors)
+        length, before = float(vectors.norms(rest)), float(vectors.norms(rows[i]))
         if length > rounding * before:
             rows[kept] = rest[0] / length
             kept += 1
@@ -213,10 +215,8 @@ def diagonal_and_norms(op: CountedOperator) -> tuple[Tensor, Tensor]:
     """
     diagonal, norms = torch.empty(op.size, dtype=torch.float64), torch.empty(op.size, dtype=torch.float64)
     for at in range(0, op.size, BLOCK):
-        here = torch.arange(at, min(at + BLOCK, op.size), device=op.device)
-        units = torch.zeros((len(here), op.size), dtype=op.dtype, device=op.device)
-        units[here - at, here] = 1
+        units = op.vectors.units(at, min(at + BLOCK, op.size), op.dtype, op.device)
         products = op.rows(units)
-        diagonal[at : at + BLOCK] = products[here - at, here].double().cpu()
-        norms[at : at + BLOCK] = torch.linalg.vector_norm(products, dim=1).double().cpu()
+        diagonal[at : at + BLOCK] = op.vectors.add_up((units * products).sum(1)).double().cpu()
+        norms[at : at + BLOCK] = op.vectors.norms(products).double().cpu()
     return diagonal, norms

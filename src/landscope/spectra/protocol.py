@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import NonFiniteProductError, OperandError
+from landscope.core.vectors import Vectors
 
 __all__ = ["DEFAULT_BUDGET", "CountedOperator", "MatrixLike", "as_operator", "check_budget"]
 
@@ -42,19 +43,33 @@ class MatrixLike(Protocol):
 class CountedOperator:
     """A symmetric matrix whose products are counted and checked; rows of a block are its vectors.
 
-    `size` is P; `rounding` is the relative error of one product: ‖computed A x − A x‖ ≤ rounding · ‖A‖ ‖x‖.
+    `vectors` says how long vectors are and what of them lies here, `rounding` is the relative error of one product:
+    ‖computed A x − A x‖ ≤ rounding · ‖A‖ ‖x‖.
     """
 
     def __init__(
-        self, matrix: MatrixLike, size: int, dtype: torch.dtype, device: torch.device, rounding: float
+        self, matrix: MatrixLike, vectors: Vectors, dtype: torch.dtype, device: torch.device, rounding: float
     ) -> None:
-        self.size = size
+        self.vectors = vectors
         self.dtype = dtype
         self.device = device
         self.rounding = rounding
         self.matvecs = 0
         self._matrix = matrix
         self._torch = isinstance(getattr(matrix, "dtype", None), torch.dtype)
+
+    @property
+    def size(self) -> int:
+        """P."""
+        return self.vectors.size
+
+    def empty(self, *rows: int) -> Tensor:
+        """Room for vectors (…, length)."""
+        return torch.empty((*rows, self.vectors.length), dtype=self.dtype, device=self.device)
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """Inner products of rows with rows, (…, j, length) and (…, k, length) → (…, j, k)."""
+        return self.vectors.add_up(a @ b.mT)
 
     def rows(self, block: Tensor) -> Tensor:
         """Apply A to every row of `block` (b, P); b products.
@@ -73,7 +88,7 @@ class CountedOperator:
             )
         result = result.detach().reshape(columns.shape)
         result = result.unsqueeze(0) if count == 1 else result.T
-        if not bool(torch.isfinite(result).all()):
+        if bool(self.vectors.add_up((~torch.isfinite(result)).sum().double())):
             raise NonFiniteProductError(
                 f"product {self.matvecs} of the operator is not finite. Look for NaN or infinity in the weights and "
                 "the loss, or use a wider dtype if the numbers overflow"
@@ -107,7 +122,8 @@ def as_operator(matrix: MatrixLike) -> CountedOperator:
             raise OperandError(f"expected a real symmetric matrix, got dtype {numpy_dtype}")
         eps = float(np.finfo(numpy_dtype if numpy_dtype.kind == "f" else np.float64).eps)
     rounding = float(getattr(matrix, "rounding", ROUNDING_IN_EPS * eps))
-    return CountedOperator(matrix, shape[0], dtype, device, rounding)
+    vectors = getattr(matrix, "vectors", None)
+    return CountedOperator(matrix, vectors or Vectors(shape[0]), dtype, device, rounding)
 
 
 def check_budget(max_matvecs: int | None) -> int:

@@ -331,12 +331,14 @@ def spectrum_steps(
             raise OutOfMemoryError(
                 f"one probe of {steps} steps needs {each} bytes, {max_bytes} are allowed; lower steps"
             )
-    nothing = torch.empty((0, counted.size), dtype=counted.dtype, device=counted.device)
+    nothing = counted.empty(0)
     diagonal, offdiagonal, remainder = np.zeros((probes, steps)), np.zeros((probes, steps - 1)), np.zeros(probes)
     reached = 0
     for at in range(0, probes, group):
         part = slice(at, min(at + group, probes))
-        for result in lanczos_steps(counted, sphere_rows(part.stop - at, nothing, rng).T, steps, seed=seed):
+        for result in lanczos_steps(
+            counted, sphere_rows(part.stop - at, nothing, rng, counted.vectors).T, steps, seed=seed
+        ):
             yield float(torch.linalg.eigvalsh(result.tridiagonal()).max())
         depth = result.diagonal.shape[1]
         reached = max(reached, depth)
@@ -344,7 +346,7 @@ def spectrum_steps(
         diagonal[part] = result.diagonal[:, :1].numpy()
         diagonal[part, :depth] = result.diagonal.numpy()
         offdiagonal[part, : depth - 1] = result.offdiagonal.numpy()
-        left = torch.linalg.vector_norm(result.residual, dim=1).double().cpu()
+        left = counted.vectors.norms(result.residual).double().cpu()
         top = result.tridiagonal().abs().amax((1, 2))
         remainder[part] = left.masked_fill(left <= counted.rounding * top, 0.0).numpy()
     yield Spectrum(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.memory import available_bytes
+from landscope.core.vectors import Vectors
 from landscope.spectra.lanczos import step
 from landscope.spectra.protocol import CountedOperator
 
@@ -30,6 +31,7 @@ class Subspace:
     space of A deflated by them.
     """
 
+    vectors: Vectors
     rows: Tensor
     projected: Tensor
     defects: Tensor
@@ -49,7 +51,7 @@ class Subspace:
 
     def extend(self, capacity: int) -> bool:
         """Make room for as many rows in all, if there is memory for it: whether there was."""
-        if available_bytes(self.rows.device) < 1.1 * capacity * self.rows[0].nbytes:
+        if self.vectors.least(available_bytes(self.rows.device) - 1.1 * capacity * self.rows[0].nbytes) < 0:
             return False
         more = self.rows.new_empty((capacity - len(self.rows), self.rows.shape[1]))
         self.rows = torch.cat((self.rows, more))
@@ -77,7 +79,7 @@ class Subspace:
         self.scale = max(self.scale, float(values.abs().max()))
         order = prefer(values).argsort(descending=True, stable=True)
         values, coordinates = values[order], coordinates[:, order]
-        if self.filled == self.rows.shape[1]:
+        if self.filled == self.vectors.size:
             return values, coordinates, torch.zeros_like(values)
         return values, coordinates, torch.linalg.vector_norm(self.residuals(coordinates), dim=1)
 

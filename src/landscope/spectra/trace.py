@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, rademacher
@@ -91,7 +92,7 @@ def trace_steps(
         yield from_columns(counted, settings)
         return
     pilot, sketch = explored
-    basis = orthonormal_rows(sketch, counted.rounding)
+    basis = orthonormal_rows(sketch, counted.rounding, counted.vectors)
     inside = sum((captured(counted, basis[at : at + BLOCK]) for at in range(0, len(basis), BLOCK)), 0.0)
     frobenius = math.sqrt(pilot.squares.mean())
     probes = None if len(basis) else pilot
@@ -115,7 +116,7 @@ def trace_steps(
                 yield from_columns(counted, settings)
                 return
         count = min(max(1, math.ceil(wanted)), left, BLOCK)
-        more, _ = sample(counted, sphere_rows(count, basis, rng), basis)
+        more, _ = sample(counted, sphere_rows(count, basis, rng, counted.vectors), basis)
         probes = more if probes is None else probes + more
 
 
@@ -126,10 +127,10 @@ def explore(
 
     Probing continues while it costs nothing: its products count as Hutchinson's if no sketch is made of them.
     """
-    nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
+    nothing = op.empty(0)
     if op.size <= min(budget, 2 * BLOCK):
         return None
-    pilot, sketch = sample(op, sphere_rows(min(BLOCK, budget), nothing, rng), nothing)
+    pilot, sketch = sample(op, sphere_rows(min(BLOCK, budget), nothing, rng, op.vectors), nothing)
     while True:
         if math.isfinite(pilot.stderr):
             yield Estimate(pilot.mean, pilot.stderr, status=Status.RUNNING)
@@ -137,7 +138,7 @@ def explore(
         goal = tol * max(abs(pilot.mean), math.sqrt(square))
         if pilot.stderr <= goal or left == 0:
             return pilot, nothing
-        gram = (sketch @ sketch.T).double().cpu()
+        gram = op.dot(sketch, sketch).double().cpu()
         best = plan(gram, pilot.variance, goal, left, max_sketch)
         if best.sketch == k:
             return pilot, sketch
@@ -149,13 +150,13 @@ def explore(
             return pilot, nothing
         wanted = best.sketch - k if best.sketch else math.ceil(best.products)
         count = min(max(1, wanted), left, BLOCK, max_sketch - k)
-        more, products = sample(op, sphere_rows(count, nothing, rng), nothing)
+        more, products = sample(op, sphere_rows(count, nothing, rng, op.vectors), nothing)
         pilot, sketch = pilot + more, torch.cat((sketch, products))
 
 
 def captured(op: CountedOperator, rows: Tensor) -> float:
     """Σ qᵀAq over orthonormal `rows`."""
-    return float((rows * op.rows(rows)).sum(dtype=torch.float64))
+    return float(op.vectors.add_up((rows * op.rows(rows)).sum(dtype=torch.float64)))
 
 
 def from_columns(op: CountedOperator, settings: Mapping[str, Plain]) -> Estimate:
@@ -199,6 +200,8 @@ def diagonal(op: MatrixLike, max_matvecs: int | None = 64, seed: int = 0) -> Dia
     tensor([2., 3.])
     """
     counted, budget, rng = as_operator(op), check_budget(max_matvecs), generator(seed, "diagonal")
+    if counted.vectors.held is not None:
+        raise OperandError("the diagonal of an operator whose vectors lie in parts over processes is not available")
     if counted.size <= budget:
         entries, norms = diagonal_and_norms(counted)
         exact, errors = (x.to(dtype=counted.dtype, device=counted.device) for x in (entries, counted.rounding * norms))

@@ -121,6 +121,7 @@ class FromLogits(Measure):
     """Base of the measures of logits and labels; one forward pass, shared."""
 
     turn = 0
+    on_shards = True
     unit = ""
     better: ClassVar[Better] = "lower"
     cost = "one forward pass, shared by all measures of predictions"
@@ -305,6 +306,7 @@ class MeanLoss(Measure):
     better = "lower"
     cost = "one forward pass"
     turn = 0
+    on_shards = True
     invariant_to: ClassVar[frozenset[str]] = OF_THE_FUNCTION
 
     def at_once(self, probe: Probe) -> Estimate | None:

@@ -136,6 +136,7 @@ class GradientNorm(Measure):
     better = None
     cost = "one gradient and two forward passes"
     turn = 1
+    on_shards = True
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
 
     def at_once(self, probe: Probe) -> Estimate | None:
@@ -150,7 +151,7 @@ class GradientNorm(Measure):
                 early = sampled_gradient(probe, look)
                 yield None if early is None else early.norm(probe.n_params)
         slope = gradient(probe)
-        norm = float(slope.double().norm())
+        norm = float(probe.vectors.norms(slope.double()))
         if norm == 0:
             yield Estimate(norm)
             return
@@ -290,6 +291,7 @@ class L2Norm(Measure):
     """
 
     turn = 0
+    on_shards = True
     title = "ℓ₂ norm"
     family = Family.WEIGHTS
     unit = "parameter"
@@ -305,7 +307,7 @@ class L2Norm(Measure):
 
     def _measure(self, probe: Probe) -> Estimate:
         at = probe if self.layer is None else probe.restrict(self.layer)
-        squares = {name: float(p.double().square().sum()) for name, p in at.params.items()}
+        squares = {name: float(at.vectors.add_up(p.double().square().sum())) for name, p in at.params.items()}
         total = sum(squares.values())
         by_layer = {layer: sum(squares[name] for name in names) ** 0.5 for layer, names in at.layers().items()}
         found = Estimate(

@@ -75,6 +75,7 @@ class OfMatrix(Measure):
     unit = "loss per parameter²"
     better = None
     turn = 3
+    on_shards = True
     invariant_to: ClassVar[frozenset[str]] = frozenset({"permutation", "logit_shift"})
     matrix: ClassVar[str]
 
@@ -132,7 +133,12 @@ def cheap_matrix(probe: Probe, name: str) -> CurvatureOperator | None:
 
     Their rounding is not measured: whatever is found with them is to be certified by products in full precision.
     """
-    if probe.device.type != "cuda" or probe.dtype != torch.float32 or probe.precision == "highest":
+    if (
+        probe.sharding is not None
+        or probe.device.type != "cuda"
+        or probe.dtype != torch.float32
+        or probe.precision == "highest"
+    ):
         return None
     found = MATRICES[canonical(probe, name)](probe, precision="tf32")
     found._rounding = TF32_ROUNDING
@@ -229,7 +235,7 @@ def _first_outputs(probe: Probe) -> object:
 
 @once_per_probe
 def _applies(probe: Probe) -> bool:
-    if probe.loss.likelihood not in ("categorical", "bernoulli") or probe.mode != "eval":
+    if probe.loss.likelihood not in ("categorical", "bernoulli") or probe.mode != "eval" or probe.sharding is not None:
         return False
     first = next(probe.batches())
     z = _first_outputs(probe)

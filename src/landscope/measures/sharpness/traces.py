@@ -20,7 +20,7 @@ from torch import Tensor
 
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.core.seeding import generator, hashed_signs, rademacher
+from landscope.core.seeding import generator, hashed_signs
 from landscope.curvature.gram.row_norms import row_norms
 from landscope.curvature.multi_affine import is_multi_affine
 from landscope.curvature.per_sample import trace_data_error
@@ -173,7 +173,7 @@ class _Trace(_Sum):
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Row by row: exactly, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
-        if self._has_fisher_diagonal(probe) and fisher_rows(probe) is not None:
+        if probe.sharding is None and self._has_fisher_diagonal(probe) and fisher_rows(probe) is not None:
             for mean in _exact_means(probe):
                 yield self._with_details(probe, mean.estimate())
         elif not is_small(probe) and has_row_quadratics(probe, canonical(probe, self.matrix)):
@@ -257,7 +257,7 @@ class _Trace(_Sum):
         if self.matrix != "hessian":
             return None
         rng = generator(self.seed, "trace data")
-        return trace_data_error(probe, rademacher((DIRECTIONS, probe.n_params), rng, probe.dtype, probe.device))
+        return trace_data_error(probe, probe.vectors.signs(DIRECTIONS, rng, probe.dtype, probe.device))
 
     def _spent(self, estimate: Estimate) -> Estimate:
         return replace(estimate, status=Status.BUDGET_SPENT)

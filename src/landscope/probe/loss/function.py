@@ -13,6 +13,7 @@ from torch.func import functional_call
 from landscope.core import display
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.parameters import ParameterSpace
+from landscope.core.vectors import Vectors
 from landscope.probe.batches import Batch, Layout, map_tensors
 from landscope.probe.conditions import Precision, measuring
 from landscope.probe.loss.losses import Loss
@@ -33,6 +34,7 @@ class LossFunction:
     dtype: torch.dtype
     temperature: float
     space: ParameterSpace
+    vectors: Vectors
     loss: Loss
     layout: Layout
     reading: Reading
@@ -59,8 +61,8 @@ class LossFunction:
 
     @property
     def n_params(self) -> int:
-        """P, the length of a parameter vector."""
-        return self.space.size
+        """P, the number of measured parameters, wherever they lie."""
+        return self.vectors.size
 
     def vector(self) -> Tensor:
         """θ as one vector (P,)."""
