@@ -40,6 +40,7 @@ EXAMPLES = examples(
     "landscope measure net.pt --model resnet20 --data cifar10 --settings chosen.yaml --seconds 600",
     "landscope measure net.pt --model my_package.nets:build --data my_package.rows:load",
     "torchrun --nproc-per-node 4 -m landscope measure net.pt --model resnet18 --data cifar10",
+    "torchrun --nproc-per-node 8 -m landscope measure --model hf:runs/llama --data texts.jsonl --shard",
     "landscope measure --model hf:runs/gpt2 --data texts.jsonl --max-length 512",
 ) + (
     "\n\n\b\nA settings file names measures and what to change in them:\n"
@@ -98,6 +99,9 @@ def measure(
     ] = None,
     temperature: Annotated[float, typer.Option(help="Divide the outputs by this.")] = 1.0,
     device: Device = None,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Under torchrun: share out the parameters, too, each layer a unit of FSDP2.")
+    ] = False,
     dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Precision.", show_default=False)] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Stop after about this many seconds.", show_default=False)
@@ -125,7 +129,8 @@ def measure(
     with a text per line, or a .jsonl file with an object per line (text; prompt and completion; text and label; text and target;
     tokens and labels).
 
-    Under torchrun each process takes its part of the rows, on a GPU of its own where there are several.
+    Under torchrun each process takes its part of the rows, on a GPU of its own where there are several. With --shard it holds
+    a part of the parameters only, too: what no single device can hold is measured by several.
     """
     from dataclasses import replace
 
@@ -171,7 +176,7 @@ def measure(
         subject = saved_network(checkpoint, given).subject(split, samples, seed, place)
     with sources.process_group(place) as (place, rank, world):
         report = landscope.measure(
-            subject.model,
+            sources.sharded(subject.model, place, world) if shard else subject.model,
             subject.part(rank, world),
             chosen,
             loss=loss if subject.loss is None else subject.loss,
@@ -187,14 +192,16 @@ def measure(
             progress=rank == 0,
             watch=rank == 0 and not as_json and sys.stderr.isatty(),
         )
+        about = subject.about
+        del subject  # a sharded model holds the group, which ends here
     if rank > 0:  # every process has the same report; one shows it
         return
     notices = [
         *cast("list[Plain]", report.about.get("notices", [])),
-        *cast("list[Plain]", subject.about.get("notices", [])),
+        *cast("list[Plain]", about.get("notices", [])),
     ]
-    about = {**report.about, **subject.about, **({"notices": notices} if notices else {})}
-    report = replace(report, about=about)
+    named = {"notices": notices} if notices else {}
+    report = replace(report, about={**report.about, **about, **named})
     if output is not None:
         report.save(output)
         note(f"written: {output}")

@@ -7,6 +7,7 @@ other splits, give numbers about something else.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import json
@@ -345,7 +346,23 @@ def process_group(device: torch.device) -> Iterator[tuple[torch.device, int, int
     try:
         yield device, dist.get_rank(), world
     finally:
+        gc.collect()
         dist.destroy_process_group()
+
+
+def sharded(model: nn.Module, place: torch.device, processes: int) -> nn.Module:
+    """The model with its parameters shared out over the processes: layers of a list are a unit each, the rest is one more."""
+    if processes == 1:
+        raise CommandError("--shard shares the parameters out over several processes: start them with torchrun")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(place.type, (processes,))
+    lists = [layers for layers in model.modules() if isinstance(layers, nn.ModuleList)]
+    inner = {id(part) for layers in lists for part in layers.modules() if part is not layers}
+    for layer in [layer for layers in lists if id(layers) not in inner for layer in layers]:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
 
 
 def usable_device(name: str | None) -> torch.device:

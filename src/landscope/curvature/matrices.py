@@ -17,7 +17,7 @@ from landscope.probe.batches import Batch
 from landscope.probe.conditions import Precision
 from landscope.probe.loss.likelihoods import output_curvature
 from landscope.probe.probe import Probe
-from landscope.probe.sharding import keeping_weights
+from landscope.probe.sharding.gathering import keeping_weights
 
 __all__ = ["GGN", "EmpiricalFisher", "Fisher", "GaussNewtonOperator", "Hessian"]
 

@@ -156,5 +156,5 @@ def _without_padding(probe: Probe, v: Tensor) -> Tensor:
     for weight, row in padding_rows(probe.module("")):
         for name, part in parts.items():
             if held[name] is weight:
-                part[row] = 0
+                part[row if probe.sharding is None else probe.sharding.row(name, row)] = 0
     return probe.space.flatten(parts)

@@ -159,7 +159,7 @@ def _out_of_reach(measure: Measure) -> Iterator[Estimate | None]:
     """The stream of a measure that needs whole weights, at a model that is sharded."""
     raise NotApplicableError(
         f"{measure.key or type(measure).__name__} needs whole weights, and every process holds a part of each: measure a model "
-        f"that is not sharded, with its data shared out (torchrun without fully_shard), or fewer parameters"
+        f"that is not sharded; its data can still be shared out over processes"
     )
     yield
 

@@ -19,7 +19,8 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
-from landscope.core.errors import LandscopeError, NotApplicableError
+from landscope.core.distributed import anywhere
+from landscope.core.errors import LandscopeError, LostProcessError, NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.memory import beyond_gpu_share
@@ -69,8 +70,8 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left."""
-        return any(left is not None and left <= 0 for left in self._left())
+        """Whether nothing is left, in any process."""
+        return self.limited and anywhere(any(left is not None and left <= 0 for left in self._left()))
 
     def _left(self) -> tuple[float | None, float | None]:
         seconds = None if self._deadline is None else self._deadline - time.monotonic()
@@ -113,10 +114,7 @@ class Planner:
         self._order = sorted(chosen, key=lambda name: (chosen[name].turn, name))
 
     def run(self, first_of_all: bool = False) -> Iterator[str]:
-        """Refine everything to its end, or to that of the budget.
-
-        With `first_of_all`, and under a budget, a first estimate of each comes first.
-        """
+        """Refine everything to its end, or the budget's; `first_of_all`, and under a budget, a first estimate of each."""
         take_record(self._probe)
         if first_of_all or self._budget.limited:
             yield from self._first_estimates()
@@ -170,6 +168,8 @@ class Planner:
         try:
             running.step()
         except Exception as error:
+            if isinstance(error, LostProcessError):  # nothing that follows could be measured
+                raise
             running.fail(error)
         if running.finished and running.estimate is not None and running.estimate.details.get(OUT_OF_MEMORY):
             with beyond_gpu_share() as more:
@@ -259,7 +259,7 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     planner = Planner(probe, chosen, Budget(probe, start, seconds, passes))
     with display(watch, progress, chosen, _about(probe), None if seconds is None else start + seconds) as shown:
         try:
-            for name in planner.run(first_of_all=watch):
+            for name in planner.run(first_of_all=anywhere(watch)):
                 shown.update(name, planner.estimates(), planner.ended)
         except KeyboardInterrupt:
             planner.interrupt()

@@ -33,7 +33,7 @@ from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.frozen import dropouts_left_on
 from landscope.probe.loss.losses import Loss
 from landscope.probe.reading import FixedData
-from landscope.probe.sharding import local
+from landscope.probe.sharding.parts import local
 
 DRAWS = 32
 """How often a forward pass that draws random numbers is repeated to see whether they matter."""

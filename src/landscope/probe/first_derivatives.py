@@ -19,6 +19,7 @@ from torch import Tensor
 from landscope.core.errors import ModelError
 from landscope.core.memory import available_bytes
 from landscope.core.seeding import generator, normal
+from landscope.core.torch_fixes.padding import padding_rows
 from landscope.probe.batches import Batch, map_tensors
 from landscope.probe.checks import output_tensors, refuse_simulated_quantisation, relative_change
 
@@ -165,7 +166,7 @@ class _Point:
             refuse_half_precision(loss, probe)
             if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
                 refuse_simulated_quantisation()
-            for name, rows in _padding(loss, leaves).items():
+            for name, rows in _padding(probe, loss, leaves):
                 self.direction[name][rows] = 0  # gradients count these rows as constants, a step would move them
             grads = (
                 torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
@@ -247,16 +248,20 @@ def graph_behind(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
             queue.extend(following for following, _ in node.next_functions)
 
 
-def _padding(loss: Tensor, leaves: Params) -> dict[str, list[int]]:
-    """The rows of each parameter that embeddings use as padding."""
+def _padding(probe: Probe, loss: Tensor, leaves: Params) -> Iterator[tuple[str, int | slice]]:
+    """The rows of each parameter that embeddings use as padding, or what of them lies here."""
+    if probe.sharding is not None:  # between an embedding and the leaves the weights are gathered
+        held = {id(p): name for name, p in probe.module("").named_parameters()}
+        for weight, row in padding_rows(probe.module("")):
+            if (name := held[id(weight)]) in leaves:
+                yield name, probe.sharding.row(name, row)
+        return
     names = {id(leaf): name for name, leaf in leaves.items()}
-    rows: dict[str, list[int]] = {}
     for node in graph_behind(loss):
         row = getattr(node, "_saved_padding_idx", None)
         leaf = getattr(node.next_functions[0][0], "variable", None) if node.next_functions else None
         if isinstance(row, int) and leaf is not None and id(leaf) in names and 0 <= row < len(leaf):
-            rows.setdefault(names[id(leaf)], []).append(row)
-    return rows
+            yield names[id(leaf)], row
 
 
 def _precisions(loss: Tensor) -> set[torch.dtype]:

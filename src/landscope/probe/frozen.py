@@ -18,7 +18,7 @@ from landscope.core.torch_fixes.padding import keep_padding_constant
 from landscope.core.torch_fixes.strided_pointwise import avoid_overruns
 from landscope.core.torch_fixes.weight_norm import differentiate_weight_norm
 from landscope.probe.copying import copied_with
-from landscope.probe.sharding import Sharding, gather_in_units, local, plain_modules
+from landscope.probe.sharding.parts import Sharding, gather_in_units, local, plain_modules
 
 Mode = Literal["eval", "batch_statistics"]
 

@@ -23,7 +23,7 @@ from landscope.core.seeding import generator, normal
 from landscope.probe.batches import Batch, map_tensors, tensors_in
 from landscope.probe.checks import output_tensors
 from landscope.probe.copying import behind
-from landscope.probe.sharding import Unit
+from landscope.probe.sharding.parts import Unit
 
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe

@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from landscope.core.distributed import processes, raise_together, sum_over_processes
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.core.vectors import Vectors
 from landscope.probe import checks
-from landscope.probe.batches import Batch, Layout, diverse_sample, map_tensors, with_non_finite_inputs
+from landscope.probe.batches import Batch, Layout, diverse_sample, with_non_finite_inputs
 from landscope.probe.checks import refuse_unmeasurable
-from landscope.probe.conditions import Precision, measuring
+from landscope.probe.conditions import measuring
 from landscope.probe.copying import copied_with
 from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
 from landscope.probe.guards import guarded
 from landscope.probe.loss.criteria import LossLike, resolve_loss
-from landscope.probe.loss.function import LossFunction
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.own import recognised
 from landscope.probe.loss.readings import Reading
 from landscope.probe.loss.settling import counted_labels, leave_out_ignored, settled
 from landscope.probe.reading import DataLike, FixedData, held, read
-from landscope.probe.sharding import Sharding, dropping_weights, sharding_of
+from landscope.probe.sharding.in_step import alone, of_every_process
+from landscope.probe.sharding.parts import Sharding, sharding_of
+from landscope.probe.sums import Sums
 from landscope.probe.totals import (
-    FORWARD,
     Ledger,
-    PieceFunction,
     PieceSize,
-    added_up,
-    bytes_of_gradient,
-    in_pieces,
-    in_step,
-    samples_that_fit,
 )
 
 Per = Literal["token", "sequence"]
@@ -54,7 +45,7 @@ LARGE = 2**20
 """Parameters from which on fewer samples are checked, so that their number times that of the parameters stays the same."""
 
 
-class Probe(LossFunction):
+class Probe(Sums):
     """A model at its present parameters, with the data and the loss at which it is measured.
 
     The model is copied once and never touched: parameters, buffers, mode, hooks, gradients and random state stay as they
@@ -122,10 +113,10 @@ class Probe(LossFunction):
         error: Exception | None = None
         try:
             self.sharding = sharding_of(inner)
-            with self._alone():
+            with alone(lambda: self.sharding is not None):
                 refuse_unmeasurable(inner, params)
             with measuring(self.device, dtype=dtype or working_dtype(inner)):
-                with self._alone():
+                with alone(lambda: self.sharding is not None):
                     self.loss = resolve_loss(loss)
                     self._model, function = frozen_copy(
                         inner, mode, dtype, self.device, self.loss.function, self.sharding
@@ -154,28 +145,12 @@ class Probe(LossFunction):
             else:
                 self.loss = self.loss.pooled(self.n_samples, labels)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Inside, nothing needs the other processes: those of a sharded model wait until all are through, or one has failed."""
-        error: Exception | None = None
-        try:
-            yield
-        except Exception as caught:
-            error = caught
-        if self.sharding is not None:
-            raise_together(error)
-        elif error is not None:
-            raise error
-
     def _show(self) -> None:
         """Some rows of every process for all of them: whatever is decided about a sharded model, they decide together."""
         if self.sharding is None:
             return
         own = diverse_sample(self.batches(), lambda batch: self.layout.targets(batch.raw), CHECKED_SAMPLES)
-        own = own or next(self.batches())
-        shown: list[Batch | None] = [None] * processes()
-        dist.all_gather_object(shown, own.prepared(lambda raw: map_tensors(Tensor.cpu, raw)))
-        self._shown = tuple(batch for batch in shown if batch is not None)
+        self._shown = of_every_process(own or next(self.batches()))
         self._take_few()
 
     def _measure(self, names: tuple[str, ...]) -> None:
@@ -337,27 +312,6 @@ class Probe(LossFunction):
             f"{self.loss.name}, {self.mode}, {kind} on {self.device})"
         )
 
-    def value(self) -> float:
-        """L, the mean loss over all samples. One forward pass."""
-        with torch.no_grad():
-            (total,) = self.total(
-                lambda batch: (self.loss_sum(self._params, batch).double(),), load=0.25, passes=FORWARD, grad=False
-            )
-        return checks.check_finite_loss(total / self.n_samples)
-
-    def gradient(self) -> Tensor:
-        """∇L, the gradient of the mean loss, as a vector (P,). One forward and one backward pass."""
-
-        def piece(batch: Batch) -> tuple[Tensor, ...]:
-            leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
-            loss = self.loss_sum(leaves, batch)
-            grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-            return self.space.flatten(dict(zip(leaves, grads, strict=True))), loss.detach().double()
-
-        total, loss = self.total(piece, load=1.0, along=1)
-        checks.check_finite_loss(loss / self.n_samples)
-        return total / self.n_samples
-
     @property
     def holds_data(self) -> bool:
         """Whether the data is kept in memory, so that a further pass over it costs no reading."""
@@ -377,78 +331,3 @@ class Probe(LossFunction):
         """These samples of held data, by their numbers (see `takes_rows`)."""
         assert self._held is not None
         return self._held[0].select(numbers)
-
-    def total(
-        self,
-        function: PieceFunction,
-        *,
-        load: float,
-        passes: float = 1.0,
-        precision: Precision = "highest",
-        grad: bool = True,
-        along: int = 0,
-    ) -> tuple[Tensor, ...]:
-        """Σ of `function` over the samples of all processes, in pieces that fit into memory.
-
-        `load` says how many times the activations of one gradient the function holds at once, `passes` how many gradients
-        it costs: that goes into the ledger, whose budget ends the work between two pieces. The first `along` results lie along
-        the parameters: where these are sharded, every process has its part of the sum over all.
-        """
-        parts = self.each(function, load=load, passes=passes, precision=precision, grad=grad)
-        sums = added_up(part for _, part in parts)
-        assert sums is not None, "every process holds samples: checked at construction"
-        done = 0 if self.sharding is None else along
-        return (*sums[:done], *(sum_over_processes(part) for part in sums[done:]))
-
-    def each(
-        self,
-        function: PieceFunction,
-        *,
-        load: float,
-        passes: float = 1.0,
-        precision: Precision = "highest",
-        grad: bool = True,
-        batches: Iterable[Batch] | None = None,
-    ) -> Iterator[tuple[Batch, tuple[Tensor, ...]]]:
-        """The pieces of the data (or of `batches`) one after the other, ready, with the value of `function` (see `total`)."""
-        size = self._piece_sizes.get(load)
-        if size is None:
-            with self.measuring(precision):
-                size = self._piece_sizes[load] = PieceSize(self.fitting(load))
-        share = passes / max(self._local_samples, 1)
-
-        together = self.sharding is not None
-
-        def metered(batch: Batch) -> tuple[Tensor, ...]:
-            if not together:  # they look at their budgets together, too
-                self.ledger.check()
-            dropping = dropping_weights() if together and grad else nullcontext()
-            with self.measuring(precision), torch.set_grad_enabled(grad), self.ledger.timed(self.device), dropping:
-                part = function(batch)
-            self.ledger.add(share * batch.size)
-            return part
-
-        given = self.batches() if batches is None else batches
-        in_time = partial(self.ledger.samples_in_time, share)
-        if together:
-            spare = lambda: next(next(self.batches()).pieces(1))  # noqa: E731
-            yield from in_step(given, metered, size, self.ready, in_time, self.ledger.check, spare)
-        else:
-            yield from in_pieces(given, metered, size, self.device, self.ready, in_time)
-
-    def fitting(self, load: float) -> int:
-        """How many samples a piece holds."""
-        sample = next(next(self.batches()).pieces(2))
-        return samples_that_fit(self.activation_bytes, load, self.device) if sample.divisible else sample.size
-
-    @property
-    def activation_bytes(self) -> float:
-        """Bytes per sample that a forward pass keeps for its backward pass."""
-        if not self._bytes_each:
-            few = next(next(self.batches()).pieces(2))
-            own = few.prepared(lambda raw: map_tensors(torch.clone, self.ready(raw)))  # no view of all the data
-            others = [*self._model.parameters(), *self._model.buffers()]
-            with self.measuring():
-                taken = bytes_of_gradient(lambda leaves: self.loss_sum(leaves, own), self._params, others)
-            self._bytes_each.append(max(taken, 64) / own.size)
-        return self._bytes_each[0]

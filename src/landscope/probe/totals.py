@@ -9,19 +9,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import islice
 from typing import SupportsFloat
 
 import torch
 from torch import Tensor
 
-from landscope.core.distributed import largest
-from landscope.core.errors import BudgetSpentError, LandscopeError, OutOfMemoryError, SpecError
+from landscope.core.errors import BudgetSpentError, OutOfMemoryError, SpecError
 from landscope.core.estimate import Cost
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.probe.batches import Batch
 from landscope.probe.copying import place
-from landscope.probe.sharding import is_gathered, summing
+from landscope.probe.sharding.gathering import is_gathered
 
 __all__ = [
     "FORWARD",
@@ -33,7 +31,6 @@ __all__ = [
     "checked_limit",
     "checked_seconds",
     "in_pieces",
-    "in_step",
     "samples_that_fit",
     "saved_bytes",
 ]
@@ -101,54 +98,6 @@ def in_pieces(
                 queue.appendleft(piece)
             else:
                 yield ready, part
-
-
-def in_step(
-    batches: Iterable[Batch],
-    function: PieceFunction,
-    size: PieceSize,
-    prepare: Callable[[object], object],
-    at_most: Callable[[], float],
-    check: Callable[[], None],
-    spare: Callable[[], Batch],
-) -> Iterator[tuple[Batch, tuple[Tensor, ...]]]:
-    """`in_pieces` where a pass takes all processes: they agree on the size of every piece, and on when to end.
-
-    A process with no rows left takes part in the others' work with a `spare` one, and adds nothing. What goes wrong in one
-    process ends the work of all, and so does a budget, which `check` looks at.
-    """
-    queue, source, failed = deque[Batch](), iter(batches), list[Exception]()
-    while True:
-        spent: BudgetSpentError | None = None
-        try:
-            queue.extend(islice(source, 0 if queue else 1))
-            check()
-        except BudgetSpentError as error:
-            spent = error
-        except Exception as error:
-            failed.append(error)
-        limit = max(1.0, min(size.limit, at_most()))
-        told = largest(-limit, len(queue), spent is not None, len(failed), failed=failed[0] if failed else None)
-        if told[3]:
-            raise failed[0] if failed else LandscopeError("another process failed; its own message says why")
-        if told[2]:
-            raise spent or BudgetSpentError("the budget of another process is spent")
-        if not told[1]:
-            return
-        idle, piece = not queue, queue.popleft() if queue else spare()
-        limit = int(-told[0])
-        if piece.divisible and piece.size > limit:
-            piece, rest = piece.split(math.ceil(piece.size / math.ceil(piece.size / limit)))
-            queue.appendleft(rest)
-        try:
-            with summing(idle):
-                ready = piece.prepared(prepare)
-                part = function(ready)
-        except Exception as error:
-            failed.append(error)
-            continue
-        if not idle:
-            yield ready, part
 
 
 def accumulate(

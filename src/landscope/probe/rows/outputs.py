@@ -66,6 +66,7 @@ class Outputs:
         self.rows = 0
         self.complete = False
         self._parts: list[_Part] = []
+        self._part: _Part | None = None
         self._left: Batch | None = None
         self._batches = self._in_order() if self.order is not None else probe.batches()
         self._kept = True
@@ -84,6 +85,8 @@ class Outputs:
         """Read further rows, no more than others have the patience for; `False` where there are none left."""
         if self.complete:
             return False
+        if self._probe.sharding is not None:
+            return self._all_at_once()
         batch, ledger = self._left or next(self._batches, None), self._probe.ledger
         self._joined.clear()
         if batch is None:
@@ -92,12 +95,30 @@ class Outputs:
         self._left, done, started = batch, 0, ledger.mark
         parts = self._probe.each(self._piece, load=FORWARD_LOAD, passes=FORWARD, grad=False, batches=[batch])
         for piece, _ in parts:  # where the budget ends in between, the rest of the batch is read next time
-            self.rows += piece.size
+            self._take(piece)
             done += piece.size
             self._left = batch.split(done)[1] if done < batch.size else None
             if ledger.waited(started):
                 break
         return True
+
+    def _all_at_once(self) -> bool:
+        """Where a pass takes all processes, they read all that they have in one; an end of the budget ends it for all."""
+        if self._parts:
+            self.complete = True
+            return False
+        try:
+            for piece, _ in self._probe.each(self._piece, load=FORWARD_LOAD, passes=FORWARD, grad=False):
+                self._take(piece)
+        except BaseException:
+            self._parts, self.rows = [], 0
+            raise
+        return True
+
+    def _take(self, piece: Batch) -> None:
+        assert self._part is not None, "a piece was looked at"
+        self._parts.append(self._part)
+        self.rows += piece.size
 
     def _piece(self, batch: Batch) -> tuple[Tensor, ...]:
         probe = self._probe
@@ -111,17 +132,15 @@ class Outputs:
             or z.numel() // batch.size * probe.n_samples * z.element_size() > KEPT
         ):
             self._kept = False
-        self._parts.append(
-            _Part(
-                z.detach().cpu() if self._kept and isinstance(z, Tensor) else None,
-                None if features is None else features.detach().cpu(),
-                targets.cpu() if self._kept and isinstance(targets, Tensor) else None,
-                None if losses is None else losses.double().cpu(),
-                None if sizes is None else sizes.double().cpu(),
-                label_scores(probe.loss, z, targets),
-                probe.shares(batch).cpu(),
-                batch.size,
-            )
+        self._part = _Part(
+            z.detach().cpu() if self._kept and isinstance(z, Tensor) else None,
+            None if features is None else features.detach().cpu(),
+            targets.cpu() if self._kept and isinstance(targets, Tensor) else None,
+            None if losses is None else losses.double().cpu(),
+            None if sizes is None else sizes.double().cpu(),
+            label_scores(probe.loss, z, targets),
+            probe.shares(batch).cpu(),
+            batch.size,
         )
         return ()
 
