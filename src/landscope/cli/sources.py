@@ -362,7 +362,8 @@ def sharded(model: nn.Module, place: torch.device, processes: int) -> nn.Module:
     inner = {id(part) for layers in lists for part in layers.modules() if part is not layers}
     for layer in [layer for layers in lists if id(layers) not in inner for layer in layers]:
         fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
 
 
 def usable_device(name: str | None) -> torch.device:

@@ -27,6 +27,8 @@ class ParameterSpace:
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
+    devices: tuple[torch.device, ...] = ()
+    """Where the parameters lie, where that is on several devices; vectors lie on the first."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -47,6 +49,8 @@ class ParameterSpace:
             if tensor.shape[len(lead) :] != shape:
                 raise OperandError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
             parts.append((tensor.to_dense() if tensor.is_sparse else tensor).reshape(*lead, -1))
+        if self.devices:
+            parts = [part.to(self.devices[0]) for part in parts]
         return torch.cat(parts, -1)
 
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
@@ -54,6 +58,8 @@ class ParameterSpace:
         if vector.shape != (self.size,):
             raise OperandError(f"expected a vector of shape ({self.size},), got {tuple(vector.shape)}")
         parts = vector.split(self.sizes)
+        if self.devices:
+            parts = tuple(part.to(device) for part, device in zip(parts, self.devices, strict=True))
         return {name: part.view(shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)}
 
     def slices(self) -> dict[str, slice]:

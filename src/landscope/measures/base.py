@@ -155,13 +155,12 @@ def _is_looser(found: Estimate, before: Estimate | None) -> bool:
     return found.status is Status.UPPER_BOUND and found.value > before.value
 
 
-def _out_of_reach(measure: Measure) -> Iterator[Estimate | None]:
+def _out_of_reach(measure: Measure) -> Iterator[Estimate]:
     """The stream of a measure that needs whole weights, at a model that is sharded."""
-    raise NotApplicableError(
+    yield Estimate.not_applicable(
         f"{measure.key or type(measure).__name__} needs whole weights, and every process holds a part of each: measure a model "
         f"that is not sharded; its data can still be shared out over processes"
     )
-    yield
 
 
 @dataclass

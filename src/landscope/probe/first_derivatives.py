@@ -252,9 +252,9 @@ def _padding(probe: Probe, loss: Tensor, leaves: Params) -> Iterator[tuple[str, 
     """The rows of each parameter that embeddings use as padding, or what of them lies here."""
     if probe.sharding is not None:  # between an embedding and the leaves the weights are gathered
         held = {id(p): name for name, p in probe.module("").named_parameters()}
-        for weight, row in padding_rows(probe.module("")):
+        for weight, padded in padding_rows(probe.module("")):
             if (name := held[id(weight)]) in leaves:
-                yield name, probe.sharding.row(name, row)
+                yield name, probe.sharding.row(name, padded)
         return
     names = {id(leaf): name for name, leaf in leaves.items()}
     for node in graph_behind(loss):

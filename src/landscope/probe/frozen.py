@@ -95,8 +95,9 @@ def _fixed_tensors(
         return value.to(device=device or value.device, dtype=kind, copy=True)
 
     memo: dict[int, Any] = {}
-    for name, parameter in model.named_parameters() if sharding is not None else ():
-        memo[id(parameter)] = nn.Parameter(fixed(sharding.own(name, parameter.detach())), requires_grad=False)
+    if sharding is not None:
+        for name, shared in model.named_parameters():
+            memo[id(shared)] = nn.Parameter(fixed(sharding.own(name, shared.detach())), requires_grad=False)
     for module in model.modules():
         for parameter in module._parameters.values():
             if parameter is not None and id(parameter) not in memo:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from landscope.core.distributed import processes, sum_over_processes
-from landscope.core.errors import LandscopeError, OutOfMemoryError
+from landscope.core.errors import LandscopeError, NotApplicableError, OutOfMemoryError
 from landscope.core.memory import available_bytes
 from landscope.core.text import first_line
 from landscope.probe.batches import Batch
@@ -118,6 +118,11 @@ def at_points(
     >>> at_points(probe, zero, [one], torch.tensor([[0.0], [2.0]]), lambda probe, params, batch: probe.loss_sum(params, batch))
     tensor([0., 4.], dtype=torch.float64)
     """
+    if probe.sharding is not None:
+        raise NotApplicableError(
+            "lines and planes through the weights are not available where every process holds a part of them: gather the model "
+            "(its full state dict, in one that is not sharded)"
+        )
     rows = coordinates.to(probe.device, probe.dtype)
     ready = lambda tensors: {name: t.to(probe.device, probe.dtype) for name, t in tensors.items()}  # noqa: E731
     start, ways = ready(origin), [ready(direction) for direction in directions]

@@ -94,7 +94,9 @@ class Probe(Sums):
     ) -> None:
         checks.check_options(model, mode, temperature, dtype, per, precision)
         inner = unwrap(model)
-        self.device = torch.device(device or next((p.device for p in inner.parameters()), "cpu"))
+        devices = list(dict.fromkeys(p.device for p in inner.parameters()))
+        self.device = torch.device(device or next(iter(devices), "cpu"))
+        kept = None if device is None and len(devices) > 1 else self.device  # what lies on several devices stays there
         self.mode: Mode = mode
         self.temperature = float(temperature)
         self.precision: Effort = precision
@@ -118,9 +120,7 @@ class Probe(Sums):
             with measuring(self.device, dtype=dtype or working_dtype(inner)):
                 with alone(lambda: self.sharding is not None):
                     self.loss = resolve_loss(loss)
-                    self._model, function = frozen_copy(
-                        inner, mode, dtype, self.device, self.loss.function, self.sharding
-                    )
+                    self._model, function = frozen_copy(inner, mode, dtype, kept, self.loss.function, self.sharding)
                     self.loss = replace(self.loss, function=function)
                     self._recurrent = is_recurrent(inner)
                     self._measure(select_parameters(inner, params))
@@ -156,7 +156,9 @@ class Probe(Sums):
     def _measure(self, names: tuple[str, ...]) -> None:
         held = dict(self._model.named_parameters())
         self._params = {name: held[name].detach() for name in names}
-        self.space = ParameterSpace(names, tuple(p.shape for p in self._params.values()))
+        devices = tuple(p.device for p in self._params.values())
+        spread = devices if len({*devices, self.device}) > 1 else ()
+        self.space = ParameterSpace(names, tuple(p.shape for p in self._params.values()), spread)
         self.vectors = Vectors(self.space.size) if self.sharding is None else self.sharding.vectors(self.space)
         self.dtype = next(iter(self._params.values())).dtype
         self._piece_sizes: dict[float, PieceSize] = {}

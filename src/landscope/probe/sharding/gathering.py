@@ -137,7 +137,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, *held: Tensor | None) -> tuple[Tensor, ...]:
-        return _Gather.apply(ctx.layout, *_zeros_for_none(ctx, held))  # type: ignore[no-any-return]
+        return _Gather.apply(ctx.layout, *_zeros_for_none(ctx, held))
 
 
 class _Scatter(torch.autograd.Function):
@@ -158,7 +158,7 @@ class _Scatter(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, *wholes: Tensor | None) -> tuple[Tensor, ...]:
-        return _Scatter.apply(ctx.layout, *_zeros_for_none(ctx, wholes))  # type: ignore[no-any-return]
+        return _Scatter.apply(ctx.layout, *_zeros_for_none(ctx, wholes))
 
 
 def _zeros_for_none(ctx: Any, given: Sequence[Tensor | None]) -> list[Tensor]:
@@ -215,7 +215,7 @@ def _pack(tensor: Tensor) -> Tensor | _Dropped:
     found = _whole.get(place(tensor) or 0)
     if found is None:
         return tensor.detach()
-    return _Dropped(*found, (tensor.shape, tensor.stride(), tensor.storage_offset()))
+    return _Dropped(*found, (tensor.shape, tensor.stride(), int(tensor.storage_offset())))
 
 
 def _unpack(kept: Tensor | _Dropped) -> Tensor:

@@ -103,7 +103,7 @@ def _part(name: str, parameter: Tensor) -> Part:
 
 def local(tensor: Tensor) -> Tensor:
     """What of a tensor lies in this process."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 # The copy: modules without FSDP's hooks, units that gather.
@@ -116,7 +116,7 @@ def plain_modules(model: nn.Module, memo: dict[int, Any], copied: Any) -> None:
     """
     units = [module for module in model.modules() if _is_unit(module)]
     for unit in units:
-        kind = type(unit).__mro__[2]  # (its class with FSDP, FSDPModule, its class, …)
+        kind: Any = type(unit).__mro__[2]  # (its class with FSDP, FSDPModule, its class, …)
         memo[id(unit)] = kind.__new__(kind)
     for unit in units:
         kept = {
