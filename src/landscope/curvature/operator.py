@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from landscope.core.errors import DifferentiationError, LandscopeError, NonFiniteLossError, OperandError
 from landscope.core.memory import available_bytes, is_out_of_memory
-from landscope.core.parameters import ParameterSpace, Selection
+from landscope.core.parameters import ParameterSpace, Selection, Vectors
 from landscope.core.seeding import generator
-from landscope.core.vectors import Vectors
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
 from landscope.probe.batches import Batch

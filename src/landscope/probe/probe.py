@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.distributed import processes, raise_together, sum_over_processes
-from landscope.core.parameters import ParameterSpace, Selection, select_parameters
-from landscope.core.vectors import Vectors
+from landscope.core.errors import EmptyDataError
+from landscope.core.parameters import ParameterSpace, Selection, Vectors, select_parameters
 from landscope.probe import checks
 from landscope.probe.batches import Batch, Layout, diverse_sample, with_non_finite_inputs
 from landscope.probe.checks import refuse_unmeasurable
@@ -26,9 +26,9 @@ from landscope.probe.loss.own import recognised
 from landscope.probe.loss.readings import Reading
 from landscope.probe.loss.settling import counted_labels, leave_out_ignored, settled
 from landscope.probe.reading import DataLike, FixedData, held, read
+from landscope.probe.rows.sums import Sums
 from landscope.probe.sharding.in_step import alone, of_every_process
 from landscope.probe.sharding.parts import Sharding, sharding_of
-from landscope.probe.sums import Sums
 from landscope.probe.totals import (
     Ledger,
     PieceSize,
@@ -132,6 +132,10 @@ class Probe(Sums):
                 self._shown = ()
                 counted = counted_labels(self)
                 self._local_samples = int(counted[0])
+                if self.sharding is not None and not self._local_samples:
+                    raise EmptyDataError(
+                        "this process has no samples whose labels count; each needs some of a sharded model's"
+                    )
         except Exception as caught:
             error = caught
         raise_together(error, lost=self.sharding is not None)
@@ -201,6 +205,7 @@ class Probe(Sums):
                 checks.check_finite_loss(found, "of samples with non-finite inputs")
         if self._held is not None:
             self._held = tuple(self._without_ignored(self._held))
+        self._shown = tuple(self._without_ignored(self._shown))
         self._take_few()
 
     def _take_few(self) -> None:

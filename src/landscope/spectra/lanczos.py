@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import OperandError
+from landscope.core.parameters import Vectors
 from landscope.core.seeding import generator
-from landscope.core.vectors import Vectors
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
 
 __all__ = ["Lanczos", "Step", "fresh_rows", "lanczos", "lanczos_steps", "orthogonalise", "step"]

@@ -9,7 +9,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from landscope.core.vectors import Vectors
+from landscope.core.parameters import Vectors
 from landscope.spectra.lanczos import fresh_rows, orthogonalise
 from landscope.spectra.protocol import CountedOperator
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import NonFiniteProductError, OperandError
-from landscope.core.vectors import Vectors
+from landscope.core.parameters import Vectors
 
 __all__ = ["DEFAULT_BUDGET", "CountedOperator", "MatrixLike", "as_operator", "check_budget"]
 

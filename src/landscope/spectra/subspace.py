@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.memory import available_bytes
-from landscope.core.vectors import Vectors
+from landscope.core.parameters import Vectors
 from landscope.spectra.lanczos import step
 from landscope.spectra.protocol import CountedOperator
 

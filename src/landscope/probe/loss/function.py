@@ -12,8 +12,7 @@ from torch.func import functional_call
 
 from landscope.core import display
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
-from landscope.core.parameters import ParameterSpace
-from landscope.core.vectors import Vectors
+from landscope.core.parameters import ParameterSpace, Vectors
 from landscope.probe.batches import Batch, Layout, map_tensors
 from landscope.probe.conditions import Precision, measuring
 from landscope.probe.loss.losses import Loss

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes
 from landscope.core.errors import ModelError
-from landscope.core.parameters import ParameterSpace
-from landscope.core.vectors import Vectors
+from landscope.core.parameters import ParameterSpace, Vectors
 from landscope.probe.sharding.gathering import Part, forget, gathered
 
 __all__ = ["Sharding", "Unit", "gather_in_units", "local", "plain_modules", "sharding_of"]
