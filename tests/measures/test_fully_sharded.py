@@ -8,7 +8,6 @@ import signal
 import time
 import weakref
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +243,7 @@ def test_what_one_process_refuses_all_refuse(tmp_path: Path) -> None:
 
 def failing_within(rank: int, folder: Path) -> None:
     """A row that no check looks at fails in the middle of a pass of one process: the others wait for its next layer."""
-    distributed.PATIENCE = timedelta(seconds=2)
+    distributed.PATIENCE = 2.0
     net, _, units = mlp()
     x = torch.randint(0, 9, (200, 3), generator=torch.Generator().manual_seed(1))
     x[150, 1] = 9 if rank == 1 else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import time
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from landscope.core.errors import LandscopeError, LostProcessError
 
-PATIENCE = timedelta(seconds=60)
-"""How long a process that has failed waits for the others to hear of it."""
+PATIENCE = 60.0
+"""Seconds for which a process that has failed waits for the others to hear of it."""
 
 
 def processes() -> int:
@@ -49,13 +49,33 @@ def largest(*numbers: float, failed: Exception | None = None) -> list[float]:
         return list(numbers)
     mine = torch.tensor(numbers, dtype=torch.float64)
     try:
-        told = dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=_telling(), async_op=True)
-        told.wait(*([] if failed is None else [PATIENCE]))
+        if not _come(failed):
+            raise RuntimeError("another process did not come to where all tell each other how they are")
+        dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=_telling())
     except RuntimeError as error:
         raise LostProcessError(
             f"the processes that measure a model together have lost each other: {failed or error}. Start all of them again."
         ) from failed or error
     return mine.tolist()
+
+
+def _come(failed: Exception | None) -> bool:
+    """Come to where all tell each other something; one that has failed looks first whether the others come, too.
+
+    Otherwise it would wait for them in an exchange that nothing ends, and they for it in another one.
+    """
+    store = dist.distributed_c10d._get_default_store()
+    turn: int = store.add(f"landscope/{dist.get_rank()}", 1)
+    if failed is None:
+        return True
+    if "gloo" in str(failed) or isinstance(failed, dist.DistError):  # the connection itself is gone
+        return False
+    deadline = time.monotonic() + PATIENCE
+    while any(store.add(f"landscope/{rank}", 0) < turn for rank in range(processes())):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 _groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
