@@ -62,10 +62,14 @@ def test_a_process_group_is_gone_after_its_end(tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
 
 
-def test_processes_of_torchrun_share_the_rows(call: Call, digits_net: Path) -> None:
-    words = [*NET, "--measures", "loss,hessian_trace,hessian_top_eigenvalue", "--samples", "101", "--dtype", "float64"]
+@pytest.mark.parametrize(
+    ("measures", "more"),
+    [("loss,hessian_trace,hessian_top_eigenvalue", []), ("loss,gradient_norm,hessian_top_eigenvalue", ["--shard"])],
+)
+def test_processes_of_torchrun_share_the_rows(call: Call, digits_net: Path, measures: str, more: list[str]) -> None:
+    words = [*NET, "--measures", measures, "--samples", "101", "--dtype", "float64"]
     group = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "landscope"]
-    command = [sys.executable, *group, "measure", str(digits_net), *words, "--device", "cpu", "--json"]
+    command = [sys.executable, *group, "measure", str(digits_net), *words, *more, "--device", "cpu", "--json"]
     made = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert made.returncode == 0, made.stderr
     together = landscope.Report.from_json(made.stdout)  # one process prints, once
