@@ -123,7 +123,8 @@ class _Eigenvalue(OfMatrix):
         return Estimate(values[0], details={"values": values, "from": "gram matrix"})
 
     def _final(self, probe: Probe, pairs: Eigenpairs) -> Estimate:
-        error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if self.matrix == "hessian" else None
+        known = self.matrix == "hessian" and pairs.vectors.shape[1] > 0
+        error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if known else None
         return Estimate(
             float(pairs.values[0]),
             float(pairs.residuals[0]),
