@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -82,16 +83,26 @@ def test_conditions_of_many_strengths_are_measured_on_all_rows_where_one_pass_gi
     spec = PAPER.parts("tiny")["cifar10-strengths"].study
     axis = {name: STRENGTHS[name] for name in ("baseline", "weight decay 5e-4")}
     study = do_here(Study(replace(spec, axes={"regulariser": axis}), tmp_path))
-    assert len(study.table()) == 2 * 3 * 3  # conditions, checkpoints, temperatures
+    assert len(study.table()) == 2 * 2 * 3  # conditions, checkpoints, temperatures
     for record in study.records():
         plain, ours, coded = (s for s in record.subjects if s.checkpoint == "final")
         assert coded.temperature != ours.temperature != plain.temperature == 1.0
         assert set(coded.reports["train"]) == set(ours.reports["train"]) < set(plain.reports["train"])
         train = plain.reports["train"]
         assert train.about["samples"] == "64 samples"
-        assert train["sam_sharpness"].settings["rows"] == 32
+        assert train["hessian_top_eigenvalue"].settings["rows"] == 32
         assert "rows" not in train["loss"].settings
         assert all(estimate.status.has_value for estimate in train.values())
+
+
+def test_the_first_half_of_the_strengths_is_spread_over_regularisers():
+    kinds = [name.split()[0] for name in STRENGTHS]
+    assert len(kinds) == 24
+    for number in (10, 12, 14, 16, 18):  # a run may be stopped after so many
+        counts = Counter(kinds[:number])
+        assert counts.pop("baseline") == 1
+        assert len(counts) == 4
+        assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def _preset() -> list[str]:
