@@ -123,6 +123,22 @@ def test_every_published_number_stands_beside_ours(tiny, name):
         assert number.published != "–", number
 
 
+def test_relative_flatness_of_both_tables_is_of_the_last_epoch(tiny):
+    """The paper measured it on weights that a reload had brought back."""
+    records, part = tiny[0]["cifar10"], PAPER.parts("paper")["cifar10"]
+    models = [
+        (record.condition, subject)
+        for record in records
+        for subject in record.subjects
+        if subject.checkpoint == "final" and subject.temperature == 1.0
+    ]
+    last = {name: subject.reports["train"]["published.relative_flatness"].value for name, subject in models}
+    shown = {(n.table, n.condition): n for n in compare(PAPER, part, records) if n.metric == "relative_flatness"}
+    for name, value in last.items():
+        for table in ("1 early stopping", "3 final"):
+            assert float(shown[table, name].published) == pytest.approx(value, rel=1e-3)
+
+
 def test_scaled_models_are_at_the_papers_temperature_as_published_and_at_ours_corrected(tiny):
     records = tiny[0]["cifar10"]
     (record,) = [record for record in records if record.condition == "baseline"]
