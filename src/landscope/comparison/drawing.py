@@ -30,7 +30,12 @@ def plot_comparison(
     """Changes on the left, the line on the right where there is one."""
     from matplotlib.figure import Figure
 
-    drawn = [d for held in shown.values() for d in held if d.relative is not None and not d.first.status.is_bound]
+    drawn = [
+        d
+        for held in shown.values()
+        for d in held
+        if d.comparable and d.relative is not None and not d.first.status.is_bound
+    ]
     lines = {model: alike.line for model, alike in agreements.items() if alike.line is not None}
     models = list(agreements)
     names = list(dict.fromkeys(d.measure for d in drawn))
