@@ -29,8 +29,6 @@ from landscope.measures.base import Measure
 from landscope.measures.measuring import measured
 from landscope.probe.probe import Probe
 
-__all__ = ["GROUPS", "MEANS", "Difference", "Verdict", "by_groups", "differences"]
-
 MEANS = (
     *("loss", "nll", "error", "accuracy", "brier", "average_sharpness", "fisher_rao", "fisher_rao_homogeneous"),
     *("relative_flatness", "relative_flatness_layerwise", "hessian_trace", "ggn_trace", "fisher_trace"),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["Comparison"]
-
 WIDTH = 124
 LOSSES_APART = 3.0
 """Factor between training losses beyond which a difference in curvature may be one in loss."""

@@ -14,8 +14,6 @@ from landscope.core.progress import Progress, progress_display
 from landscope.core.text import duration
 from landscope.measures.results import Report
 
-__all__ = ["Display", "display"]
-
 OFTEN = 0.25
 """Seconds between two drawings of a table."""
 

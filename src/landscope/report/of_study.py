@@ -18,8 +18,6 @@ from landscope.studies.spec import AnalysisSpec, StudySpec
 from landscope.studies.store import RunStatus
 from landscope.studies.study import Study, report_mark
 
-__all__ = ["options_of", "write_study_figures", "write_study_report"]
-
 
 def write_study_report(
     study: Study,

@@ -18,8 +18,6 @@ from landscope.report.sections.against_baseline import contrast_cell, way
 from landscope.report.sections.models import terms_of
 from landscope.report.write import StudyReport, without_script
 
-__all__ = ["write_landing_page"]
-
 COLUMNS = 8
 """Of the table: those that most studies have."""
 

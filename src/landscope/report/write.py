@@ -51,13 +51,6 @@ from landscope.report.sections.through_training import through_section
 from landscope.report.sections.within_between import within_between_section
 from landscope.studies.record import Failure, Record
 
-__all__ = [
-    "ReportOptions",
-    "StudyReport",
-    "figures",
-    "write_report",
-]
-
 COHORTS = 4
 """Kinds of models (checkpoints, temperatures) whose correlations are computed."""
 

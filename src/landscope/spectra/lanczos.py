@@ -21,8 +21,6 @@ from landscope.core.errors import OperandError
 from landscope.core.seeding import generator, normal
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
 
-__all__ = ["Lanczos", "Step", "fresh_rows", "lanczos", "lanczos_steps", "orthogonalise", "step"]
-
 
 @dataclass(frozen=True)
 class Step:

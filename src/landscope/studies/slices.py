@@ -39,8 +39,6 @@ from landscope.training.schedule import Row
 from landscope.training.task import Task, built_model, make_task
 from landscope.training.task_data import SPLITS, TaskData, load_task_data
 
-__all__ = ["Expected", "expected_from_slices", "kind_of"]
-
 MOMENT = 0.4
 """Seconds for the gradients of every kind of training together."""
 TRIALS = 3

@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["nested_forward"]
-
 
 def _layer_norm(
     input: Tensor,

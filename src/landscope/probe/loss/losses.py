@@ -24,8 +24,6 @@ from landscope.core.errors import LossError
 from landscope.core.registry import Registry
 from landscope.probe.loss.targets import IGNORED, class_dimension, kept_labels, require_labels
 
-__all__ = ["LOSSES", "Likelihood", "Loss"]
-
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 Reduction = Literal["per_sample", "mean", "sum", "label_mean", "unknown"]
 REDUCTIONS = ("per_sample", "mean", "sum", "label_mean", "unknown")
@@ -206,6 +204,7 @@ def cross_entropy(outputs: Tensor, targets: object, last: bool = False) -> Tenso
 
 
 def mean_per_sample(values: Tensor) -> Tensor:
+    """One value for each sample: the mean over its labels."""
     return values if values.dim() == 1 else values.flatten(1).mean(1)
 
 

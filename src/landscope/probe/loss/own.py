@@ -33,8 +33,6 @@ from landscope.probe.loss.targets import IGNORED, class_dimensions, kept_labels
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
 
-__all__ = ["MODEL", "Recognised", "mean_over_labels", "own_loss", "recognised", "uneven_rows"]
-
 ROWS = 8
 """Samples on which losses are compared."""
 AGREE = {torch.float32: 1e-5, torch.float64: 2e-6}

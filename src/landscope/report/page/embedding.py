@@ -17,8 +17,6 @@ import pandas as pd
 from landscope.core.errors import MissingExtraError
 from landscope.core.json import Plain
 
-__all__ = ["content_hash", "embedded_json", "finite", "packed_csv", "plot_text", "plotly_script", "rounded"]
-
 DIGITS = 6
 """Significant digits of the numbers behind the plots; the CSV files hold all of them."""
 

@@ -15,8 +15,6 @@ from landscope.report.page.embedding import content_hash, embedded_json
 from landscope.report.page.glossary import glossed
 from landscope.report.page.style import colour
 
-__all__ = ["Masthead", "rendered"]
-
 SCRIPTS = (
     *("data", "theme", "look", "scatter", "forest", "landscape"),
     *("drawing", "linking", "legend", "models", "files", "begin"),

@@ -28,8 +28,6 @@ from landscope.report.page.figure import (
 )
 from landscope.report.page.style import DIVERGING
 
-__all__ = ["in_browser"]
-
 Trace = dict[str, Plain]
 
 

@@ -11,21 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-__all__ = [
-    "DASHES",
-    "DIVERGING",
-    "NAMED",
-    "Theme",
-    "colour",
-    "ground",
-    "line",
-    "literal",
-    "point",
-    "shade",
-    "themed",
-    "tick",
-]
-
 Theme = Literal["paper", "light", "dark"]
 PAGES = (
     {"@ink": "#1d2126", "@muted": "#646c76", "@faint": "#8d959e", "@accent": "#0b5d8f", "@grid": "#e9eae5"},

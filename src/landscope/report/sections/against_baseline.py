@@ -14,8 +14,6 @@ from landscope.report.data.contrasts import Contrast, Contrasts
 from landscope.report.page.blocks import Cell, Head, Mark, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points, Rule
 
-__all__ = ["baseline_figure", "baseline_table", "baseline_words", "contrast_cell", "way"]
-
 USUAL = "train.hessian_top_eigenvalue"
 """The measure that most readers look for first."""
 CONDITIONS = 8

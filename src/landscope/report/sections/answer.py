@@ -19,8 +19,6 @@ from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Po
 from landscope.report.sections.against_baseline import baseline_figure, baseline_words
 from landscope.report.sections.through_training import through_sentence
 
-__all__ = ["answer_section", "claim_section"]
-
 OUTCOMES = 4
 """Columns of the figure."""
 MEASURES = 16

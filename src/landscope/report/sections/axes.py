@@ -30,8 +30,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["AxisCurves", "AxisLine", "axis_curves", "axis_section", "leading_number"]
-
 VALUES = 3
 """Fewer of them make no curve."""
 STEPPED = 5.0

@@ -17,9 +17,6 @@ from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
 from landscope.report.sections.against_baseline import baseline_table
 
-__all__ = ["condition_section", "summary_of"]
-
-
 COHORTS = 4
 ACROSS, COLUMNS = 8, 8
 """Conditions up to which they stand side by side, and columns of a table where they do not."""

@@ -15,9 +15,6 @@ from landscope.report.data.columns import label, value_columns
 from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Heat, Marker, Panel, Points, value_axis
 
-__all__ = ["correlation_section", "scatter_section"]
-
-
 COLUMNS = 40
 """Of the matrix of everything with everything."""
 

@@ -26,8 +26,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["History", "MeanCurve", "histories", "history_section", "mean_curves"]
-
 LINES = 60
 """More runs than these are shown by condition."""
 PANELS = 8

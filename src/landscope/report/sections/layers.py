@@ -37,9 +37,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["corruption_section", "invariance_section", "layer_section"]
-
-
 # Which layers are sharp: every measure of every layer, by condition.
 
 

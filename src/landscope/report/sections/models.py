@@ -21,9 +21,6 @@ from landscope.report.page.glossary import STATISTICS, meanings
 from landscope.report.sections.conditions import summary_of
 from landscope.studies.record import Failure, long_table, wide_table
 
-__all__ = ["data_section", "estimate_section", "files", "plain_study", "provenance_section", "term_section", "terms_of"]
-
-
 FEW = 3
 """Runs up to which every estimate is printed."""
 FILES = {

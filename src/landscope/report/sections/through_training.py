@@ -35,8 +35,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["through_section", "through_sentence"]
-
 STEPS = 3
 """Fewer of them make no curve."""
 STEPPED = 5.0

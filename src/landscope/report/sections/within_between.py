@@ -28,8 +28,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["within_between_section"]
-
 PAIRS = 6
 DRAWN = 3
 POINTS = 1500

@@ -18,8 +18,6 @@ from landscope.studies.spec import MeasuringSpec, Taking
 from landscope.training.averaging import recompute_statistics
 from landscope.training.task import Forward, Task
 
-__all__ = ["ModelMeter", "WeightsAtTemperatures", "temperature_of"]
-
 EVALUATION_ROWS = 512
 
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from landscope.probe.frozen import unwrap
 from landscope.training.objectives.fam import FAM
 
-__all__ = ["SeveralFAM"]
-
 
 class SeveralFAM:
     """Adds λ times the sum of the κ of some layers to a loss.
