@@ -24,7 +24,7 @@ from landscope.specs.schema import parse
 from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State
-from landscope.training.progress import _Silent
+from landscope.training.callbacks import _Silent
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 

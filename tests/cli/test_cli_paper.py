@@ -333,7 +333,7 @@ def test_without_plotly_reports_have_no_script(
     call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("landscope.cli.study.showing.find_spec", lambda name: None)
-    monkeypatch.setattr("landscope.report.page.embedding.util.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.page.html.util.find_spec", lambda name: None)
     monkeypatch.setattr("landscope.cli.paper.run_study", lambda study, *_: do_quietly(study))
     code, out, err = call(*run_of(tmp_path / "new", "--part", "first"))
     assert code == 0, err

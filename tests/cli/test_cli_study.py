@@ -261,7 +261,7 @@ def test_without_plotly_the_report_of_a_study_has_no_script(
     call: Call, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("landscope.cli.study.showing.find_spec", lambda name: None)
-    monkeypatch.setattr("landscope.report.page.embedding.util.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.page.html.util.find_spec", lambda name: None)
     code, out, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--json")
     assert code == 0, err
     assert "reports are written without script" in err

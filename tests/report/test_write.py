@@ -26,8 +26,8 @@ from landscope.measures import MEASURES, Report
 from landscope.report import Claim, ReportOptions, write_report
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.contrasts import contrasts
-from landscope.report.page.embedding import embedded_json, plotly_script
 from landscope.report.page.figure import Figure
+from landscope.report.page.html import embedded_json, plotly_script
 from landscope.report.page.matplotlib import on_paper
 from landscope.report.sections.calibration import calibration_section, calibrations
 from landscope.report.sections.reference import ComparedNumber

@@ -35,8 +35,8 @@ def part_studies(
     Data or a package is missing there, or `only` asks for no run of the part.
     """
     from landscope.core.errors import DataFileError, MissingExtraError, UnknownNameError
+    from landscope.studies.forecast import check_inputs
     from landscope.studies.grid import select_runs
-    from landscope.studies.preflight import check_inputs
 
     studies: dict[str, Study] = {}
     lacking: dict[str, LandscopeError] = {}

@@ -23,9 +23,8 @@ from landscope.report.data.associations import Associations, associate
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.contrasts import contrasts
 from landscope.report.page.blocks import Block, Claim, Downloads, Panels, Plot, Prose, Section, Table
-from landscope.report.page.embedding import packed_csv, plotly_script
 from landscope.report.page.figure import Figure
-from landscope.report.page.html import Masthead, rendered
+from landscope.report.page.html import Masthead, packed_csv, plotly_script, rendered
 from landscope.report.page.matplotlib import FORMATS, as_picture, save
 from landscope.report.page.plotly import in_browser
 from landscope.report.sections.answer import answer_section, claim_section

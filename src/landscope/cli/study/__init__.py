@@ -109,8 +109,8 @@ def run(
     from landscope.specs.documents import read_document
     from landscope.specs.names import search_also
     from landscope.specs.schema import parse
+    from landscope.studies.forecast import check_inputs
     from landscope.studies.grid import select_runs
-    from landscope.studies.preflight import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
@@ -269,7 +269,7 @@ def measure(
     """Measure models that you already have, and report on them as on any study."""
     from landscope.cli.sources import Given, saved_networks
     from landscope.specs.schema import parse
-    from landscope.studies.preflight import check_inputs
+    from landscope.studies.forecast import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 

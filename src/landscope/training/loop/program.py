@@ -22,9 +22,8 @@ from landscope.core.seeding import stream_seed
 from landscope.data import Split
 from landscope.training.evaluate import Score, evaluate, rank
 from landscope.training.fast_steps import Captured, Compiled, StepFunction, parts_to_compile
-from landscope.training.loop.feed import Feed, seed_noise
 from landscope.training.loop.folder import with_weights
-from landscope.training.loop.step import TrainingStep
+from landscope.training.loop.step import Feed, TrainingStep, seed_noise
 from landscope.training.objectives import FAM, SeveralFAM
 from landscope.training.optimizers.building import build_optimizer, set_rate
 from landscope.training.schedule import learning_rate, penalty_strength

@@ -23,11 +23,10 @@ from landscope.core.seeding import stream_seed
 from landscope.data import Split
 from landscope.training.evaluate import Score
 from landscope.training.fast_steps import Captured
-from landscope.training.loop.feed import Feed, seed_noise
 from landscope.training.loop.folder import FAILED, with_weights
 from landscope.training.loop.program import non_finite_error
 from landscope.training.loop.state import some
-from landscope.training.loop.step import METRICS
+from landscope.training.loop.step import METRICS, Feed, seed_noise
 from landscope.training.optimizers import frozen_statistics
 from landscope.training.pool.passes import Passes, Stack, stacked
 from landscope.training.pool.updates import Settings, State, fresh_state, over, update

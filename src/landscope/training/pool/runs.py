@@ -19,7 +19,7 @@ from landscope.core.errors import NonFiniteTrainingError, OutOfMemoryError, Spec
 from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.core.json import TEXT, checked, parse_json
 from landscope.core.memory import is_out_of_memory
-from landscope.training.callbacks import Callback
+from landscope.training.callbacks import Callback, training_display
 from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
 from landscope.training.loop.folder import (
@@ -40,7 +40,6 @@ from landscope.training.loop.state import State, some
 from landscope.training.loop.train import train
 from landscope.training.pool.program import StackedProgram
 from landscope.training.pool.result import Strategy
-from landscope.training.progress import training_display
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, built_model

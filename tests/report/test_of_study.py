@@ -8,7 +8,7 @@ import pytest
 from report_records import CONDITIONS, make_records
 
 from landscope.report import ReportOptions
-from landscope.report.several import write_landing_page
+from landscope.report.of_study import write_landing_page
 from landscope.report.write import StudyReport
 
 
