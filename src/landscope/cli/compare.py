@@ -24,6 +24,7 @@ from landscope.cli.options import (
     Root,
     Samples,
     named_measures,
+    optional,
 )
 from landscope.cli.output import console, note, print_json, target
 from landscope.cli.study.showing import opened, reports_without_script, write_report
@@ -53,20 +54,15 @@ def compare(
     measures: Measures = None,
     loss: Annotated[
         str | None,
-        typer.Option(
-            help="cross_entropy, mse, binary_cross_entropy, exponential.  [default: cross_entropy for classes, else mse]",
-            show_default=False,
+        optional(
+            help="cross_entropy, mse, binary_cross_entropy, exponential.  [default: cross_entropy for classes, else mse]"
         ),
     ] = None,
     device: Device = None,
     seed: MeasureSeed = 0,
     root: Root = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Also write the comparison there.", show_default=False)
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Also draw it there: png, svg or pdf.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, optional(metavar="FILE.json", help="Also write the comparison there.")] = None,
+    figure: Annotated[Path | None, optional(metavar="FILE.png", help="Also draw it there: png, svg or pdf.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare saved models on the same rows: every measure, its difference, and whether that is real.
@@ -101,15 +97,7 @@ def compare(
     x, y = meter.rows(split, samples)
     if not len(x):
         raise CommandError(f"{given[0].data.name} has no {split} rows")
-    comparison = landscope.compare(
-        nets,
-        (x, y),
-        chosen,
-        loss=meter.task.loss,
-        device=place,
-        seed=seed,
-        progress=True,
-    )
+    comparison = landscope.compare(nets, (x, y), chosen, loss=meter.task.loss, device=place, seed=seed, progress=True)
     if output is not None:
         note(f"written: {comparison.save(output)}")
     if figure is not None:
