@@ -15,7 +15,7 @@ errors its reliability λ is estimated: noise of that size is added once more, a
 λ = 2 − 1/c². The corrected coefficient comes from covariances in which the covariate's variance counts λ-fold (errors in
 variables; Fuller 1987), with a jackknife error. What is recorded bounds the error from above (all models are measured on the same
 rows), so a link must be shown with all of it and with none: the larger p counts, and the interval holds both. Below λ = 0.5 there
-is no answer.
+is not an answer.
 """
 
 from __future__ import annotations

@@ -264,14 +264,14 @@ def _relative(difference: Difference) -> str:
 def _differing(own: Sequence[Difference]) -> str:
     """Real differences with their sizes, then those of this data alone, then how many are open."""
     parts = []
-    for verdict, told in ((Verdict.REAL, "Real"), (Verdict.HERE, "On this data only")):
+    for verdict, words in ((Verdict.REAL, "Real"), (Verdict.HERE, "On this data only")):
         held = [f"{d.measure} ({_change(d)})" for d in own if d.verdict is verdict]
         if held:
-            parts.append(f"{told}: {', '.join(held)}.")
-    for verdict, told in ((Verdict.OPEN, "Cannot tell"), (Verdict.SAME, "The same")):
+            parts.append(f"{words}: {', '.join(held)}.")
+    for verdict, words in ((Verdict.OPEN, "Cannot tell"), (Verdict.SAME, "The same")):
         held = [d.measure for d in own if d.verdict is verdict]
         if held:
-            parts.append(f"{told}: {', '.join(held)}.")
+            parts.append(f"{words}: {', '.join(held)}.")
     return " ".join(parts) or "Nothing was measured at both."
 
 

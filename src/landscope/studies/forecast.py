@@ -162,7 +162,7 @@ class Forecast:
             return "every run is done"
         runs, known = counted(len(self.left), "run"), len(self.expected)
         if not known:
-            return f"{runs} to do; how long they take is known when one is done"
+            return f"{runs} to do; the time is not known until one is done"
         some = "" if known == len(self.left) else f" for the {known} that could be timed"
         more = "about" if all(one.whole for one in self.expected.values()) else "more than"
         at_once = f"{self.workers} at a time" if self.workers > 1 else "one at a time"
@@ -180,12 +180,12 @@ def forecast(study: Study, statuses: Mapping[str, RunStatus], seconds: float | N
     expected = {key: Expected(0.0, seconds) for key, seconds in expected_from_records(study, statuses).items()}
     expected = {key: one for key, one in expected.items() if key in left}
     unknown = [key for key in left if key not in expected]
-    source = "as long as those that are done took"
+    source = "from the runs that are done"
     if unknown:
         sliced = expected_from_slices(study, unknown, max(1, usable_cores() // workers), seconds)
         held = held_by_orphans(study, sliced)
         expected |= {key: replace(one, training=0.0) if key in held else one for key, one in sliced.items()}
-        source = "some of it was timed"
+        source = "part of it timed"
     return Forecast(left, expected, workers, source)
 
 

@@ -92,7 +92,7 @@ class KeptStudy:
                 raise SpecError(f"{folder}: no such folder{near}") from None
             if (FilePath(folder) / "spec.json").is_file():
                 raise SpecError(
-                    f"{folder} holds a training and no study; measure it: landscope measure {folder}"
+                    f"{folder} holds a training, not a study; measure it: landscope measure {folder}"
                 ) from None
             raise SpecError(
                 f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"

@@ -17,7 +17,7 @@ from landscope.core.text import first_line
 #
 # The first steps run as they are, and are real steps; then one is recorded, which computes nothing, and replayed from there on.
 # Batches of another size (the last of an epoch) run as they are. Random numbers of a replay come from the generator's present
-# seed, so noise is seeded step by step as ever.
+# seed, so noise is seeded step by step as usual.
 
 
 WARM_UP = 3

@@ -65,7 +65,7 @@ class Loss:
     ignored: int = IGNORED
     """The label that counts for nothing; the probe turns it into −100."""
     unexplained: str = ""
-    """Of a model's own loss that is no likelihood of its outputs: what it is and what they would give, for messages."""
+    """Of a model's own loss that is not a likelihood of its outputs: what it is and what they would give, for messages."""
     scale: float = 1.0
     """Of a `label_mean`: samples over labels, so that the sum over all samples divided by their number is a mean over labels."""
 

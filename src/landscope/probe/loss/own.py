@@ -267,7 +267,7 @@ def _same_slope(ours: Probe, theirs: Probe, sample: Batch) -> bool:
     return not apart > SAME_SLOPE**2 * size
 
 
-# A loss that is no likelihood of the outputs: the number that the model returns.
+# A loss that is not a likelihood of the outputs: the number that the model returns.
 
 
 def _as_returned(probe: Probe, fed: Layout, sample: Batch, outputs: object, own: Tensor) -> Recognised:

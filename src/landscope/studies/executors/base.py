@@ -214,7 +214,7 @@ class JobQueue:
         elif self.stopping:
             self._tell(Event("stopped", job.key, result.detail))
         else:
-            self.died(job, "its process was asked to stop by somebody else")
+            self.died(job, "another process asked it to stop")
 
     def died(self, job: Job, why: str) -> None:
         """A job's process died without an answer. It is tried again, up to the number of attempts."""

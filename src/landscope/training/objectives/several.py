@@ -70,7 +70,7 @@ class SeveralFAM:
         return {part.layer: part.state_dict() for part in self._parts}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from where `state_dict` was taken."""
         for part in self._parts:
             part.load_state_dict(state[part.layer])
 
