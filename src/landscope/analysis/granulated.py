@@ -69,7 +69,6 @@ class Granulated:
         return f"Ψ = {self.value:.2f}{bounds} over {known} {'axis' if known == 1 else 'axes'}{left}"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only."""
         return asdict(self) | {"axes": [asdict(axis) for axis in self.axes]}
 
 

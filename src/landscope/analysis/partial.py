@@ -195,22 +195,18 @@ class _Between(Effect):
         return r if self.plain.method == "pearson" else as_kendall(r, "pearson")
 
     def tails(self, truth: float) -> tuple[float, float]:
-        """The larger of both."""
         sides = self.plain.tails(truth), self.corrected.tails(self._r(truth))
         return max(sides[0][0], sides[1][0]), max(sides[0][1], sides[1][1])
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """What either does not reject."""
         low, high = (self._back(end) for end in self.corrected.interval(confidence))
         plain = self.plain.interval(confidence)
         return min(plain[0], low), max(plain[1], high)
 
     def differs_from(self, other: Effect) -> float:
-        """Not known."""
         raise OperandError("a correlation given a covariate with errors is known between bounds only")
 
     def concordance(self, confidence: float = 0.95) -> Concordance:
-        """As that of its coefficient."""
         return Concordance(*(as_kendall(each, self.plain.method) for each in (self.value, *self.interval(confidence))))
 
     def __neg__(self) -> _Between:

@@ -39,7 +39,6 @@ class Agreement:
     line: Barrier | None
 
     def items(self) -> dict[str, Estimate]:
-        """By name."""
         return {
             "disagreement": self.disagreement,
             "Jensen–Shannon divergence": self.divergence,

@@ -85,7 +85,6 @@ class Difference:
 
     @property
     def error(self) -> float:
-        """Both errors together."""
         return math.hypot(self.own, self.data or 0.0)
 
     @property
@@ -106,7 +105,6 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it is real."""
         if self.first.status.is_bound or self.other.status.is_bound:
             return Verdict.OPEN
         if self.value == 0:

@@ -61,7 +61,6 @@ class Comparison:
 
     @property
     def shown(self) -> dict[str, list[Difference]]:
-        """The differences by family, what says the same once."""
         of = {row.name: family for family, rows in Rows.of(self.reports[self.first]).families.items() for row in rows}
         found: dict[str, list[Difference]] = {family: [] for family in dict.fromkeys([*of.values(), OTHERS])}
         for name, family in of.items():
@@ -141,7 +140,6 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """How the errors are meant."""
         paired = dict.fromkeys(d.measure for d in self.differences if d.paired)
         some = f"paired row by row for {', '.join(paired)}; " if paired else ""
         tests = counted(self.differences[0].tests if self.differences else 0, "difference")
@@ -188,13 +186,11 @@ class Comparison:
     # As data
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per difference."""
         import pandas as pd
 
         return pd.DataFrame([_plain(difference) for difference in self.differences])
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain values only."""
         return {
             "reports": {name: report.to_dict() for name, report in self.reports.items()},
             "differences": [_plain(difference) for difference in self.differences],

@@ -157,7 +157,6 @@ class Forecast:
         return schedule(known, self.workers) + (START if known else 0.0)
 
     def sentence(self) -> str:
-        """The forecast in words."""
         if not self.left:
             return "every run is done"
         runs, known = counted(len(self.left), "run"), len(self.expected)

@@ -52,7 +52,6 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Runs that have their record."""
         return self.by_state.get(RunState.DONE, 0)
 
     @property
@@ -62,7 +61,6 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At one run at a time."""
         return None if self.seconds_per_run is None else self.seconds_per_run * self.left
 
 

@@ -54,13 +54,11 @@ class TensorBoard(Callback):
         self._writer = module.SummaryWriter(log_dir=os.fspath(folder))
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """One point on every curve."""
         del model
         for name, value in _figures(row).items():
             self._writer.add_scalar(name, value, global_step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:
-        """Everything is on the disk."""
         del result
         self._writer.close()
 
@@ -79,12 +77,10 @@ class WeightsAndBiases(Callback):
         self._run = self._wandb.init(**{"config": config, **self._options})
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """One point on every curve."""
         del model
         self._run.log(dict(_figures(row)), step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:
-        """Close the run."""
         self._run.finish(exit_code=0 if result.finished else 1)
 
 

@@ -186,12 +186,10 @@ class Task:
 
     @property
     def train(self) -> Split:
-        """The training samples."""
         return self.data.train
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
         return 0 if self.loss.name in REGRESSION else self.data.classes
 
     @property

@@ -102,6 +102,5 @@ class nested_forward(TorchFunctionMode):  # noqa: N801
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Stands for torch's own function where there is another."""
         del types
         return _STAND_INS.get(func, func)(*args, **(kwargs or {}))

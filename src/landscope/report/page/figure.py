@@ -229,7 +229,6 @@ class Figure:
 
     @property
     def paper_panels(self) -> list[Panel]:
-        """Those that are drawn on paper."""
         return [panel for panel in self.panels if panel.on_paper and self.kind != "explorer"]
 
 

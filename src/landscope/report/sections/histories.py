@@ -54,12 +54,10 @@ class History:
 
     @property
     def name(self) -> str:
-        """In words."""
         return "learning rate" if self.column in SCHEDULES else self.column.replace("_", " ")
 
     @property
     def values(self) -> list[float]:
-        """Of all runs."""
         return [value for _, y in self.curves.values() for value in y]
 
     @property
@@ -69,7 +67,6 @@ class History:
 
     @property
     def caption(self) -> str:
-        """What is drawn."""
         what = "mean and standard deviation of each condition" if self.by_condition else "a line for every model"
         return f"{self.name[:1].upper()}{self.name[1:]} during training: {what}, n = {len(self.curves)}."
 

@@ -66,7 +66,6 @@ class Trend:
 
     @property
     def steps(self) -> list[int]:
-        """At which it was measured."""
         return [int(step) for step in self.values.columns]
 
     @cached_property
@@ -80,7 +79,6 @@ class Trend:
 
     @property
     def shown(self) -> list[float]:
-        """All that stands on the vertical axis."""
         return [float(v) for curves in self.by_condition.values() for curve in curves for v in curve if np.isfinite(v)]
 
     @property

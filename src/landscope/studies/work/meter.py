@@ -29,7 +29,6 @@ class _AsCalled(nn.Module):
         self.model, self.call = model, call
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs for some rows."""
         return self.call(self.model, x)
 
 
@@ -45,7 +44,6 @@ class ModelMeter:
 
     @property
     def seed(self) -> int:
-        """Of whatever measures draw."""
         return self.task.spec.seed if self.spec.seed == "run" else self.spec.seed
 
     def model(self, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -316,7 +316,6 @@ class Run:
         return self.task.samples_in(self.state.step - row_before(self.task.spec, self.epoch) * self._per_epoch)
 
     def elapsed(self) -> float:
-        """Seconds of training, those before an interruption included."""
         return self._before + time.monotonic() - self._started
 
     def save(self, every: float = 0.0) -> None:

@@ -162,7 +162,6 @@ class Feed:
         return self._batches[at]
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        """The batch of a step."""
         augmentation = self._task.spec.augmentation
         x, y = self._all
         if self._task.spec.batch_size != "full":

@@ -66,7 +66,6 @@ class SeveralFAM:
             yield
 
     def state_dict(self) -> dict[str, dict[str, int]]:
-        """What a resumed training needs, by layer."""
         return {part.layer: part.state_dict() for part in self._parts}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
@@ -75,6 +74,5 @@ class SeveralFAM:
             part.load_state_dict(state[part.layer])
 
     def remove(self) -> None:
-        """Take the hooks off the model."""
         for part in self._parts:
             part.remove()

@@ -272,7 +272,6 @@ class Adding:
         self._found[id(param)] = found
 
     def _after(self, param: Tensor) -> None:
-        """Called when it was."""
         self._sums.pop(id(param), None)
         if self._found[id(param)]:
             self._add(param)
@@ -289,7 +288,6 @@ class Adding:
         self._added.add(id(param))
 
     def close(self) -> None:
-        """Stop watching."""
         for hook in self._hooks:
             hook.remove()
 

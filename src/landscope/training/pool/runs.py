@@ -92,7 +92,6 @@ class PoolFolder:
             ) from error
 
     def keep(self, strategy: Strategy) -> None:
-        """Note the strategy."""
         if self._root is not None and rank() == 0:
             write_json(self._root / "pool.json", {"strategy": strategy})
 
@@ -114,7 +113,6 @@ class PoolFolder:
         return path
 
     def forget(self, first: int) -> None:
-        """Remove the checkpoint of a chunk."""
         if self._root is not None:
             shutil.rmtree(self._root / f"chunk-{first:03d}", ignore_errors=True)
 
@@ -170,7 +168,6 @@ class PoolRun:
     graphs: bool | None
 
     def initial(self, number: int) -> nn.Module:
-        """A member before its first step."""
         model = built_model(self.specs[number], self.task.data, self.task.loss)
         return model.to(self.task.train.y.device, next(self.task.model.parameters()).dtype)
 
@@ -252,13 +249,11 @@ class _LastGood(Callback):
     """Keeps the history and the weights at its last row."""
 
     def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
-        """The initial weights."""
         del spec
         self.model, self.history = model, list[Row]()
         self.weights: dict[str, Tensor] = weights_of(model)
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """The weights after an epoch that has a row."""
         self.history.append(row)
         self.weights = weights_of(model)
 
