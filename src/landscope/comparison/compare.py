@@ -18,8 +18,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.reading import DataLike, freeze
 from landscope.probe.totals import checked_limit
 
-__all__ = ["compare"]
-
 POINTS = 25
 """Of the line between two models."""
 

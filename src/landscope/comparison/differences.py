@@ -29,8 +29,6 @@ from landscope.measures.base import MEASURES, Measure, invariances
 from landscope.measures.measuring import measured
 from landscope.probe.probe import Probe
 
-__all__ = ["GROUPS", "MEANS", "Difference", "Verdict", "by_groups", "differences"]
-
 MEANS = (
     *("loss", "nll", "error", "accuracy", "brier", "average_sharpness", "fisher_rao", "fisher_rao_homogeneous"),
     *("relative_flatness", "relative_flatness_layerwise", "hessian_trace", "ggn_trace", "fisher_trace"),
@@ -91,7 +89,6 @@ class Difference:
 
     @property
     def error(self) -> float:
-        """Both errors together."""
         return math.hypot(self.own, self.data or 0.0)
 
     @property
@@ -112,7 +109,6 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it is real."""
         if not self.comparable:
             return Verdict.APART
         if self.first.status.is_bound or self.other.status.is_bound:

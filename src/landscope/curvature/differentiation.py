@@ -24,8 +24,6 @@ from torch.func import grad, jvp, vjp, vmap
 from landscope.core.parameters import ParameterSpace
 from landscope.core.torch_fixes.convolutions import plain_derivatives
 
-__all__ = ["Method", "gauss_newton_methods", "gradient_graph", "hessian_methods", "pull_back"]
-
 Params = Mapping[str, Tensor]
 ScalarFunction = Callable[[Params], Tensor]
 OutputFunction = Callable[[Params], Tensor]

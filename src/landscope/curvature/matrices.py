@@ -22,9 +22,6 @@ from landscope.probe.loss.head import Head
 from landscope.probe.loss.likelihoods import output_curvature
 from landscope.probe.probe import Probe
 
-__all__ = ["GGN", "EmpiricalFisher", "Fisher", "GaussNewtonOperator", "Hessian"]
-
-
 # The Hessian of the mean loss: H = ∇²L(θ) = (1/n) Σ_i ∇²ℓ_i(θ).
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from scipy.sparse.linalg import LinearOperator
 
-__all__ = ["CurvatureOperator"]
-
 ROUNDING_UNITS = 32
 """Relative rounding error of a product in units of the machine epsilon: seen below 10 on the networks of the tests."""
 

@@ -22,8 +22,6 @@ from landscope.core.torch_fixes.padding import padding_rows
 from landscope.curvature.differentiation import gradient_graph, pull_back
 from landscope.probe.probe import Probe
 
-__all__ = ["check_second_derivatives"]
-
 SAMPLES = 4
 """A batch that cannot be cut to this many is not looked at."""
 ATTEMPTS = 3

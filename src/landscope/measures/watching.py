@@ -20,8 +20,6 @@ from landscope.measures.results import Report
 from landscope.probe.probe import Probe
 from landscope.probe.rows.outputs import first_outputs
 
-__all__ = ["Display", "about", "display"]
-
 OFTEN = 0.25
 """Seconds between two drawings of a table."""
 

@@ -20,21 +20,6 @@ from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.probe.batches import Batch
 from landscope.probe.copying import place
 
-__all__ = [
-    "FORWARD",
-    "Ledger",
-    "PieceSize",
-    "accumulate",
-    "added_up",
-    "bytes_of_gradient",
-    "checked_limit",
-    "checked_seconds",
-    "in_pieces",
-    "samples_that_fit",
-    "saved_bytes",
-]
-
-
 # Sums over samples in pieces that fit into memory.
 
 

@@ -30,9 +30,6 @@ from landscope.spectra.pairs import Eigenpairs, RitzValues
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 from landscope.spectra.subspace import Subspace
 
-__all__ = ["Eigenpairs", "RitzValues", "eigsh", "eigsh_steps"]
-
-
 SAFETY = 0.8
 """Part of the tolerance at which the recurrence stops; the last products then confirm the whole."""
 

@@ -21,21 +21,6 @@ from landscope.core.errors import OperandError
 from landscope.core.seeding import generator, normal
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
 
-__all__ = [
-    "LONG",
-    "Lanczos",
-    "Recurrence",
-    "Step",
-    "fresh_rows",
-    "inner",
-    "lanczos",
-    "lanczos_steps",
-    "orthogonalise",
-    "recurrence",
-    "recurrence_steps",
-    "step",
-]
-
 
 @dataclass(frozen=True)
 class Step:

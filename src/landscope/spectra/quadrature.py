@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Spectrum", "log_det", "plot_spectrum", "smoothed", "spectrum", "spectrum_steps"]
-
-
 # A smooth density from quadrature nodes and weights, with its standard error.
 
 

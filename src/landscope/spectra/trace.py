@@ -27,9 +27,6 @@ from landscope.spectra.probes import (
 )
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 
-__all__ = ["DiagonalEstimate", "diagonal", "trace", "trace_steps"]
-
-
 # The trace from products alone, with an error bar that is true.
 #
 # Probes ω uniform on the sphere give ωᵀAω with mean tr A and a variance that each product measures itself (`probes`). As

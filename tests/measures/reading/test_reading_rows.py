@@ -31,8 +31,8 @@ def test_what_says_the_same_is_shown_once_and_said_so() -> None:
     shown = [row.name for row in report.rows]
     assert shown == ["loss", "error", "hessian_top_eigenvalue", "ggn_trace", "ggn_top_eigenvalue"]
     printed = str(report)
-    for told in ("Fisher matrix is the GGN", "nll is the loss", "accuracy is 1 − error", "drawn by report.plot()"):
-        assert told in printed
+    for message in ("Fisher matrix is the GGN", "nll is the loss", "accuracy is 1 − error", "drawn by report.plot()"):
+        assert message in printed
     assert len(report) == len(pairs) + 5, "nothing is lost from the report itself"
 
 

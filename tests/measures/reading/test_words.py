@@ -34,9 +34,9 @@ def test_descent_that_is_promised_is_there() -> None:
     """A step of 1/λ₁ lowers the loss by at least the share that the reading states."""
     bowl = Bowl((1.0, 0.3))
     report = measure(bowl, ROWS, ASKED, loss="mse")
-    told = about(report, "A minimum?")
-    assert told.startswith("No. The gradient norm is")
-    share = float(told.partition("lower the loss by about ")[2].partition(" % or more")[0]) / 100
+    message = about(report, "A minimum?")
+    assert message.startswith("No. The gradient norm is")
+    share = float(message.partition("lower the loss by about ")[2].partition(" % or more")[0]) / 100
     before = bowl(ROWS[0]).square().mean()
     before.backward()
     assert bowl.at.grad is not None
@@ -145,10 +145,10 @@ def test_an_eigenvalue_within_its_error_sets_no_rate() -> None:
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_learning_rate_that_is_named_is_the_limit(factor: float, stable: bool, momentum: float) -> None:
     bowl = Bowl((0.3, 0.4))
-    told = about(measure(bowl, ROWS, ASKED, loss="mse"), "Learning rate")
+    message = about(measure(bowl, ROWS, ASKED, loss="mse"), "Learning rate")
     word = "below " if momentum else "2/λ₁ = "
-    rate = factor * float(told.rpartition(word)[2].split()[0].rstrip(").")) if momentum else None
-    rate = rate or factor * float(told.partition(word)[2].split()[0])
+    rate = factor * float(message.rpartition(word)[2].split()[0].rstrip(").")) if momentum else None
+    rate = rate or factor * float(message.partition(word)[2].split()[0])
     optimizer = torch.optim.SGD(bowl.parameters(), lr=rate, momentum=momentum)
     for _ in range(400):
         optimizer.zero_grad()
@@ -174,7 +174,7 @@ def test_cautions_name_what_is_not_to_be_believed() -> None:
         },
         {"loss": "cross_entropy"},
     )
-    told = about(report, "Caution")
+    message = about(report, "Caution")
     for words in (
         "At a cross-entropy of 0.00010 all curvature is small",
         "Known no better than to its own size: hessian_trace.",
@@ -183,14 +183,16 @@ def test_cautions_name_what_is_not_to_be_believed() -> None:
         "not the extreme: adaptive_sharpness.",
         "Ended before the accuracy asked for: hessian_trace.",
     ):
-        assert words in told
+        assert words in message
     assert not about(Report({"loss": Estimate(1e-4)}, {"loss": "mse"}), "Caution")
 
 
 def test_scale_is_said_of_what_rescaling_changes_and_only_of_that() -> None:
-    told = about(Report({"hessian_trace": Estimate(1.0), "fisher_rao": Estimate(1.0), "loss": Estimate(1.0)}), "Scale")
-    assert told.startswith("The curvature rows depend on the size of the weights")
-    assert told.endswith("Such a trade does not change fisher_rao.")
+    message = about(
+        Report({"hessian_trace": Estimate(1.0), "fisher_rao": Estimate(1.0), "loss": Estimate(1.0)}), "Scale"
+    )
+    assert message.startswith("The curvature rows depend on the size of the weights")
+    assert message.endswith("Such a trade does not change fisher_rao.")
     assert not about(Report({"fisher_rao": Estimate(1.0)}), "Scale")
 
 

@@ -11,8 +11,6 @@ from landscope.measures.base import MEASURES
 from landscope.measures.facts import Family
 from landscope.measures.resolve import CORE
 
-__all__ = ["FAMILIES", "FISHER_AS_GGN", "OTHERS", "Row", "Rows", "error_text", "value_text"]
-
 FAMILIES = (
     *(Family.FIT, Family.CURVATURE, Family.PERTURBATION, Family.SCALE_INVARIANT),
     *(Family.GRADIENT, Family.WEIGHTS, Family.CALIBRATION),

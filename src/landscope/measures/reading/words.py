@@ -30,8 +30,6 @@ from landscope.measures.facts import Family
 from landscope.measures.reading.references import Place, kinds, places, ranked
 from landscope.measures.reading.rows import Row, Rows
 
-__all__ = ["Remark", "reading"]
-
 STATIONARY, DESCENDING = 1e-3, 1e-2
 """Shares of the loss that a gradient step would take off: below the first there is nothing to gain, above the second there is."""
 VANISHING = 1e-2

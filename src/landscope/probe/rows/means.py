@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from landscope.core.estimate import Estimate, Status
 from landscope.probe.rows.order import RowOrder
 
-__all__ = ["FEWEST", "FEWEST_BATCHES", "QUANTILE", "RowMean", "batch_mean", "row_mean"]
-
 Array = NDArray[np.float64]
 
 QUANTILE = 0.975

@@ -26,8 +26,6 @@ from landscope.probe.rows.samples import row_keys
 from landscope.probe.shared import FORWARD_LOAD, once_per_probe
 from landscope.probe.totals import FORWARD
 
-__all__ = ["Outputs", "first_outputs", "outputs_of", "row_order", "uniform_order"]
-
 KEPT = 2**30
 """Bytes of outputs that are kept, and of what the last layer is given; where there would be more, losses and sizes alone are."""
 MOST_CLASSES = 4096
