@@ -34,7 +34,7 @@ from landscope.measures.sharpness.matrices import (
 from landscope.probe.probe import Probe
 from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
-from landscope.spectra.eigen import RitzValues
+from landscope.spectra.pairs import RitzValues
 
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
