@@ -24,7 +24,7 @@ from torch.func import grad, jvp, vjp, vmap
 from landscope.core.parameters import ParameterSpace
 from landscope.core.torch_fixes.convolutions import plain_derivatives
 
-__all__ = ["Method", "gauss_newton_methods", "gradient_graph", "hessian_methods", "pull_back"]
+__all__ = ["Method", "gauss_newton_methods", "gradient_graph", "hessian_methods", "pull_back", "stacked"]
 
 Params = Mapping[str, Tensor]
 ScalarFunction = Callable[[Params], Tensor]
