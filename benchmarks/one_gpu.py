@@ -33,6 +33,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import landscope as ls
+from landscope.curvature.differences import difference_quotient
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -293,8 +294,11 @@ def _time_products(table: Table, name: str, model: torch.nn.Module, data: Data) 
         found = made @ vector
         return f"{float((found - product).norm() / product.norm()):.1e} from the exact one"
 
-    table.timed(f"{name}: difference quotient, the first", difference)
-    table.timed(f"{name}: difference quotient", difference)
+    table.timed(f"{name}: difference quotient, its step and certificate", difference)
+    step = made.differences.step
+    table.timed(
+        f"{name}: difference quotient at a known step", lambda: difference_quotient(probe, vector, step) is None
+    )
 
 
 def measure_residual_network(table: Table, name: str, options: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from torch.func import grad, vjp
 from landscope.core.errors import NotApplicableError
 from landscope.core.parameters import ParameterSpace, Selection
 from landscope.curvature.compilation import Compile
-from landscope.curvature.differentiation import Method, Params, gauss_newton_methods, hessian_methods
+from landscope.curvature.differences import Differences, check_method
+from landscope.curvature.differentiation import Method, Params, gauss_newton_methods, hessian_methods, stacked
 from landscope.curvature.operator import CurvatureOperator
 from landscope.curvature.verification import check_second_derivatives
 from landscope.probe.batches import Batch
@@ -28,7 +29,9 @@ from landscope.probe.probe import Probe
 class Hessian(CurvatureOperator):
     """The Hessian of the mean loss, through products.
 
-    A product costs about three gradients, in a block about two (see `landscope.curvature.differentiation`).
+    A product costs about three gradients, in a block about two (see `landscope.curvature.differentiation`). With
+    `method="difference"` it is a difference quotient of two gradients, whose disagreement with exact products on some rows is
+    the `rounding` that every bound contains (`landscope.curvature.differences`): for smooth networks.
 
     >>> import torch
     >>> from landscope.probe.probe import Probe
@@ -38,9 +41,39 @@ class Hessian(CurvatureOperator):
     tensor([1., 2.])
     """
 
+    def __init__(
+        self,
+        probe: Probe,
+        *,
+        params: Selection = None,
+        compile: Compile = "auto",
+        precision: Precision = "highest",
+        method: Literal["exact", "difference"] = "exact",
+    ) -> None:
+        check_method(method, precision)
+        super().__init__(probe, params=params, compile=compile, precision=precision)
+        self.differences = Differences(self.probe) if method == "difference" else None
+        """Where products are difference quotients: how they were made."""
+
+    def restrict(self, params: Selection) -> Hessian:
+        """The diagonal block of these parameters, through products of the same kind."""
+        method: Literal["exact", "difference"] = "exact" if self.differences is None else "difference"
+        return Hessian(self.probe, params=params, compile=self._compile, precision=self.precision, method=method)
+
+    @property
+    def rounding(self) -> float:
+        """Relative error of a product; of difference quotients the largest that was seen."""
+        return super().rounding + (0.0 if self.differences is None else self.differences.rounding)
+
     def __matmul__(self, other: Tensor) -> Tensor:
         check_second_derivatives(self.probe)
         return super().__matmul__(other)
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        if self.differences is None:
+            return super()._multiply(rows)
+        self.products += len(rows)
+        return stacked([self.differences.product(row) for row in rows])
 
     def _ways(self, block: bool) -> tuple[Method, ...]:
         return hessian_methods(block, self.device, self.probe.head is not None)

@@ -140,7 +140,7 @@ def eigsh_steps(
     del space  # the basis need not be held along with the last block of products
     if checked and not certain:
         values, rows, residuals = rayleigh_ritz(counted, rows, prefer)
-        bounds = residuals + noise
+        bounds = residuals + counted.rounding * scale  # which those products may have raised
     yield Eigenpairs(
         values=values,
         vectors=rows.T,
