@@ -20,6 +20,7 @@ from torch import Tensor
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, hashed_signs
+from landscope.core.student import student_factor
 from landscope.measures.base import Measure
 from landscope.measures.sharpness.matrices import MATRICES, canonical
 from landscope.probe.probe import Probe
@@ -27,7 +28,6 @@ from landscope.probe.rows.means import FEWEST_BATCHES, row_mean
 from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import uniform_order
 from landscope.probe.shared import shared_stream
-from landscope.spectra.probes import student_factor
 
 __all__ = ["PartTrace", "part_traces"]
 

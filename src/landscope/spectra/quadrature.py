@@ -18,8 +18,9 @@ from landscope.core.errors import OutOfMemoryError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
+from landscope.core.student import TWO_SIGMA, student_factor
 from landscope.spectra.lanczos import lanczos_steps
-from landscope.spectra.probes import TWO_SIGMA, sphere_rows, student_factor
+from landscope.spectra.probes import sphere_rows
 from landscope.spectra.protocol import MatrixLike, as_operator
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from torch import Tensor
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, rademacher
+from landscope.core.student import student_factor
 from landscope.spectra.probes import (
     BLOCK,
     LEAST_PROBES,
@@ -22,7 +23,6 @@ from landscope.spectra.probes import (
     plan,
     sample,
     sphere_rows,
-    student_factor,
 )
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy  # as a whole: its parts are imported when they are used, and commands that measure nothing start faster
 import torch
 from numpy.typing import NDArray
 
 from landscope.core.estimate import Estimate, Status
+from landscope.core.student import student_quantile
 from landscope.probe.rows.order import RowOrder
 
 __all__ = ["FEWEST", "FEWEST_BATCHES", "QUANTILE", "RowMean", "batch_mean", "row_mean"]
@@ -99,7 +99,7 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts:
     if variance > 0:
         doubt = (between**2 / freedom if between else 0.0) + float((noise**2).sum()) / (replicates + 1)
         freedom = variance**2 / doubt if doubt > 0 else math.inf
-    t = float(scipy.special.stdtrit(max(freedom, 1.0), QUANTILE)) if math.isfinite(freedom) else 1.96
+    t = student_quantile(max(freedom, 1.0), QUANTILE) if math.isfinite(freedom) else 1.96
     error = math.sqrt(variance)
     extra = (
         abs(skew) * (1 + 2 * t**2) / (6 * math.sqrt(max(count, 1))) * float((1 - pi[sampled]).mean() if count else 0)
