@@ -338,7 +338,8 @@ def spectrum_steps(
     for at in range(0, probes, group):
         part = slice(at, min(at + group, probes))
         for result in lanczos_steps(counted, sphere_rows(part.stop - at, nothing, rng).T, steps, seed=seed):
-            yield float(torch.linalg.eigvalsh(result.tridiagonal()).max())
+            highest = float(torch.linalg.eigvalsh(result.tridiagonal()).max())
+            yield highest - counted.rounding * abs(highest)
         depth = result.diagonal.shape[1]
         reached = max(reached, depth)
         # A group that spans an invariant subspace early is padded by nodes without weight, inside its own range.

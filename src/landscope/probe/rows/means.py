@@ -24,7 +24,7 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.student import student_quantile
 from landscope.probe.rows.order import RowOrder
 
-__all__ = ["FEWEST", "FEWEST_BATCHES", "QUANTILE", "RowMean", "batch_mean", "row_mean"]
+__all__ = ["FEWEST", "FEWEST_BATCHES", "QUANTILE", "WIDE", "RowMean", "batch_mean", "row_mean"]
 
 Array = NDArray[np.float64]
 
@@ -38,6 +38,8 @@ CARRIES = 0.3
 """Part of the whole that one row may carry."""
 SKEWED, COCHRAN = 3.0, 25.0
 """Skewness γ of the rows above which no error bar is believed, unless there are 25 γ² rows (Cochran 1977, section 2.15)."""
+WIDE = 0.5
+"""Half-width of a bracket, relative to the value, above which no number is shown."""
 ALIKE = 1e-9
 """Relative spread below which rows are all alike: an error bar of 0 would be theirs, not that of the rows that are missing."""
 
@@ -120,7 +122,7 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts:
         data_stderr=_data_error(values, pi, value, n, counts),
         rows=m,
         complete=m == n,
-        reliable=settled and half <= 0.5 * abs(value),
+        reliable=settled and half <= WIDE * abs(value),
     )
 
 
@@ -132,7 +134,7 @@ def batch_mean(values: Sequence[float], total: int) -> RowMean:
     (1.0, True, 0.0)
     """
     found = row_mean(np.array(values, dtype=float)[:, None], RowOrder(torch.arange(total), None))
-    narrow = (found.high - found.low) / 2 <= 0.5 * abs(found.value)
+    narrow = (found.high - found.low) / 2 <= WIDE * abs(found.value)
     return replace(found, reliable=narrow and len(values) >= FEWEST_BATCHES)
 
 
