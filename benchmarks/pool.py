@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--alone", type=int, default=3, help="how many members are timed one after another")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--longer", type=int, help="so many times the epochs; 1 on a CPU, 40 on a GPU by default")
+    parser.add_argument("--longer", type=int, help="this many times the epochs; 1 on a CPU, 40 on a GPU by default")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--networks", nargs="+", default=list(SUBJECTS), choices=list(SUBJECTS))
     args = parser.parse_args()

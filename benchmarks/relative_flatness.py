@@ -6,7 +6,7 @@ Prints, for ResNet-18 on random 32×32 images, medians of interleaved rounds of
 
 - the closed form of the softmax head on all samples over one forward pass over the same samples, in the same pieces,
   and over a plain loop of the model over batches of 128;
-- the same with everything that is looked up once per probe (which layer, which form) looked up anew;
+- the same with everything that is looked up once per probe (which layer, which form) looked up again;
 - the same number the papers' way (the head's C×d×C×d Hessian by autograd) over the closed form, both on the same
   features;
 - the general form (a linear layer with a hidden layer behind it, and a convolution) over a forward and a backward pass.

@@ -2,7 +2,7 @@
 
 A machine that is busy with something else slows a tool down for a while; with turns of seconds it slows all tools alike, so the
 ratios of a run mean something where the times do not. A tool that fails, is not installed or takes longer than the limit is
-reported as such, and the others go on.
+reported as such, and the others continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Links, FIFOs, folders and files without end where a command reads or writes: told in one line, before any work."""
+"""Links, FIFOs, folders and files without end where a command reads or writes: reported in one line, before any work."""
 
 from __future__ import annotations
 

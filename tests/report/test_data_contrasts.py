@@ -52,7 +52,7 @@ def test_four_seeds_are_enough_to_see_that_sam_is_flatter() -> None:
     lead, outcomes = baseline_words(found)[0]
     ratio = np.exp(np.log(SAM).mean() - np.log(PLAIN).mean())
     assert lead.startswith(f"SAM is flatter than plain by 1 of 1 measure (Hessian λ₁ −{round(100 * (1 - ratio))} % [")
-    assert lead.endswith("Whether flatter is better cannot be told: no outcome is shown to differ from plain.")
+    assert lead.endswith("Whether flatter is better is undecided: no outcome is shown to differ from plain.")
     assert outcomes == "No difference from plain can be shown in test error."
 
 
@@ -113,7 +113,7 @@ LOW, MIDDLE, HIGH = [1.0, 1.1, 0.9, 1.05], [2.0, 2.1, 1.9, 2.05], [4.0, 4.1, 3.9
 
 
 @pytest.mark.parametrize(
-    ("trace", "error", "told"),
+    ("trace", "error", "message"),
     [
         ((LOW, HIGH), (LOW, HIGH), "Being flatter goes with better test error."),
         ((LOW, HIGH), (HIGH, LOW), "Being flatter goes with worse test error."),
@@ -122,13 +122,13 @@ LOW, MIDDLE, HIGH = [1.0, 1.1, 0.9, 1.05], [2.0, 2.1, 1.9, 2.05], [4.0, 4.1, 3.9
         (
             (LOW, HIGH),
             (MIDDLE, MIDDLE),
-            "Whether flatter is better cannot be told: no outcome is shown to differ from plain.",
+            "Whether flatter is better is undecided: no outcome is shown to differ from plain.",
         ),
-        ((MIDDLE, MIDDLE), (LOW, HIGH), "Whether flatter is better cannot be told from that."),
+        ((MIDDLE, MIDDLE), (LOW, HIGH), "Whether flatter is better cannot be decided from that."),
     ],
 )
 def test_the_second_sentence_says_whether_flatter_is_better(
-    trace: tuple[list[float], list[float]], error: tuple[list[float], list[float]], told: str
+    trace: tuple[list[float], list[float]], error: tuple[list[float], list[float]], message: str
 ) -> None:
     columns = {"plain": (MIDDLE, MIDDLE), "a": (trace[0], error[0]), "b": (trace[1], error[1])}
     jitter = [1.0, 1.01, 0.99, 1.0]
@@ -136,7 +136,7 @@ def test_the_second_sentence_says_whether_flatter_is_better(
         name: {"hessian_trace": list(np.multiply(own, jitter)), "test.error": outcome}
         for name, (own, outcome) in columns.items()
     }
-    assert baseline_words(against(values))[0][0].endswith(told)
+    assert baseline_words(against(values))[0][0].endswith(message)
 
 
 def test_ratios_and_differences() -> None:

@@ -83,9 +83,9 @@ def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
     assert loss.by_condition
     first, second = mean_curves(study, loss)
     assert (first.n, second.n) == (31, 31)
-    told = np.array([[row["train_loss"] for row in record.history] for record in records[1:31]], dtype=float)
-    assert first.mean[3:] == pytest.approx(told.mean(0)[3:])  # the run that ended is out
-    assert first.spread[3:] == pytest.approx(told.std(0, ddof=1)[3:])
+    message = np.array([[row["train_loss"] for row in record.history] for record in records[1:31]], dtype=float)
+    assert first.mean[3:] == pytest.approx(message.mean(0)[3:])  # the run that ended is out
+    assert first.spread[3:] == pytest.approx(message.std(0, ddof=1)[3:])
     panel = drawn_training(study).axes[0]
     assert [line.get_ydata()[-1] for line in panel.lines] == pytest.approx([first.mean[-1], second.mean[-1]])
     assert len(drawn_training(Cohorts.of(records[:4], None, None)).axes[0].lines) == 4

@@ -148,7 +148,7 @@ def test_a_damaged_record_is_quarantined_and_made_again(store, damage):
         run.record()
     with run.claim():
         assert not path.exists()
-        assert not run.path("weights").exists()  # whatever came with it is in doubt, too
+        assert not run.path("weights").exists()  # what was stored with it is in doubt, too
         run.finish(RECORD)
     assert run.record() == RECORD
     (kept,) = store.quarantined()

@@ -303,7 +303,6 @@ class SummaryTable:
         return pd.DataFrame(records)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only."""
         return {
             "row_titles": list(self.row_titles),
             "rows": [list(labels) for labels in self.rows],

@@ -162,7 +162,6 @@ class Estimate:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Estimate:
-        """The inverse of `to_dict`."""
         fields: dict[str, Any] = dict(checked(plain, "an estimate", _ESTIMATE, _ESTIMATE))
         fields["value"] = math.nan if plain.get("value") is None else plain["value"]
         if fields.get("bracket") is not None:
@@ -184,7 +183,6 @@ class Estimate:
 
     @classmethod
     def from_json(cls, text: str) -> Estimate:
-        """The inverse of `to_json`."""
         return cls.from_dict(cast("Mapping[str, Plain]", parse_json(text)))
 
 

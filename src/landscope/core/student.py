@@ -9,8 +9,6 @@ import math
 from functools import cache
 from statistics import NormalDist
 
-__all__ = ["TWO_SIGMA", "student_factor", "student_quantile"]
-
 TWO_SIGMA = NormalDist().cdf(2)
 """How often a normal number lies below two standard deviations."""
 MANY = 1e4

@@ -72,7 +72,6 @@ class _Bounded(io.BufferedReader):
     """A file that never allocates more than it holds, whatever length its content claims."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As many bytes as there are, `size` at most."""
         if size is not None and size > io.DEFAULT_BUFFER_SIZE:
             size = min(size, max(0, os.fstat(self.fileno()).st_size - self.tell()))
         return super().read(size)

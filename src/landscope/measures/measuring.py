@@ -21,15 +21,13 @@ from torch import nn
 
 from landscope.core.errors import LandscopeError, NotApplicableError
 from landscope.core.estimate import Cost, Estimate, Status
-from landscope.core.json import Plain
 from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
 from landscope.core.text import first_line
 from landscope.measures.base import OUT_OF_MEMORY, Measure, Refinement
-from landscope.measures.reading.references import architecture, outputs
 from landscope.measures.resolve import Wanted, resolve_measures
 from landscope.measures.results import Report
-from landscope.measures.watching import display
+from landscope.measures.watching import about, display
 from landscope.probe.frozen import Mode
 from landscope.probe.guards import check_still, take_record
 from landscope.probe.loss.criteria import LossLike
@@ -265,14 +263,14 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     probe = _probe(model, data, loss, params, mode, per, temperature, batch_size, device, dtype, precision, seed)
     chosen = resolve_measures(measures, probe.seed)
     planner = Planner(probe, chosen, Budget(probe, start, seconds, passes))
-    with display(watch, progress, chosen, _about(probe), None if seconds is None else start + seconds) as shown:
+    with display(watch, progress, chosen, about(probe), None if seconds is None else start + seconds) as shown:
         try:
             for name in planner.run(first_of_all=watch):
                 shown.update(name, planner.estimates(), planner.ended)
         except KeyboardInterrupt:
             planner.interrupt()
         shown.update("", planner.estimates(), planner.ended)
-    return Report(planner.estimates(), _about(probe))
+    return Report(planner.estimates(), about(probe))
 
 
 def measured(
@@ -291,8 +289,8 @@ def measured(
     for _ in planner.run():
         if should_stop():
             planner.check()
-            return Report({name: planner.estimates()[name] for name in planner.ended}, _about(probe))
-    return Report(planner.estimates(), _about(probe))
+            return Report({name: planner.estimates()[name] for name in planner.ended}, about(probe))
+    return Report(planner.estimates(), about(probe))
 
 
 def progressive(
@@ -321,8 +319,8 @@ def progressive(
         probe = _probe(model, data, seed=seed, **point)  # type: ignore[arg-type]
     planner = Planner(probe, resolve_measures(measures, probe.seed), Budget(probe, start, seconds, passes))
     for _ in planner.run(first_of_all=True):
-        yield Report(planner.estimates(), _about(probe))
-    yield Report(planner.estimates(), _about(probe))
+        yield Report(planner.estimates(), about(probe))
+    yield Report(planner.estimates(), about(probe))
 
 
 def _probe(  # noqa: PLR0913
@@ -359,25 +357,6 @@ def _probe(  # noqa: PLR0913
         precision=precision,
         seed=seed,
     )
-
-
-def _about(probe: Probe) -> dict[str, Plain]:
-    notices: dict[str, Plain] = {"notices": list(probe.notices)} if probe.notices else {}
-    return {
-        "model": type(probe.module("")).__name__,
-        "architecture": architecture(probe.modules.values()),
-        "outputs": outputs(probe.modules.values()),
-        "parameters": f"{probe.n_params:,} parameters",
-        "samples": probe.amount,
-        "loss": probe.loss.name + (f", per {probe.per}" if probe.per else ""),
-        "mode": probe.mode,
-        "temperature": probe.temperature,
-        "dtype": str(probe.dtype).removeprefix("torch."),
-        "device": str(probe.device),
-        "seed": probe.seed,
-        "torch": torch.__version__,
-        **notices,
-    }
 
 
 # How many samples suffice: from the error over the data, which shrinks with the square root of their number.

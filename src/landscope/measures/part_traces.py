@@ -29,8 +29,6 @@ from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import uniform_order
 from landscope.probe.shared import shared_stream
 
-__all__ = ["PartTrace", "part_traces"]
-
 CHUNKS = 16
 MOST_ROUNDS = 8
 Parts = tuple[tuple[str, ...], ...]

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["Report"]
-
-
 WIDTH = 110
 """Letters in a line of a printed report."""
 SHORT = 0.1

@@ -79,7 +79,6 @@ class Deadline:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._start
 
     def passed(self) -> bool:

@@ -49,7 +49,6 @@ class Values:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Values:
-        """The inverse of `to_dict`."""
         loss = np.array(plain["loss"], dtype=np.float64)  # None becomes NaN
         loss[np.isnan(loss)] = np.inf
         accuracy = plain["accuracy"]
@@ -117,7 +116,6 @@ class SliceValues(ABC):
     __hash__ = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain values only."""
         return {
             "axes": [axis.tolist() for axis in self.axes],
             "values": self.values.to_dict(),
@@ -131,7 +129,6 @@ class SliceValues(ABC):
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Self:
-        """The inverse of `to_dict`."""
         part = cast("dict[str, dict[str, Plain]]", plain)
         others = cast("dict[str, dict[str, Plain]]", plain["others"])
         return cls(
@@ -151,7 +148,6 @@ class SliceValues(ABC):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
         try:
             return cls.from_dict(cast("Mapping[str, Plain]", parse_json(text)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

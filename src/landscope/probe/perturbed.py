@@ -35,24 +35,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD, FORWARD_SHARE, once_per_probe
 from landscope.probe.totals import FORWARD, PieceSize, accumulate
 
-__all__ = [
-    "Include",
-    "RowChanges",
-    "RowLosses",
-    "Shifts",
-    "antithetic",
-    "check_positive",
-    "direction",
-    "included",
-    "losses_at",
-    "losses_on_all_data",
-    "losses_on_batches",
-    "on_sphere",
-    "sample_losses",
-    "shifts_of",
-]
-
-
 Include = str | tuple[str, ...]
 """Which parameters are perturbed: `"all"`, `"weights"`, or names, layers and patterns."""
 NORM_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)

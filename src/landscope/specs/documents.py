@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         if isinstance(start, yaml.AliasEvent):
             if node not in self._sizes:
                 raise _RefusedError(
-                    problem=f"*{start.anchor} stands for something that contains it", problem_mark=start.start_mark
+                    problem=f"*{start.anchor} refers to a value that contains it", problem_mark=start.start_mark
                 )
             size = self._sizes[node]
         self._sizes[node] = size
@@ -121,7 +121,7 @@ def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Do
         if len(content) > LARGEST_FILE:
             line = content.count(b"\n") + 1
             raise SpecError(
-                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the most a spec may be"
+                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the limit for a spec"
             )
         text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
@@ -151,7 +151,7 @@ def _yaml(file: FilePath, text: str) -> Document:
                 name = str(key.value)
                 line = f"{file}:{key.start_mark.line + 1}"
                 if name in seen:
-                    raise SpecError(f"{line}: the key {name!r} stands here twice")
+                    raise SpecError(f"{line}: the key {name!r} is here twice")
                 seen.add(name)
                 place[(*path, name)] = line
                 walk(value, (*path, name))

@@ -24,8 +24,6 @@ from landscope.core.student import student_factor
 from landscope.spectra.probes import BLOCK, diagonal_and_norms, orthonormal_rows, sphere_rows
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 
-__all__ = ["frobenius", "frobenius_steps"]
-
 LEAST_BLOCK = 4
 """Probes drawn together at the least, so that there are pairs among them."""
 

@@ -12,20 +12,6 @@ from landscope.core.student import student_factor
 from landscope.spectra.lanczos import fresh_rows, orthogonalise
 from landscope.spectra.protocol import CountedOperator
 
-__all__ = [
-    "BLOCK",
-    "LEAST_PROBES",
-    "Plan",
-    "Samples",
-    "diagonal_and_norms",
-    "left_over",
-    "orthonormal_rows",
-    "plan",
-    "sample",
-    "sphere_rows",
-]
-
-
 # Random probes on a sphere, and the error bar that they carry.
 #
 # For ω uniform on the sphere ‖ω‖² = n of an n-dimensional subspace and a symmetric B acting in it, x = ωᵀBω has mean tr B

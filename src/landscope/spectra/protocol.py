@@ -16,8 +16,6 @@ from torch import Tensor
 
 from landscope.core.errors import NonFiniteProductError, OperandError
 
-__all__ = ["DEFAULT_BUDGET", "CountedOperator", "MatrixLike", "as_operator", "check_budget"]
-
 DEFAULT_BUDGET = 1000
 """Products that `max_matvecs=None` allows."""
 

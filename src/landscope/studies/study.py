@@ -52,7 +52,6 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Runs that have their record."""
         return self.by_state.get(RunState.DONE, 0)
 
     @property
@@ -62,7 +61,6 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At one run at a time."""
         return None if self.seconds_per_run is None else self.seconds_per_run * self.left
 
 
@@ -92,7 +90,7 @@ class KeptStudy:
                 raise SpecError(f"{folder}: no such folder{near}") from None
             if (FilePath(folder) / "spec.json").is_file():
                 raise SpecError(
-                    f"{folder} holds a training and no study; measure it: landscope measure {folder}"
+                    f"{folder} holds a training, not a study; measure it: landscope measure {folder}"
                 ) from None
             raise SpecError(
                 f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"

@@ -104,8 +104,12 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
         z = z.reshape(-1, 1)
         return torch.cat([torch.zeros_like(z), z], 1), y.reshape(-1)
     if y.is_floating_point():
-        distributions = y.shape == z.shape and probe.loss.likelihood is not None
-        what = "label distributions (see the human_… functions)" if distributions else f"real numbers ({y.dtype})"
+        kinds = {
+            "categorical": "label distributions (see the human_… functions)",
+            "bernoulli": f"{y[0].numel()} yes/no answers for each row",
+        }
+        what = kinds.get(str(probe.loss.likelihood), "") if y.shape == z.shape else ""
+        what = what or f"real numbers ({y.dtype})"
         raise NotApplicableError(
             f"these measures are for classes, and one class label per sample is needed; the targets are {what}"
         )

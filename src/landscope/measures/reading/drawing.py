@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_report"]
-
 INK, MUTED, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#0b5d8f", "#d55e00"
 PANEL, ROW = 3.4, 0.26
 """Inches: the width of a panel's axes, and the height of a row."""

@@ -35,16 +35,6 @@ from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
 from landscope.spectra.lanczos import fresh_rows, lanczos, lanczos_steps
 
-__all__ = [
-    "QUADRATIC_LOAD",
-    "QUADRATIC_PASSES",
-    "EarlyBracket",
-    "early_brackets",
-    "has_row_quadratics",
-    "leading_vectors",
-    "row_quadratics",
-]
-
 QUADRATIC_PASSES = {"hessian": 4 * FORWARD, "ggn": TANGENT_PASSES, "fisher": TANGENT_PASSES}
 """What one quadratic form of all rows costs, in gradients."""
 QUADRATIC_LOAD = {"hessian": 2.0, "ggn": TANGENT_LOAD, "fisher": TANGENT_LOAD}

@@ -34,7 +34,7 @@ from landscope.measures.sharpness.matrices import (
 from landscope.probe.probe import Probe
 from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
-from landscope.spectra.eigen import RitzValues
+from landscope.spectra.pairs import RitzValues
 
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
@@ -127,7 +127,8 @@ class _Eigenvalue(OfMatrix):
         return Estimate(values[0], details={"values": values, "from": "gram matrix"})
 
     def _final(self, probe: Probe, pairs: Eigenpairs) -> Estimate:
-        error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if self.matrix == "hessian" else None
+        known = self.matrix == "hessian" and pairs.vectors.shape[1] > 0
+        error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if known else None
         return Estimate(
             float(pairs.values[0]),
             float(pairs.residuals[0]),

@@ -34,8 +34,6 @@ from landscope.probe.rows.order import DrawnRows, RowOrder
 from landscope.probe.rows.outputs import Outputs, outputs_of
 from landscope.probe.shared import once_per_probe
 
-__all__ = ["LayerBounds", "layer_bounds"]
-
 FEW_CLASSES = 32
 """Outputs up to which tr Λ is taken class by class."""
 LARGEST = 2**18

@@ -24,8 +24,6 @@ from landscope.core.estimate import Estimate, Status
 from landscope.core.student import student_quantile
 from landscope.probe.rows.order import RowOrder
 
-__all__ = ["FEWEST", "FEWEST_BATCHES", "QUANTILE", "WIDE", "RowMean", "batch_mean", "row_mean"]
-
 Array = NDArray[np.float64]
 
 QUANTILE = 0.975

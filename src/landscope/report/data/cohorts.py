@@ -29,8 +29,6 @@ from landscope.report.data.columns import (
 )
 from landscope.studies.record import MeasuredModel, Record, wide_table
 
-__all__ = ["Cohort", "Cohorts", "error_bar", "estimate_of"]
-
 SCALED, PUBLISHED, UNFITTED = "temperature-scaled", "at the paper's temperature", "without its temperature"
 PREFERRED = ("hessian", "ggn", "fisher")
 Groups: TypeAlias = dict[tuple[str, str, int], dict[int, MeasuredModel]]

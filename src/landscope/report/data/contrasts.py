@@ -25,8 +25,6 @@ from landscope.report.data.associations import learnt_of
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import Column, better, label
 
-__all__ = ["Contrast", "Contrasts", "contrasts", "flatter"]
-
 MOST = 8
 """Conditions up to which the first is taken for the baseline where none is named."""
 RUNS = 2

@@ -15,31 +15,6 @@ from numpy.typing import NDArray
 
 from landscope.report.data.cohorts import Cohorts
 
-__all__ = [
-    "Axis",
-    "Band",
-    "Bars",
-    "ColourScale",
-    "Contour",
-    "Dash",
-    "Errors",
-    "Figure",
-    "Floats",
-    "Heat",
-    "Line",
-    "Mark",
-    "Marker",
-    "Panel",
-    "Points",
-    "Rule",
-    "Symbol",
-    "condition_dash",
-    "decimated",
-    "model_line",
-    "spans_decades",
-    "value_axis",
-]
-
 Floats = NDArray[np.float64]
 Dash = Literal["solid", "dash", "dot"]
 Symbol = Literal["", "circle", "square", "diamond"]
@@ -254,7 +229,6 @@ class Figure:
 
     @property
     def paper_panels(self) -> list[Panel]:
-        """Those that are drawn on paper."""
         return [panel for panel in self.panels if panel.on_paper and self.kind != "explorer"]
 
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
-__all__ = ["FORMATS", "as_picture", "on_paper", "save"]
-
 FORMATS = ("png", "svg", "pdf")
 SCREEN = 110
 """Dots per inch of figures inside a page."""

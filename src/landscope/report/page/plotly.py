@@ -10,7 +10,6 @@ import numpy as np
 
 from landscope.core.json import Plain
 from landscope.report.page.blocks import Block, Panels, Plot
-from landscope.report.page.embedding import plot_text, rounded
 from landscope.report.page.figure import (
     Axis,
     Band,
@@ -26,9 +25,8 @@ from landscope.report.page.figure import (
     Points,
     Rule,
 )
+from landscope.report.page.html import plot_text, rounded
 from landscope.report.page.style import DIVERGING
-
-__all__ = ["in_browser"]
 
 Trace = dict[str, Plain]
 

@@ -11,21 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-__all__ = [
-    "DASHES",
-    "DIVERGING",
-    "NAMED",
-    "Theme",
-    "colour",
-    "ground",
-    "line",
-    "literal",
-    "point",
-    "shade",
-    "themed",
-    "tick",
-]
-
 Theme = Literal["paper", "light", "dark"]
 PAGES = (
     {"@ink": "#1d2126", "@muted": "#646c76", "@faint": "#8d959e", "@accent": "#0b5d8f", "@grid": "#e9eae5"},
@@ -45,7 +30,7 @@ FILLS = ("full", "none", "left")
 NAMED = 24
 """Conditions that a legend holds: each colour with each dash."""
 DIVERGING = ((0.0, "#b2540b"), (0.25, "#e9b27c"), (0.5, "#f4f4f1"), (0.75, "#86b9dc"), (1.0, "#0b5d8f"))
-"""Orange for negative, blue for positive: told apart by every kind of colour vision."""
+"""Orange for negative, blue for positive: distinguished by every kind of colour vision."""
 SETTINGS = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,

@@ -14,8 +14,6 @@ from landscope.report.data.contrasts import Contrast, Contrasts
 from landscope.report.page.blocks import Cell, Head, Mark, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points, Rule
 
-__all__ = ["baseline_figure", "baseline_table", "baseline_words", "contrast_cell", "way"]
-
 USUAL = "train.hessian_top_eigenvalue"
 """The measure that most readers look for first."""
 CONDITIONS = 8
@@ -84,7 +82,7 @@ def _flatter_and_better(found: Contrasts) -> str:
     if not found.sharpness or not found.outcomes or found.baseline in found.stuck:
         return ""
     if not any(ways.values()):
-        return "Whether flatter is better cannot be told from that."
+        return "Whether flatter is better cannot be decided from that."
     signs: dict[str, list[int]] = {}
     for each in found.outcomes:
         signs.setdefault(label(each.column), []).append(each.towards * ways.get(each.condition, 0))
@@ -99,7 +97,7 @@ def _flatter_and_better(found: Contrasts) -> str:
         if (names := [name for name, held in shown.items() if held == pattern])
     ]
     if not verdicts:
-        return f"Whether flatter is better cannot be told: no outcome is shown to differ from {found.baseline}."
+        return f"Whether flatter is better is undecided: no outcome is shown to differ from {found.baseline}."
     return f"Being flatter {'; it '.join(verdicts)}."
 
 
@@ -113,7 +111,7 @@ _KINDS = {1: "flatter, ", -1: "sharper, ", 0: ""}
 
 
 def _alone(held: Sequence[Sequence[int]]) -> str:
-    """Said where a single condition shows it: that is no rule."""
+    """Added where only one condition shows it: one is not a rule."""
     return " (one condition)" if max(sum(map(abs, signs)) for signs in held) == 1 else ""
 
 

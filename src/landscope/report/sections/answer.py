@@ -1,4 +1,4 @@
-"""The answer, first, in words and figures: which condition is flatter and which is better; then what goes with what."""
+"""The answer, in words and figures: which condition is flatter, which is better, and how measures and outcomes correlate."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Po
 from landscope.report.sections.against_baseline import baseline_figure, baseline_words
 from landscope.report.sections.through_training import through_sentence
 
-__all__ = ["answer_section", "claim_section"]
-
 OUTCOMES = 4
 """Columns of the figure."""
 MEASURES = 16
 """Rows of the figure."""
 SENTENCES = 5
 MOST = 100
-"""Units beyond which nobody is told how many it takes."""
+"""Beyond this many units the report does not say how many it would take."""
 ERROR = "train.error"
 NAMED = 3
 """Runs that are named beside a claim."""
@@ -53,7 +51,7 @@ def answer_section(
     if against is not None:
         blocks += baseline_figure(study, against)
     if blocks:
-        blocks.append(Prose("What goes with what", tone="heading"))
+        blocks.append(Prose("Measures and outcomes", tone="heading"))
     blocks.append(Prose(correlated, tone="" if blocks else "lead"))
     blocks.append(Prose(items=[*more, *filter(None, [through_sentence(study)])]))
     guard = learnt_of(study, study.main)
@@ -92,8 +90,8 @@ def _verdicts(claims: Sequence[Claim]) -> str:
 
     >>> _verdicts([Claim("Flat is good", "holds")])
     'Flat is good: holds.'
-    >>> _verdicts([Claim("a", "holds"), Claim("b", "cannot be told"), Claim("c", "holds")])
-    'Of 3 claims: 2 “holds”, 1 “cannot be told”.'
+    >>> _verdicts([Claim("a", "holds"), Claim("b", "undecided"), Claim("c", "holds")])
+    'Of 3 claims: 2 “holds”, 1 “undecided”.'
     """
     if len(claims) == 1:
         return f"{claims[0].text}: {claims[0].verdict}."
@@ -108,7 +106,7 @@ def _why_no_answer(study: Cohorts) -> str:
         missing = "measure of sharpness" if not study.measures else "outcome"
         return f"This study has no correlations to show: no {missing} was measured on these models."
     if not n:
-        return "No model has learnt, so nothing can be shown of minima."
+        return "No model has learnt, so nothing can be shown about minima."
     learnt = guard is not None and guard.left_out > 0
     models = f"One model{' that has learnt' * learnt}" if n == 1 else f"{n} models{' that have learnt' * learnt}"
     return (

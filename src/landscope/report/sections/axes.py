@@ -30,8 +30,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["AxisCurves", "AxisLine", "axis_curves", "axis_section", "leading_number"]
-
 VALUES = 3
 """Fewer of them make no curve."""
 STEPPED = 5.0
@@ -63,12 +61,10 @@ class AxisCurves:
 
     @property
     def values(self) -> list[float]:
-        """All that stands on the vertical axis."""
         return [float(value) for line in self.lines for value in line.mean]
 
     @property
     def settings(self) -> list[float]:
-        """The numbers of the axis."""
         return sorted({float(value) for line in self.lines for value in line.x})
 
     @property

@@ -18,8 +18,6 @@ from landscope.report.data.extras import Calibration, Gathered, gather, read_rel
 from landscope.report.page.blocks import Block, Prose, Section
 from landscope.report.page.figure import Axis, Errors, Figure, Floats, Line, Marker, Panel, model_line
 
-__all__ = ["both_times", "calibration_section", "calibrations", "pooled"]
-
 CONDITIONS, ACROSS = 12, 4
 """Diagrams, and how many of them are in a row on paper."""
 PAPER_CAPTION = "Confidence against accuracy: all models of a condition together."

@@ -17,9 +17,6 @@ from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
 from landscope.report.sections.against_baseline import baseline_table
 
-__all__ = ["condition_section", "summary_of"]
-
-
 COHORTS = 4
 ACROSS, COLUMNS = 8, 8
 """Conditions up to which they stand side by side, and columns of a table where they do not."""
@@ -86,7 +83,7 @@ def _tables(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) 
     caption = f"{which}{summary.caption} {marks}"
     kept = [at for at, name in enumerate(summary.columns) if _column(study, name) not in study.repeats]
     if len(kept) < len(summary.columns):
-        caption += " Measures that are another one times a constant are left out."
+        caption += " A measure that equals another up to a constant factor is left out."
     if len(summary.rows) <= ACROSS:
         return [_across(study, summary, kept, caption, f"condition-table-{study.cohorts.index(cohort)}")]
     parts = [kept[start : start + COLUMNS] for start in range(0, len(kept), COLUMNS)]

@@ -26,8 +26,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["History", "MeanCurve", "histories", "history_section", "mean_curves"]
-
 LINES = 60
 """More runs than these are shown by condition."""
 PANELS = 8
@@ -56,12 +54,10 @@ class History:
 
     @property
     def name(self) -> str:
-        """In words."""
         return "learning rate" if self.column in SCHEDULES else self.column.replace("_", " ")
 
     @property
     def values(self) -> list[float]:
-        """Of all runs."""
         return [value for _, y in self.curves.values() for value in y]
 
     @property
@@ -71,7 +67,6 @@ class History:
 
     @property
     def caption(self) -> str:
-        """What is drawn."""
         what = "mean and standard deviation of each condition" if self.by_condition else "a line for every model"
         return f"{self.name[:1].upper()}{self.name[1:]} during training: {what}, n = {len(self.curves)}."
 

@@ -37,9 +37,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["corruption_section", "invariance_section", "layer_section"]
-
-
 # Which layers are sharp: every measure of every layer, by condition.
 
 
@@ -182,7 +179,9 @@ def invariance_section(study: Cohorts) -> Section:
                 f"tell”. Measures of predictions alone cannot move.",
             ),
         ]
-    return Section("invariances", "Does the measure see the function only?", [*blocks, *gathered.notes], _moving(rows))
+    return Section(
+        "invariances", "Does the measure depend on the function alone?", [*blocks, *gathered.notes], _moving(rows)
+    )
 
 
 def _moving(rows: Sequence[Sequence[Cell]]) -> str:
@@ -191,7 +190,7 @@ def _moving(rows: Sequence[Sequence[Cell]]) -> str:
     still = [first.text for first, *cells in rows if all(cell.text in STAYED for cell in cells)]
     if not moved:
         return ""
-    kept = f" Only {listed(still)} did not move." if still else " None stayed where it was under all of them."
+    kept = f" Only {listed(still)} did not move." if still else " None was unchanged by all of them."
     return (
         f"{len(moved)} of {counted(len(rows), 'measure')} can be changed without changing one prediction: compare them between "
         f"networks of one architecture that were trained alike.{kept}"

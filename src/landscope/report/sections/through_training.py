@@ -35,8 +35,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["through_section", "through_sentence"]
-
 STEPS = 3
 """Fewer of them make no curve."""
 STEPPED = 5.0
@@ -68,7 +66,6 @@ class Trend:
 
     @property
     def steps(self) -> list[int]:
-        """At which it was measured."""
         return [int(step) for step in self.values.columns]
 
     @cached_property
@@ -82,7 +79,6 @@ class Trend:
 
     @property
     def shown(self) -> list[float]:
-        """All that stands on the vertical axis."""
         return [float(v) for curves in self.by_condition.values() for curve in curves for v in curve if np.isfinite(v)]
 
     @property

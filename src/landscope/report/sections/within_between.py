@@ -28,8 +28,6 @@ from landscope.report.page.figure import (
     value_axis,
 )
 
-__all__ = ["within_between_section"]
-
 PAIRS = 6
 DRAWN = 3
 POINTS = 1500
@@ -77,8 +75,8 @@ def _so_what(found: Associations, pairs: Iterable[tuple[str, str]]) -> str:
     if inside:
         return f"{inside} of these {len(pairs)} pairs also hold among models that were trained alike."
     return (
-        "None of these pairs is shown among models that were trained alike: by these measures, one cannot tell which seed is the "
-        "better one."
+        "None of these pairs is shown among models that were trained alike: these measures do not tell which seed "
+        "is better."
     )
 
 

@@ -168,14 +168,12 @@ class Store:
                 )
 
     def run(self, key: str) -> RunFolder:
-        """The run with a key."""
         if not (self._runs / key / "spec.json").exists():
             self.check_there()
             raise UnknownNameError.among("run", key, self.keys())
         return RunFolder(self._runs / key, self.stale_after)
 
     def status(self, key: str) -> RunStatus:
-        """Where one run stands."""
         return next(self.statuses([self.run(key).key]))
 
     def statuses(self, keys: Iterable[str] | None = None) -> Iterator[RunStatus]:

@@ -20,7 +20,7 @@ from landscope.core.distributed import processes
 from landscope.core.json import Plain
 from landscope.data import Split
 from landscope.training.averaging import averaged_model
-from landscope.training.callbacks import Callback
+from landscope.training.callbacks import Callback, Display
 from landscope.training.evaluate import Score, precise, rank
 from landscope.training.loop.folder import (
     FAILED,
@@ -32,7 +32,6 @@ from landscope.training.loop.folder import (
 )
 from landscope.training.loop.interruption import REASONS, Interruption
 from landscope.training.loop.state import State, Weights, member
-from landscope.training.progress import Display
 from landscope.training.schedule import (
     Row,
     averaging_begins,
@@ -317,7 +316,6 @@ class Run:
         return self.task.samples_in(self.state.step - row_before(self.task.spec, self.epoch) * self._per_epoch)
 
     def elapsed(self) -> float:
-        """Seconds of training, those before an interruption included."""
         return self._before + time.monotonic() - self._started
 
     def save(self, every: float = 0.0) -> None:

@@ -40,7 +40,6 @@ class Stack:
         return Stack({name: value.requires_grad_() for name, value in params.items()}, buffers)
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and buffers, not copied."""
         return {name: value.detach() for name, value in {**self.params, **self.buffers}.items()}
 
 

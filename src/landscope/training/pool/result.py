@@ -60,7 +60,6 @@ class Pool:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Each member's seed."""
         return tuple(member.spec.seed for member in self.members)
 
     @property
