@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, hashed_signs
-from landscope.core.student import student_factor
 from landscope.measures.base import Measure
 from landscope.measures.sharpness.matrices import MATRICES, canonical
 from landscope.probe.probe import Probe

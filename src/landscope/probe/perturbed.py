@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError
+from landscope.core.estimate import student_factor
 from landscope.core.parameters import select_parameters
 from landscope.core.seeding import generator, normal
-from landscope.core.student import student_factor
 from landscope.probe.batches import Batch
 from landscope.probe.points import (
     SampleFunction,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from landscope.core.student import student_factor
+from landscope.core.estimate import student_factor
 from landscope.spectra.lanczos import fresh_rows, orthogonalise
 from landscope.spectra.protocol import CountedOperator
 

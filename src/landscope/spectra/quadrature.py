@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from landscope.core import display
 from landscope.core.errors import OutOfMemoryError
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import TWO_SIGMA, Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
-from landscope.core.student import TWO_SIGMA, student_factor
 from landscope.spectra.lanczos import LONG, lanczos_steps, recurrence_steps
 from landscope.spectra.probes import sphere_rows
 from landscope.spectra.protocol import MatrixLike, as_operator

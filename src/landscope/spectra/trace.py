@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, rademacher
-from landscope.core.student import student_factor
 from landscope.spectra.lanczos import LONG
 from landscope.spectra.probes import (
     BLOCK,

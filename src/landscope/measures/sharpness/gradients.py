@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import DifferentiationError, NotApplicableError
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.core.json import Plain
-from landscope.core.student import student_quantile
 from landscope.curvature.per_sample import (
     TANGENT_LOAD,
     TANGENT_PASSES,

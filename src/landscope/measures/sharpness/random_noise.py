@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
-from landscope.core.student import student_quantile
+from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.measures.base import register
 from landscope.measures.row_measure import RowValues, early_looks_pay
 from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from landscope.core.estimate import Estimate, Status
-from landscope.core.student import student_quantile
+from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.probe.rows.order import RowOrder
 
 Array = NDArray[np.float64]
