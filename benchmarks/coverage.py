@@ -9,8 +9,8 @@ Networks on 1,500 digits in float64: half trained, trained, trained with 4 % wro
 0.5 % apart, and one with convolutions and rectifiers. Every measure is run by itself to its end, then with 5, 20 and 50 % of the
 passes that this took. Every seed draws another order of rows, other probes, starts and directions. What is said holds the truth
 where a bracket contains it, where a bound lies on the right side, or where the value is at most two standard errors away. The
-truth is that of the dense Hessian and Gauss–Newton matrix; elsewhere what the measure says at the end, where that is exact for
-this seed's batches or the most that a search found, and otherwise the mean of that over all seeds.
+truth is that of the dense Hessian and Gauss–Newton matrix; elsewhere what the measure says at the end, where that has no bar
+(it is exact for this seed's batches, or the most that its search found), and otherwise the mean of that over all seeds.
 
 Seeds go round all cells, so that a run that is stopped has as many of each. What was said is kept line by line (`--kept`), and
 seeds that are there are not run again; `--write` makes `benchmarks/measured/coverage.json` and the table of the docs from it.
@@ -196,7 +196,7 @@ def cell(lines: Sequence[dict[str, Any]], truth: float | None) -> dict[str, Any]
     if all(status == Status.NOT_APPLICABLE.value for status, *_ in ends):
         return None
     mean = statistics.fmean(value for _, value, _, _ in ends) if truth is None else truth
-    own = truth is None and all(Status(status).is_bound or status == Status.EXACT.value for status, *_ in ends)
+    own = truth is None and all(low == high for _, _, low, high in ends)
     truths = [end[1] if own else mean for end in ends]
     found: dict[str, Any] = {"truth": mean, "seeds": len(lines)}
     for place, part in enumerate(PARTS):

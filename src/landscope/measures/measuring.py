@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from landscope.core.errors import LandscopeError, NotApplicableError
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Cost, Estimate, Status
 from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
 from landscope.core.text import first_line
@@ -39,6 +39,7 @@ log = logging.getLogger("landscope")
 
 INTERRUPTED = "stopped by Ctrl-C"
 """The reason of an estimate that was not finished when the work was interrupted."""
+NOTHING = Estimate(math.nan, status=Status.SKIPPED, reason="not measured yet")
 MOST_PARTS = 3
 NOTHING_LEFT = 1e-9
 """Seconds or passes after a budget's end: a limit is a positive number."""
@@ -109,6 +110,7 @@ class Planner:
         self._probe, self._chosen, self._budget = probe, chosen, budget
         self._running = {name: Refinement(one, places.get(name, probe)) for name, one in chosen.items()}
         self._order = sorted(chosen, key=lambda name: (chosen[name].turn, name))
+        self._shown: dict[str, tuple[Estimate, Cost, Estimate]] = {}
 
     def run(self, first_of_all: bool = False) -> Iterator[str]:
         """Refine everything to its end, or to that of the budget.
@@ -202,11 +204,17 @@ class Planner:
 
     def estimates(self) -> dict[str, Estimate]:
         """The estimates so far, in the order asked for; those that have none yet are `skipped`."""
-        nothing = Estimate(math.nan, status=Status.SKIPPED, reason="not measured yet")
-        return {
-            name: running.ended() if running.estimate is not None else running.bound or nothing
-            for name, running in self._running.items()
-        }
+        return {name: self._estimate(name) for name in self._running}
+
+    def _estimate(self, name: str) -> Estimate:
+        running = self._running[name]
+        if running.estimate is None:
+            return running.bound or NOTHING
+        estimate, cost, shown = self._shown.get(name, (None, None, NOTHING))
+        if running.estimate is not estimate or running.cost is not cost:
+            shown = running.ended()
+            self._shown[name] = running.estimate, running.cost, shown
+        return shown
 
 
 def measure(  # noqa: PLR0913 (options of a public function, by keyword)

@@ -15,7 +15,7 @@ coefficients show whether A is symmetric. For symmetric A some eigenvalue lies w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -170,8 +170,9 @@ def _certified(
     for found in eigsh_steps(cheap, 1, which, tol, max(budget - 2, 1), seed, v0, basis_size):
         if isinstance(found, Eigenpairs):
             near = found
-        else:
-            yield found
+        else:  # below the eigenvalue whatever the rounding was
+            off = coarse.rounding * found.values.abs()
+            yield replace(found, values=found.values - off, residuals=found.residuals + 2 * off)
     assert near is not None, "eigenpairs come last"
     rows, scale = near.vectors.T.to(exact.dtype).contiguous(), float(near.values.abs().max())
     rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact one shows

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from landscope.core import display
 from landscope.core.errors import OutOfMemoryError
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import TWO_SIGMA, Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
 from landscope.spectra.lanczos import LONG, lanczos_steps, recurrence_steps
-from landscope.spectra.probes import TWO_SIGMA, sphere_rows, student_factor
+from landscope.spectra.probes import sphere_rows
 from landscope.spectra.protocol import MatrixLike, as_operator
 
 if TYPE_CHECKING:
@@ -340,7 +340,8 @@ def spectrum_steps(
         else:
             runs = recurrence_steps(counted, start[0], steps)
         for result in runs:
-            yield float(torch.linalg.eigvalsh(result.tridiagonal()).max())
+            highest = float(torch.linalg.eigvalsh(result.tridiagonal()).max())
+            yield highest - counted.rounding * abs(highest)
         depth = result.diagonal.shape[1]
         reached = max(reached, depth)
         # A group that spans an invariant subspace early is padded by nodes without weight, inside its own range.

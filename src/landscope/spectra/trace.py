@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, rademacher
 from landscope.spectra.lanczos import LONG
@@ -23,7 +23,6 @@ from landscope.spectra.probes import (
     plan,
     sample,
     sphere_rows,
-    student_factor,
 )
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 

@@ -170,7 +170,7 @@ class _Trace(_Sum):
         bounds = self._block(probe)
         if bounds is None or bounds.trace is None or not self._has_fisher_diagonal(probe):
             return None
-        return bounds.at_least(bounds.trace)
+        return bounds.at_least(max(bounds.trace, 0.0))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Row by row: exactly, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
