@@ -165,12 +165,7 @@ class Comparison:
         return Group(Text(title, style="bold"), self.table(), *notes, Padding(words, (1, 0, 0, 0)))
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=WIDTH, color_system=None, force_terminal=False, highlight=False, markup=False)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
+        return display.as_text(self, WIDTH)
 
     def _repr_html_(self) -> str:
         rows = [

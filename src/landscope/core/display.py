@@ -36,6 +36,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = ""
     return f'{shown}<table style="border-collapse:collapse;margin:.3em 0">{top}{body}</table>'
 
 
+def as_text(shown: object, width: int) -> str:
+    """What rich shows, as plain text of a width."""
+    from rich.console import Console
+
+    console = Console(width=width, color_system=None, force_terminal=False, highlight=False, markup=False)
+    with console.capture() as capture:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
+
+
 def definitions(entries: Mapping[str, object], title: str = "") -> str:
     """Names and what is said of each; long texts wrap.
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis.coefficients import mean_and_deviation
+from landscope.core.text import capital
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import Column, label
 from landscope.report.page.blocks import Section
@@ -171,7 +172,7 @@ def _panel(curves: AxisCurves) -> Panel:
             ticks=(settings, [f"{value:g}" for value in settings]),
         ),
         value_axis(name, curves.values),
-        f"{name[:1].upper()}{name[1:]} along {curves.axis}: mean and standard deviation, n = {curves.n} models.{rest}",
+        f"{capital(name)} along {curves.axis}: mean and standard deviation, n = {curves.n} models.{rest}",
         note=f"n = {curves.n}" + (f", {curves.left_out} more lines left out" if curves.left_out else ""),
         height=380,
         size=(2.8, 2.3),

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscope.core.text import significant
+from landscope.core.text import capital, significant
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label
 from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
@@ -221,7 +221,7 @@ def _over_steps(study: Cohorts, trend: Trend) -> Panel:
         marks,
         Axis("step", scale=scale, ticks=(places[written], [text for text in texts if text])),
         value_axis(name, trend.shown),
-        f"{_capital(name)}: median of each condition, from its smallest to its largest model; n = {len(trend.values)}.",
+        f"{capital(name)}: median of each condition, from its smallest to its largest model; n = {len(trend.values)}.",
         note=f"n = {len(trend.values)}",
     )
 
@@ -239,7 +239,7 @@ def _over_loss(study: Cohorts, trend: Trend, loss: Trend) -> Panel:
         marks,
         value_axis(label(LOSS), losses),
         value_axis(name, medians),
-        f"{_capital(name)} over the training loss: medians of each condition, a point for each step, the last one larger.",
+        f"{capital(name)} over the training loss: medians of each condition, a point for each step, the last one larger.",
         note=f"n = {len(trend.values)}",
     )
 
@@ -257,7 +257,3 @@ def _curve(study: Cohorts, number: int, x: Floats, y: Floats, trend: Trend, know
         hover_numbers="y",
         condition=number,
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -191,10 +191,6 @@ class Store:
                 continue
             yield key, record
 
-    def quarantined(self) -> list[Path]:
-        """Damaged runs that were moved away, oldest first within a run."""
-        return sorted((self.root / "quarantine").glob("*"))
-
     def _check_format(self) -> None:
         try:
             content = read_regular(self.root / "store.json", LARGEST_DOCUMENT)
