@@ -20,10 +20,10 @@ from landscope.report.data.columns import Column, label
 from landscope.report.page.blocks import Section
 from landscope.report.page.figure import (
     Axis,
+    Curve,
     Errors,
     Figure,
     Floats,
-    Line,
     Marker,
     Panel,
     condition_dash,
@@ -148,7 +148,7 @@ def axis_section(study: Cohorts) -> Section:
 def _panel(curves: AxisCurves) -> Panel:
     settings = np.array(curves.settings)
     lines = [
-        Line(
+        Curve(
             line.x,
             line.mean,
             f"@c{number}",

@@ -16,9 +16,9 @@ from landscope.report.page.blocks import Section
 from landscope.report.page.figure import (
     Axis,
     Band,
+    Curve,
     Figure,
     Floats,
-    Line,
     Mark,
     Panel,
     condition_dash,
@@ -183,7 +183,7 @@ def _panel(study: Cohorts, history: History) -> Panel:
 
 def _marks(study: Cohorts, curve: MeanCurve) -> list[Mark]:
     number, name = curve.condition, study.conditions[curve.condition]
-    line = Line(
+    line = Curve(
         curve.time,
         curve.mean,
         f"@c{number}",

@@ -24,9 +24,9 @@ from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Tabl
 from landscope.report.page.figure import (
     Axis,
     Band,
+    Curve,
     Figure,
     Floats,
-    Line,
     Mark,
     Marker,
     Panel,
@@ -244,9 +244,9 @@ def _over_loss(study: Cohorts, trend: Trend, loss: Trend) -> Panel:
     )
 
 
-def _curve(study: Cohorts, number: int, x: Floats, y: Floats, trend: Trend, known: NDArray[np.bool_]) -> Line:
+def _curve(study: Cohorts, number: int, x: Floats, y: Floats, trend: Trend, known: NDArray[np.bool_]) -> Curve:
     steps = [step for step, held in zip(trend.steps, known, strict=True) if held]
-    return Line(
+    return Curve(
         x,
         y,
         f"@c{number}",
