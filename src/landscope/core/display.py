@@ -1,4 +1,4 @@
-"""How results look in a notebook: small tables and pictures as HTML, in the notebook's own colours, light or dark."""
+"""How results look: colours of figures; small tables and pictures as HTML in the notebook's own colours, light or dark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+INK, MUTED, GRID, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#e9eae5", "#0b5d8f", "#d55e00"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
+"""Of figures: of text, lines and what is set against each other."""
 LINE = "border-bottom:1px solid rgba(128,128,128,.35)"
 CELL = "padding:.15em .7em .15em 0;vertical-align:top;background:none;white-space:nowrap"
 SMALL = "font-size:90%;opacity:.75;max-width:60em;margin:.3em 0"
