@@ -100,7 +100,7 @@ class Store:
             if not (self.root / "store.json").exists():
                 write_in_store(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
-            write_in_store(path, content, flush=False)  # whoever comes again brings it again
+            write_in_store(path, content, flush=False)  # a later attempt writes it again
         self._seen = True
         return run
 
