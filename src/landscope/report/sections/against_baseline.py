@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from landscope.analysis.verdicts import ALPHA
-from landscope.core.text import counted, listed, p_value, significant
+from landscope.core.text import capital, counted, listed, p_value, significant
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import RUNS, Contrast, Contrasts, compared
@@ -86,7 +86,7 @@ def _flatness(found: Contrasts) -> str:
     stuck = [f"{name} ({found.stuck[name]})" for name in found.conditions if name in found.stuck]
     if stuck:
         sentence += f" Not compared in sharpness: {listed(stuck)}."
-    return _capital(sentence.strip())
+    return capital(sentence.strip())
 
 
 def _flat(name: str, up: Sequence[Contrast], down: Sequence[Contrast], than: str, of: str) -> str:
@@ -170,7 +170,7 @@ def _better(found: Contrasts) -> str:
             said.append(f"{label(column)} is {' and '.join(parts)}")
         else:
             undecided.append(label(column))
-    sentence = f"{_capital('; '.join(said))}, against {found.baseline}." if said else ""
+    sentence = f"{capital('; '.join(said))}, against {found.baseline}." if said else ""
     if undecided:
         sentence += f" No difference from {found.baseline} can be shown in {listed(undecided)}."
     return sentence.strip()
@@ -206,10 +206,6 @@ def _explanations(found: Contrasts) -> list[str]:
         f"Part of this may be a difference in the size of the weights or in fit, which changes sharpness by itself: against "
         f"{found.baseline}, {listed(said)}.",
     ]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def baseline_figure(study: Cohorts, found: Contrasts) -> list[Figure]:

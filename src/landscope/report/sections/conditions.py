@@ -10,6 +10,7 @@ from typing import Literal, cast
 
 from landscope.analysis import SummaryTable, summary_table
 from landscope.analysis.tables import SummaryCell
+from landscope.core.text import capital
 from landscope.measures.reading.rows import FAMILIES
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import Column, better, label
@@ -75,7 +76,7 @@ def _title(column: str, columns: list[str]) -> str:
 
 def _tables(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) -> list[Table]:
     """Conditions across where they are few, so that the table is as wide as they are; otherwise down, a few columns at a time."""
-    which = f"{cohort.name[:1].upper()}{cohort.name[1:]}. " if named else ""
+    which = f"{capital(cohort.name)}. " if named else ""
     marks = (
         "Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way is better (arrows). It "
         "is not for sharpness: whether flatter is better is what a study asks."
