@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
+from timing import seconds
 from torch import Tensor
 
 from landscope.core.seeding import generator
@@ -96,17 +96,6 @@ def plain_loop(subject: Subject, data: Mapping[str, tuple[Tensor, Tensor]], seed
             optimizer.zero_grad()
             criterion(net(x[rows]), y[rows]).backward()
             optimizer.step()
-
-
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def compare(subject: Subject, members: int, alone: int, rounds: int, device: torch.device) -> str:

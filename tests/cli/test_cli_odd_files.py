@@ -144,5 +144,5 @@ def test_a_record_that_is_something_else_is_moved_away(tmp_path: Path, make: Cal
     with run.claim():
         run.finish({"loss": 1.0})
     assert run.record() == {"loss": 1.0}
-    (moved,) = store.quarantined()
+    (moved,) = (store.root / "quarantine").iterdir()
     assert os.path.lexists(moved / "record.json")

@@ -21,7 +21,7 @@ from landscope.report import ReportOptions, figures
 from landscope.report.data.associations import associate
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Panels, Plot, Section
-from landscope.report.page.figure import Bars, Figure, Line
+from landscope.report.page.figure import Bars, Curve, Figure
 from landscope.report.page.matplotlib import on_paper
 from landscope.report.page.plotly import in_browser
 from landscope.report.sections.correlations import scatter_section
@@ -155,7 +155,7 @@ def test_planes_share_one_scale_whose_kind_is_told() -> None:
     assert plot.spec["ends"] == pytest.approx([0.01, 1e4], rel=1)
 
 
-@pytest.mark.parametrize(("conditions", "kind"), [(20, Bars), (21, Line)])
+@pytest.mark.parametrize(("conditions", "kind"), [(20, Bars), (21, Curve)])
 def test_many_bars_are_points(conditions: int, kind: type) -> None:
     study = Cohorts.of(make_records([f"c{i}" for i in range(conditions)], seeds=1, temperature=False), None, None)
     layers = described(layer_section(study))

@@ -29,7 +29,7 @@ from landscope.core.errors import OperandError, UnknownNameError
 
 
 @dataclass(frozen=True)
-class Axis:
+class AxisCoefficient:
     """ψ of one axis: the mean τ over its groups, or None where every group was skipped; `without`: Ψ of the other axes."""
 
     name: str
@@ -47,7 +47,7 @@ class Granulated:
     p_value: float | None
     low: float | None
     high: float | None
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisCoefficient, ...]
     n: int
     dropped: int = 0
     status: str = "ok"
@@ -107,7 +107,9 @@ def granulated_kendall(
         taus[name], skipped[name] = _group_taus(a, b, group, ties)
     psi = {name: float(values.mean()) for name, values in taus.items() if len(values)}
     found = tuple(
-        Axis(name, psi.get(name), len(taus[name]), skipped[name], _without(psi, name) if name in psi else None)
+        AxisCoefficient(
+            name, psi.get(name), len(taus[name]), skipped[name], _without(psi, name) if name in psi else None
+        )
         for name in axes
     )
     if not psi:

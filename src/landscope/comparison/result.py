@@ -13,6 +13,7 @@ import numpy as np
 from landscope.comparison.agreement import Agreement
 from landscope.comparison.differences import LEVEL, Difference, Verdict
 from landscope.core import display
+from landscope.core.display import COLOURS, GRID, INK, MUTED
 from landscope.core.estimate import Estimate, format_with_error
 from landscope.core.files import write_whole
 from landscope.core.json import Plain
@@ -175,12 +176,7 @@ class Comparison:
         return Group(Text(self.title, style="bold"), self.table(), *notes, Padding(words, (1, 0, 0, 0)))
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=WIDTH, color_system=None, force_terminal=False, highlight=False, markup=False)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
+        return display.as_text(self, WIDTH)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -312,8 +308,6 @@ def _share(share: float) -> str:
 # The figure of a comparison: relative changes with their intervals, and the loss on the lines from the first model.
 
 
-INK, MUTED = "#1d2126", "#646c76"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
 ROW = 0.24
 LEAST, ROOM = 1.0, 1.25
 """The axis reaches at least this far in relative changes, and this many times the largest; longer intervals are cut there."""
@@ -352,7 +346,7 @@ def plot_comparison(
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.tick_params(colors=INK, labelsize=8)
-        ax.grid(True, axis="x", color="#e9eae5", lw=0.7)
+        ax.grid(True, axis="x", color=GRID, lw=0.7)
         ax.set_axisbelow(True)
     return figure
 

@@ -107,7 +107,7 @@ def _torch(path: Path) -> object:
                 "Save model.state_dict() instead"
             ) from error
         raise CheckpointError(f"{path}: is neither a safetensors file nor one that torch.save wrote") from error
-    except Exception as error:  # torch and safetensors raise whatever a broken file leads them into
+    except Exception as error:  # torch and safetensors may raise any error on a broken file
         raise CheckpointError(
             f"{path}: is damaged, or neither a safetensors file nor one that torch.save wrote ({_first_line(error)})"
         ) from error

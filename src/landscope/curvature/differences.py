@@ -26,8 +26,6 @@ from landscope.probe.first_derivatives import graph_behind
 from landscope.probe.probe import Probe
 from landscope.probe.rows.outputs import outputs_of
 
-__all__ = ["Differences", "difference_quotient"]
-
 FIRST_STEP = 1e-3
 FACTOR = 4.0
 """Between two steps that are tried."""

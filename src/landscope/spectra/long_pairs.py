@@ -19,8 +19,6 @@ from landscope.spectra.lanczos import inner, recurrence
 from landscope.spectra.pairs import Eigenpairs, RitzValues
 from landscope.spectra.protocol import CountedOperator
 
-__all__ = ["Basis", "long_pairs"]
-
 ROWS = 32
 """Vectors for which there must be room: λ₁ to 1e-3 takes about a dozen products."""
 PART = {"cuda": 8, "cpu": 2}

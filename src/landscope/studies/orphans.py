@@ -185,7 +185,7 @@ def _link(there: Path, here: Path) -> None:
 
 def _link_file(there: str, here: str) -> None:
     try:
-        os.link(there, here)  # whoever writes a file of a run writes another and renames it
+        os.link(there, here)  # files of a run are never changed in place: a new one is renamed over them
     except OSError:
         shutil.copy2(there, here)
 

@@ -42,7 +42,7 @@ TIMED_RUNS = 32
 
 
 @dataclass(frozen=True)
-class Progress:
+class StudyProgress:
     """How far a study has got."""
 
     total: int
@@ -214,7 +214,7 @@ class Study:
         found = {status.key: status for status in self.store.statuses(self.store.keys(keys))}
         return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in keys}
 
-    def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> Progress:
+    def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> StudyProgress:
         """How many runs are in which state, and how long one takes; from `statuses` just read, if given."""
         statuses = self.statuses() if statuses is None else statuses
         states = [status.state for status in statuses.values()]
@@ -223,7 +223,7 @@ class Study:
         times = [record.get("seconds") for _, record in self.store.records(some)]
         seconds = [float(time) for time in times if isinstance(time, int | float)]
         counts = {state: states.count(state) for state in RunState if state in states}
-        return Progress(len(self.runs), counts, median(seconds) if seconds else None)
+        return StudyProgress(len(self.runs), counts, median(seconds) if seconds else None)
 
     def _stored(self) -> Iterator[tuple[str, dict[str, Plain]]]:
         known = set(self.store.keys(self.runs))

@@ -105,7 +105,7 @@ Means = Callable[[], tuple[float, float | None]]
 """Loss and error since the last row of the history."""
 
 
-class Display:
+class TrainingDisplay:
     """Notified after every step and every row of the history."""
 
     def __init__(self, progress: Progress, epochs: int, steps: int, done: int) -> None:
@@ -149,7 +149,7 @@ def in_words(row: Row) -> str:
 
 
 @contextmanager
-def training_display(wish: bool | None, steps: int, epochs: int, done: int) -> Iterator[Display]:
+def training_display(wish: bool | None, steps: int, epochs: int, done: int) -> Iterator[TrainingDisplay]:
     """The display of a run of `steps` steps, `done` of them before: on a terminal unless switched off; elsewhere if asked for."""
     with progress_display(wish, steps, done) as progress:
-        yield Display(progress, epochs, steps, done)
+        yield TrainingDisplay(progress, epochs, steps, done)

@@ -171,7 +171,7 @@ def status(
     epilog=examples(
         "landscope study prune studies/regularisers --dry-run",
         "landscope study prune studies/regularisers",
-        "landscope study prune studies/a studies/b --shared   # both, and nobody else, keep their runs in one folder",
+        "landscope study prune studies/a studies/b --shared   # two studies that share one folder of runs",
     ),
 )
 def prune(

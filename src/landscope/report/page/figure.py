@@ -51,7 +51,7 @@ class Errors:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Curve:
     """A curve; with a marker, its points are shown too. It belongs to a run, to a condition or to neither."""
 
     x: Floats
@@ -159,7 +159,7 @@ class Rule:
     x: float
 
 
-Mark = Line | Points | Band | Bars | Heat | Contour | Rule
+Mark = Curve | Points | Band | Bars | Heat | Contour | Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,11 +267,11 @@ def condition_dash(condition: int) -> Dash:
     return DASHES[condition // 8 % len(DASHES)]
 
 
-def model_line(study: Cohorts, run: int, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
+def model_line(study: Cohorts, run: int, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Curve:
     """A curve of one model in its condition's colour, which lights up with the model."""
     kept = decimated(len(x))
     condition = study.condition_of[run]
-    return Line(
+    return Curve(
         np.asarray(x, dtype=np.float64)[kept],
         np.asarray(y, dtype=np.float64)[kept],
         f"@c{condition}",

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis import Correlation, between, correlation, fits, smallest_significant
-from landscope.core.text import counted
+from landscope.core.text import capital, counted
 from landscope.report.data.associations import Associations, learnt_of
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Claim, Head, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points
-from landscope.report.sections.against_baseline import baseline_figure, baseline_words
+from landscope.report.sections.against_baseline import baseline_figure, baseline_words, too_few_words
 from landscope.report.sections.through_training import through_sentence
 
 OUTCOMES = 4
@@ -37,6 +37,7 @@ def answer_section(
     against: Contrasts | None = None,
     claims: Sequence[Claim] = (),
     notes: Sequence[str] = (),
+    baseline: str | None = None,
 ) -> Section:
     """The conditions against the baseline, the claims where there are any, then the correlations with a forest plot."""
     leads = [_verdicts(claims)] if claims else []
@@ -44,6 +45,8 @@ def answer_section(
     if against is not None:
         sentences, items = baseline_words(against)
         leads += sentences
+    else:
+        leads += filter(None, [too_few_words(study, baseline)])
     correlated, more = _correlated(study, found)
     blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(filter(None, leads))]
     if items:
@@ -188,7 +191,7 @@ def _outcome(found: Associations, outcome: str) -> str:
     sure = [m for m in order if found.sure(m, outcome)]
     total = len(found.measures)
     if not order:
-        return f"{_capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
+        return f"{capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
     if not sure:
         verdicts = [found.finding(m, outcome).verdict(found.table.rules) for m in order]
         undecided, weak = verdicts.count("undecided"), verdicts.count("weak at most")
@@ -196,12 +199,12 @@ def _outcome(found: Associations, outcome: str) -> str:
         parts += [f"weaker than ±{found.table.rules.relevant:g} for {_share(weak, total)}"] * (weak > 0)
         strongest = found.finding(order[0], outcome).correlation
         shown = f"the strongest is {found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}"
-        text = f"{_capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
+        text = f"{capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
         return text.replace("= -", "= −")
     named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
     rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
     go = "goes" if len(sure) == 1 else "go"
-    return f"{_capital(name)}: {len(sure)} of {counted(total, 'measure')} {go} with it: {', '.join(named)}{rest}."
+    return f"{capital(name)}: {len(sure)} of {counted(total, 'measure')} {go} with it: {', '.join(named)}{rest}."
 
 
 def _inside(found: Associations) -> list[str]:
@@ -354,7 +357,3 @@ def _share(count: int, total: int) -> str:
 
 def _signed(value: float | None) -> str:
     return f"{value:+.2f}".replace("-", "−") if value is not None else "–"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -14,15 +14,16 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis.coefficients import mean_and_deviation
+from landscope.core.text import capital
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import Column, label
 from landscope.report.page.blocks import Section
 from landscope.report.page.figure import (
     Axis,
+    Curve,
     Errors,
     Figure,
     Floats,
-    Line,
     Marker,
     Panel,
     condition_dash,
@@ -147,7 +148,7 @@ def axis_section(study: Cohorts) -> Section:
 def _panel(curves: AxisCurves) -> Panel:
     settings = np.array(curves.settings)
     lines = [
-        Line(
+        Curve(
             line.x,
             line.mean,
             f"@c{number}",
@@ -171,7 +172,7 @@ def _panel(curves: AxisCurves) -> Panel:
             ticks=(settings, [f"{value:g}" for value in settings]),
         ),
         value_axis(name, curves.values),
-        f"{name[:1].upper()}{name[1:]} along {curves.axis}: mean and standard deviation, n = {curves.n} models.{rest}",
+        f"{capital(name)} along {curves.axis}: mean and standard deviation, n = {curves.n} models.{rest}",
         note=f"n = {curves.n}" + (f", {curves.left_out} more lines left out" if curves.left_out else ""),
         height=380,
         size=(2.8, 2.3),

@@ -26,11 +26,11 @@ from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Tabl
 from landscope.report.page.figure import (
     Axis,
     Bars,
+    Curve,
     Errors,
     Figure,
     Floats,
     Heat,
-    Line,
     Marker,
     Panel,
     model_line,
@@ -122,8 +122,8 @@ def _bars(study: Cohorts, number: int, names: Sequence[str], mean: Floats, sprea
     return Bars(names, mean, Errors(spread, colour="@muted", cap=2), number, study.conditions[number])
 
 
-def _points(study: Cohorts, number: int, names: Sequence[str], mean: Floats, spread: Floats) -> Line:
-    return Line(
+def _points(study: Cohorts, number: int, names: Sequence[str], mean: Floats, spread: Floats) -> Curve:
+    return Curve(
         np.arange(float(len(names))),
         mean,
         f"@c{number}",

@@ -15,11 +15,11 @@ from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
 from landscope.report.page.figure import (
     Axis,
+    Curve,
     Dash,
     Errors,
     Figure,
     Floats,
-    Line,
     Mark,
     Marker,
     Panel,
@@ -237,7 +237,7 @@ def _drawing(study: Cohorts, found: Associations, pair: tuple[str, str]) -> Pane
             marks.append(_line(_fitted(x, y), logs, colour, width))
     lines = (
         f"A line for each condition of {LEAST} models or more. "
-        if any(isinstance(each, Line) for each in marks)
+        if any(isinstance(each, Curve) for each in marks)
         else ""
     )
     order = np.array(sorted(means))
@@ -253,9 +253,9 @@ def _drawing(study: Cohorts, found: Associations, pair: tuple[str, str]) -> Pane
     )
 
 
-def _line(ends: tuple[Floats, Floats], logs: Sequence[bool], colour: str, width: float, dash: Dash = "solid") -> Line:
+def _line(ends: tuple[Floats, Floats], logs: Sequence[bool], colour: str, width: float, dash: Dash = "solid") -> Curve:
     x, y = map(_back, ends, logs)
-    return Line(x, y, colour, width, dash)
+    return Curve(x, y, colour, width, dash)
 
 
 def _fitted(x: Floats, y: Floats) -> tuple[Floats, Floats]:

@@ -20,7 +20,7 @@ from landscope.core.errors import LandscopeError, NonFiniteTrainingError, SpecEr
 from landscope.core.json import Plain
 from landscope.core.seeding import stream_seed
 from landscope.data import Split
-from landscope.training.evaluate import Score, evaluate, rank
+from landscope.training.evaluate import SplitScore, evaluate, rank
 from landscope.training.fast_steps import Captured, Compiled, StepFunction, parts_to_compile
 from landscope.training.loop.folder import with_weights
 from landscope.training.loop.step import Feed, TrainingStep, seed_noise
@@ -110,7 +110,7 @@ class SingleProgram:
     def parameters(self) -> dict[str, Tensor]:
         return self._parameters
 
-    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[Score] | None:
+    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[SplitScore] | None:
         found = [evaluate(self._task, model, split) for model in models or [self._task.model]]
         return [score for score in found if score is not None] or None
 

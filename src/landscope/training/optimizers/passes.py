@@ -294,9 +294,9 @@ class Adding:
 
 @contextmanager
 def empty_slots(params: Iterable[Tensor]) -> Iterator[None]:
-    """Inside, the gradients of these parameters begin at nothing, whoever clears them there, in whichever way, or does not.
+    """Inside, the gradients of these parameters start empty, whether and however they are cleared there.
 
-    What had a gradient begins with zeros, so that `zero_grad(set_to_none=False)` leaves zeros as usual; zeros that nobody
+    What had a gradient starts with zeros, so that `zero_grad(set_to_none=False)` leaves zeros as usual; zeros that nobody
     touched are removed at the end.
 
     >>> w = torch.ones(1, requires_grad=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from landscope.data import Split
-from landscope.training.evaluate import ELEMENTS, SAMPLES, Score, autocast, mistakes
+from landscope.training.evaluate import ELEMENTS, SAMPLES, SplitScore, autocast, mistakes
 from landscope.training.loop.state import some
 from landscope.training.task import Task
 
@@ -99,7 +99,7 @@ class Passes:
         return outputs
 
     @torch.no_grad()
-    def scores(self, stack: Stack, split: Split) -> list[Score] | None:
+    def scores(self, stack: Stack, split: Split) -> list[SplitScore] | None:
         """Every member's score on the same samples; `None` where there are none."""
         task, (x, y) = self.task, split
         if not len(y):
@@ -117,7 +117,7 @@ class Passes:
             with autocast(task, y.device):
                 sums += vmap(one)(outputs)
         means = (sums / len(y)).tolist()
-        return [Score(loss, wrong if task.classes else None) for loss, wrong in means]
+        return [SplitScore(loss, wrong if task.classes else None) for loss, wrong in means]
 
     def _forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         def net(*args: object) -> object:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from landscope.core.json import Plain
 from landscope.core.seeding import stream_seed
 from landscope.data import Split
-from landscope.training.evaluate import Score
+from landscope.training.evaluate import SplitScore
 from landscope.training.fast_steps import Captured
 from landscope.training.loop.folder import FAILED, with_weights
 from landscope.training.loop.program import non_finite_error
@@ -135,7 +135,7 @@ class StackedProgram:
     def parameters(self) -> dict[str, Tensor]:
         return self._stack.params
 
-    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[Score] | None:
+    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[SplitScore] | None:
         return self._passes.scores(stacked(models, self._device) if models else self._stack, split)
 
     def model(self, weights: Mapping[str, Tensor]) -> nn.Module:
