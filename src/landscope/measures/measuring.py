@@ -133,7 +133,7 @@ class Planner:
         kinds = {name: type(self._chosen[name]) for name in self._order}
         streams = [name for name, kind in kinds.items() if kind.turn == 0 or kind.refine is not Measure.refine]
         yield from self._once([name for name in streams if self._chosen[name].turn == 0])
-        for name in self._order:
+        for name in sorted(self._order, key=lambda name: self._chosen[name].turn == 0):  # bounds read outputs of rows
             if self._running[name].look():
                 yield name
         for enough in (lambda one: one.estimate or one.bound, lambda one: one.estimate):
