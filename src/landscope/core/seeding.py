@@ -47,7 +47,7 @@ def rademacher(
     >>> rademacher((4,), generator(0), torch.float32).abs()
     tensor([1., 1., 1., 1.])
     """
-    bits = torch.randint(0, 2, tuple(shape), generator=rng, dtype=torch.int8)
+    bits = torch.randint(0, 2, tuple(shape), generator=rng, dtype=torch.int8, device=rng.device)
     return bits.to(device).to(dtype).mul_(2).sub_(1)
 
 
@@ -55,7 +55,7 @@ def normal(
     shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> Tensor:
     """Independent standard normal numbers."""
-    return torch.randn(tuple(shape), generator=rng, dtype=dtype).to(device)
+    return torch.randn(tuple(shape), generator=rng, dtype=dtype, device=rng.device).to(device)
 
 
 @contextmanager

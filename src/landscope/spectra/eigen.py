@@ -25,7 +25,7 @@ from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.spectra.certificate import products_to_claim, rules_out_hidden
 from landscope.spectra.lanczos import fresh_rows, orthogonalise
-from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
 from landscope.spectra.subspace import Subspace
 
 __all__ = ["Eigenpairs", "RitzValues", "eigsh", "eigsh_steps"]
@@ -119,7 +119,8 @@ def eigsh(
     >>> pairs.converged, [round(v, 9) for v in pairs.values.tolist()], round(float(eigsh(A, which="LM").values), 9)
     (True, [5.0, 5.0], -9.0)
     """
-    *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
+    with plainly(op):
+        *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
     assert isinstance(pairs, Eigenpairs)
     return pairs
 
