@@ -27,7 +27,7 @@ from landscope.spectra.certificate import products_to_claim, rules_out_hidden
 from landscope.spectra.lanczos import LONG, fresh_rows, orthogonalise
 from landscope.spectra.long_pairs import Basis, long_pairs
 from landscope.spectra.pairs import Eigenpairs, RitzValues
-from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
 from landscope.spectra.subspace import Subspace
 
 SAFETY = 0.8
@@ -79,7 +79,8 @@ def eigsh(
     >>> pairs.converged, [round(v, 9) for v in pairs.values.tolist()], round(float(eigsh(A, which="LM").values), 9)
     (True, [5.0, 5.0], -9.0)
     """
-    *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
+    with plainly(op):
+        *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
     assert isinstance(pairs, Eigenpairs)
     return pairs
 

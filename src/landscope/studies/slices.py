@@ -135,7 +135,12 @@ def _task(run: RunSpec, loaded: dict[str, TaskData]) -> Task | None:
             network = built_model(spec, rows, LOSSES[spec.loss or "cross_entropy"])
         small = sum(weight.numel() for weight in network.parameters()) <= MOST_WEIGHTS
         return make_task(spec, data=rows) if small else None
-    except (LandscopeError, RuntimeError, NotImplementedError):
+    except (
+        LandscopeError,
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+    ):  # the last of sizes beyond any integer of torch
         return None
 
 

@@ -323,6 +323,8 @@ class StudySpec:
             raise SpecError(
                 f"name: expected a short name without a slash, since a folder is named after it, got {self.name!r}"
             )
+        if len(set(self.figures)) < len(self.figures):
+            raise SpecError(f"figures: expected different formats, got {', '.join(self.figures)}")
         if (self.training is None) == (self.checkpoints is None):
             raise SpecError("a study has either training (models to train) or checkpoints (models that exist)")
         if self.checkpoints is not None and self.axes:

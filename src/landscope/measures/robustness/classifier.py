@@ -140,4 +140,6 @@ def checked_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         raise LabelRangeError(f"class labels must be integers from 0 on, got {y.dtype}, smallest {float(y.min()):g}")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         raise DataError("the inputs hold NaN or infinity")
-    return x.detach(), y.detach().long()
+    with torch.inference_mode(False):  # autograd saves no inference tensors
+        x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
+        return x, y.long()
