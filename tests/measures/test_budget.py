@@ -18,6 +18,7 @@ from landscope import Estimate, Loss, Measure, Probe, Status, errors, measure
 from landscope.measures.by_layer import by_layer
 from landscope.measures.measuring import Budget
 from landscope.planes import landscape, line
+from landscope.probe import points
 from landscope.probe.totals import Ledger, PieceSize, checked_limit
 
 NET = BY_NAME["relu_mlp"]
@@ -179,6 +180,18 @@ def test_checks_that_take_long_leave_time_for_a_first_look() -> None:
 def test_what_costs_nothing_is_said_after_the_end_of_a_budget() -> None:
     report = measure(Probe(NET.model(), NET.data(30)), None, ["l2_norm", "adaptive_sharpness", "loss"], seconds=1e-9)
     assert [report[name].status for name in report] == [Status.EXACT, Status.LOWER_BOUND, Status.SKIPPED]
+
+
+def test_outputs_that_bounds_have_read_are_said_after_the_end_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "SMALL_WORK", 0)
+    net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    data = torch.randn(400, 5), torch.arange(400) % 3
+    report = measure(
+        Probe(net, data), None, ["loss", "accuracy", "hessian_trace", "hessian_top_eigenvalue"], seconds=1e-9
+    )
+    assert report["hessian_top_eigenvalue"].status is Status.LOWER_BOUND
+    assert report["loss"].status.has_value
+    assert report["accuracy"].status.has_value
 
 
 # What a budget promises

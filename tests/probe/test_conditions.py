@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import DataLoader, TensorDataset
 
 import landscope as ls
-from landscope import GGN, Hessian, Probe, errors
+from landscope import GGN, Hessian, Probe, errors, measure
+from landscope.core.memory import available_bytes
 from landscope.core.shared_state import held
 from landscope.measures.robustness import fgsm
 from landscope.probe.conditions import measuring
@@ -325,3 +326,24 @@ def test_half_precision_that_autocast_brings_past_its_context_is_refused() -> No
 
     with pytest.raises(errors.ModelError, match="computes in bfloat16.*set_autocast_enabled"):
         Probe(Switches(), (X, Y))
+
+
+def test_memory_that_is_allowed_bounds_the_pieces() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 26 * 26, 3))
+    data = torch.randn(64, 1, 28, 28), torch.arange(64) % 3
+    free, bounded = Probe(net, data), Probe(net, data, max_bytes=2**21)
+    with bounded.measuring():
+        assert available_bytes(torch.device("cpu")) == 2**21
+    assert available_bytes(torch.device("cpu")) > 2**21
+
+    def sizes(probe: Probe) -> list[int]:
+        return [batch.size for batch, _ in probe.each(lambda _: (), load=1.0)]
+
+    assert sizes(free) == [64]
+    assert max(sizes(bounded)) < 32
+    name = "hessian_top_eigenvalue"
+    found = [measure(net, data, [name], max_bytes=most)[name].value for most in (None, 2**21)]
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    with pytest.raises(errors.SpecError, match="max_bytes must be a positive number of bytes, got 0"):
+        Probe(net, data, max_bytes=0)

@@ -172,9 +172,12 @@ class Refinement:
 
     def look(self) -> bool:
         """Take what costs nothing (`Measure.at_once`); whether there was something."""
-        if self._stream is None and self.bound is None:
+        came_to_nothing = self.estimate is not None and self.estimate.status is Status.SKIPPED
+        if self.bound is None and (self._stream is None or came_to_nothing):
             with contextlib.suppress(LandscopeError), self.probe.measuring():
                 self.bound = self.measure.at_once(self.probe)
+            if came_to_nothing and self.bound is not None:
+                self.estimate = self.bound
         return self.bound is not None
 
     def step(self) -> bool:

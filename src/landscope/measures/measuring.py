@@ -133,7 +133,7 @@ class Planner:
         kinds = {name: type(self._chosen[name]) for name in self._order}
         streams = [name for name, kind in kinds.items() if kind.turn == 0 or kind.refine is not Measure.refine]
         yield from self._once([name for name in streams if self._chosen[name].turn == 0])
-        for name in self._order:
+        for name in sorted(self._order, key=lambda name: self._chosen[name].turn == 0):  # bounds read outputs of rows
             if self._running[name].look():
                 yield name
         for enough in (lambda one: one.estimate or one.bound, lambda one: one.estimate):
@@ -231,6 +231,7 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     precision: Effort = "auto",
+    max_bytes: float | None = None,
     seed: int = 0,
     seconds: float | None = None,
     passes: float | None = None,
@@ -241,7 +242,7 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
 
     Args:
         model: a module, or a `Probe` (then `data` and what defines the point are taken from it).
-        data: see `Probe`, as are `loss` to `dtype`.
+        data: see `Probe`, as are `loss` to `max_bytes`.
         measures: by default a core set, two or three of each family (`landscope.measures.resolve.CORE`); "all" for every one;
             names, of your own ones as `package.module:Class`; a mapping from names to settings; or measure objects.
         seed: for everything random.
@@ -260,7 +261,9 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     'converged'
     """
     start, seconds, passes = time.monotonic(), checked_limit("seconds", seconds), checked_limit("passes", passes)
-    probe = _probe(model, data, loss, params, mode, per, temperature, batch_size, device, dtype, precision, seed)
+    probe = _probe(
+        model, data, loss, params, mode, per, temperature, batch_size, device, dtype, precision, max_bytes, seed
+    )
     chosen = resolve_measures(measures, probe.seed)
     planner = Planner(probe, chosen, Budget(probe, start, seconds, passes))
     with display(watch, progress, chosen, about(probe), None if seconds is None else start + seconds) as shown:
@@ -305,7 +308,8 @@ def progressive(
 ) -> Iterator[Report]:
     """The reports of `measure` as they get better: one after every estimate that has changed, the last one whole.
 
-    `point` is what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`. Leaving the
+    `point` is what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`, `precision`,
+    `max_bytes`. Leaving the
     loop ends the work.
 
     >>> net = nn.Linear(2, 2)
@@ -335,6 +339,7 @@ def _probe(  # noqa: PLR0913
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     precision: Effort = "auto",
+    max_bytes: float | None = None,
     seed: int = 0,
 ) -> Probe:
     if isinstance(model, Probe):
@@ -355,6 +360,7 @@ def _probe(  # noqa: PLR0913
         device=device,
         dtype=dtype,
         precision=precision,
+        max_bytes=max_bytes,
         seed=seed,
     )
 

@@ -54,7 +54,7 @@ class Display(Protocol):
     """Something that looks at the estimates as they change."""
 
     def update(self, name: str, estimates: Mapping[str, Estimate], ended: Collection[str]) -> None:
-        """The estimate of `name` has changed; those of `ended` will not any more."""
+        """The estimate of `name` has changed, or with no name the work is over; those of `ended` will not change any more."""
 
 
 class _Finished:
@@ -81,16 +81,15 @@ class _Table:
         self._show, self._about, self._deadline, self._drawn = show, about, deadline, 0.0
 
     def update(self, name: str, estimates: Mapping[str, Estimate], ended: Collection[str]) -> None:
-        """Draw it, unless it was drawn a moment ago."""
+        """Draw it, with the time left; but not where it was drawn a moment ago, unless it is the last one."""
         now = time.monotonic()
-        if now - self._drawn >= OFTEN:
-            self._drawn = now
-            self.draw(estimates)
-
-    def draw(self, estimates: Mapping[str, Estimate]) -> None:
-        """Draw it now."""
-        left = {} if self._deadline is None else {"left": f"{max(self._deadline - time.monotonic(), 0):.0f} s left"}
-        self._show(Report(estimates, {**self._about, **left}))
+        if name and now - self._drawn < OFTEN:
+            return
+        self._drawn = now
+        about = dict(self._about)
+        if name and self._deadline is not None:
+            about["left"] = f"{max(self._deadline - now, 0):.0f} s left"
+        self._show(Report(estimates, about))
 
 
 @contextmanager

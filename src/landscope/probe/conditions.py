@@ -20,18 +20,24 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 from torch.utils import checkpoint as checkpointing
 
+from landscope.core.memory import at_most
 from landscope.core.seeding import preserved_rng
 from landscope.core.shared_state import Precision, entered, plain_arithmetic
 
 
 @contextmanager
 def measuring(
-    device: torch.device, precision: Precision = "highest", recurrent: bool = False, dtype: torch.dtype | None = None
+    device: torch.device,
+    precision: Precision = "highest",
+    recurrent: bool = False,
+    dtype: torch.dtype | None = None,
+    allowed: tuple[int, int] | None = None,
 ) -> Iterator[None]:
     """Evaluate inside this context; it can be nested.
 
     `recurrent` switches cuDNN and oneDNN off: their recurrent layers have no forward or second derivatives, and cuDNN's no
     backward pass in eval mode. `dtype` is the precision that is measured in: a default type other than that counts as not set.
+    `allowed` bounds the memory (`landscope.core.memory.at_most`).
     """
     with ExitStack() as stack:
         stack.enter_context(entered("warnings", _fewer_warnings))
@@ -41,6 +47,8 @@ def measuring(
         stack.enter_context(entered("attention", lambda: sdpa_kernel(SDPBackend.MATH)))
         stack.enter_context(entered("fast path", _no_encoder_fast_path))
         stack.enter_context(entered("parametrisations", _no_cached_weights))
+        if allowed is not None:
+            stack.enter_context(at_most(allowed))
         if recurrent:
             stack.enter_context(entered("mkldnn", lambda: _switched_off(torch.backends.mkldnn)))
             stack.enter_context(entered("cudnn", lambda: _switched_off(torch.backends.cudnn)))

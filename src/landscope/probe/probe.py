@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.distributed import processes, raise_together, sum_over_processes
+from landscope.core.memory import allowance
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
 from landscope.probe import checks
 from landscope.probe.batches import Batch, Layout, map_tensors, with_non_finite_inputs
@@ -71,13 +72,12 @@ class Probe(LossFunction):
         batch_size: samples per batch for tensors and Datasets; memory is bounded without it.
         device, dtype: where and in which precision to measure; default: as the model is.
         precision: `"auto"` finds eigenvectors with TF32 products on GPUs and certifies them in float32; `"highest"` does not.
+        max_bytes: memory that work at this point takes at most where it can choose; by default what is free.
         seed: for what is random later on.
 
     >>> probe = Probe(nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
     >>> probe
     Probe(Linear, 9 parameters, 10 samples, cross_entropy, eval, float32 on cpu)
-    >>> probe.gradient().shape
-    torch.Size([9])
     """
 
     def __init__(  # noqa: PLR0913 (options of a public function, by keyword)
@@ -94,15 +94,16 @@ class Probe(LossFunction):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         precision: Effort = "auto",
+        max_bytes: float | None = None,
         seed: int = 0,
     ) -> None:
         checks.check_options(model, mode, temperature, dtype, per, precision)
         inner = unwrap(model)
         self.device = torch.device(device or next((p.device for p in inner.parameters()), "cpu"))
         self.mode: Mode = mode
-        self.temperature = float(temperature)
+        self.temperature, self.seed = float(temperature), int(seed)
         self.precision: Effort = precision
-        self.seed = int(seed)
+        self._allowed = allowance(max_bytes, self.device)
         self.ledger = Ledger()
         self.results: dict[Hashable, object] = {}
         """What was computed at this point already; it stays true, and lives as long as the probe."""
@@ -113,7 +114,7 @@ class Probe(LossFunction):
         error: Exception | None = None
         try:
             refuse_unmeasurable(inner, params)
-            with measuring(self.device, dtype=dtype or working_dtype(inner)):
+            with measuring(self.device, dtype=dtype or working_dtype(inner), allowed=self._allowed):
                 self.loss = resolve_loss(loss)
                 self._model, function = frozen_copy(inner, mode, dtype, self.device, self.loss.function)
                 self.loss = replace(self.loss, function=function)

@@ -48,6 +48,7 @@ class LossFunction:
     _model: nn.Module
     _params: dict[str, Tensor]
     _recurrent: bool
+    _allowed: tuple[int, int] | None
 
     def module(self, layer: str) -> nn.Module:
         """The named layer of the probe's own copy of the model; reading it is free, changing it is not allowed."""
@@ -157,7 +158,7 @@ class LossFunction:
 
     def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:
         """The context in which the model is evaluated: see `landscope.probe.conditions`."""
-        return measuring(self.device, precision, self._recurrent, self.dtype)
+        return measuring(self.device, precision, self._recurrent, self.dtype, self._allowed)
 
     def ready(self, raw: object) -> object:
         """A batch as the data gave it, on the device and in the probe's precision."""

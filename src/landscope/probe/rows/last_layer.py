@@ -326,9 +326,12 @@ def _volumes(rows: _Rows, forms: Tensor) -> tuple[float, ...]:
     """
     found: list[float] = []
     forms = forms.cpu()
-    for k in range(1, forms.shape[1] + 1):
-        part = forms[:, :k, :k]
-        mean = torch.tensor([[rows.judged(part[:, i, j]).value for j in range(k)] for i in range(k)], dtype=forms.dtype)
+    most = forms.shape[1]
+    whole = torch.tensor(
+        [[rows.judged(forms[:, i, j]).value for j in range(most)] for i in range(most)], dtype=forms.dtype
+    )
+    for k in range(1, most + 1):
+        part, mean = forms[:, :k, :k], whole[:k, :k]
         values = torch.linalg.eigvalsh((mean + mean.T) / 2)
         if float(values[0]) <= 1e-6 * float(values[-1]):
             break
