@@ -30,6 +30,7 @@ from landscope.training.spec import TrainingSpec
 ROOT = Path(__file__).parent.parent.parent
 RECOMPUTED = [
     "explicit-regularisation/cifar10",
+    "explicit-regularisation/cifar10-strengths",
     "fam/cifar10",
     "false-friend/softmax-regression",
     "false-friend/mlp",
