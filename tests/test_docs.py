@@ -88,7 +88,7 @@ def test_the_readme_quotes_what_its_block_prints(tmp_path: Path, capsys: pytest.
 
 
 def _alike(quoted: str, printed: str) -> bool:
-    """The same words, and numbers within a tenth; what a line goes on with may be left out."""
+    """The same words, and numbers within a tenth; the rest of a line may be left out."""
     number = re.compile(r"−?\d+(?:\.\d+)?")
     words = number.sub("#", printed).startswith(number.sub("#", quoted))
     pairs = zip(*(map(_value, number.findall(each)) for each in (quoted, printed)), strict=False)

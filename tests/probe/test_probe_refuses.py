@@ -373,7 +373,7 @@ IMAGES = torch.randn(6, 1, 8, 8)
 
 
 @pytest.mark.parametrize(
-    ("net", "x", "told"),
+    ("net", "x", "message"),
     [
         (
             nn.Sequential(nn.Flatten(), nn.Linear(63, 3)),
@@ -401,7 +401,7 @@ IMAGES = torch.randn(6, 1, 8, 8)
         (nn.Sequential(nn.Conv2d(1, 2, 9)), IMAGES, "Kernel size can't be greater than actual input size"),
     ],
 )
-def test_the_layer_that_does_not_take_its_input_is_named(net: nn.Module, x: Tensor, told: str) -> None:
-    with pytest.raises(errors.ModelError, match=re.escape(told)):
+def test_the_layer_that_does_not_take_its_input_is_named(net: nn.Module, x: Tensor, message: str) -> None:
+    with pytest.raises(errors.ModelError, match=re.escape(message)):
         Probe(net, (x, torch.zeros(len(x)).long()))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())

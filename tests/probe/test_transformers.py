@@ -138,7 +138,7 @@ def test_a_routers_loss_is_the_models_number_and_no_likelihood() -> None:
 
 
 class Smoothed(torch.nn.Module):
-    """A language model that smooths its labels: a mean over labels that is no likelihood."""
+    """A language model that smooths its labels: a mean over labels that is not a likelihood."""
 
     def __init__(self, inner: torch.nn.Module) -> None:
         super().__init__()

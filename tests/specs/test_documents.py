@@ -33,14 +33,14 @@ MISTAKES = {
     "name: @a": (1, "a value that begins with @ must be in quotes"),
     "question: %x": (1, "a value that begins with % must be in quotes"),
     "a: *b": (1, "is not YAML: found undefined alias 'b'"),
-    "a: 1\na: 2": (2, "the key 'a' stands here twice"),
+    "a: 1\na: 2": (2, "the key 'a' is here twice"),
 }
 
 
-@pytest.mark.parametrize(("text", "told"), MISTAKES.items())
-def test_a_mistake_is_said_in_words(tmp_path: Path, text: str, told: tuple[int, str]) -> None:
+@pytest.mark.parametrize(("text", "message"), MISTAKES.items())
+def test_a_mistake_is_said_in_words(tmp_path: Path, text: str, message: tuple[int, str]) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(text)
     with pytest.raises(SpecError) as error:
         read_document(file)
-    assert str(error.value) == f"{file}:{told[0]}: {told[1]}"
+    assert str(error.value) == f"{file}:{message[0]}: {message[1]}"

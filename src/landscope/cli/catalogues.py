@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from landscope.cli.options import Json, Root
+from landscope.cli.options import Json, Root, optional
 from landscope.cli.output import command_group, console, note, print_json, progress, table
 from landscope.core.text import examples, shape, size
 
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 
 
 data_app = command_group(
-    "List the data sets, and download those that are missing.",
-    "landscope data list",
-    "landscope data get cifar10",
+    "List the data sets, and download those that are missing.", "landscope data list", "landscope data get cifar10"
 )
 
 
@@ -78,9 +76,7 @@ def list_sets(
 def get_set(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `landscope data list`.", show_default=False)],
     root: Root = None,
-    version: Annotated[
-        str | None, typer.Option(help="Which form of the files, if there are several.", show_default=False)
-    ] = None,
+    version: Annotated[str | None, optional(help="Which form of the files, if there are several.")] = None,
     as_json: Json = False,
 ) -> None:
     """Download a data set from its official home.

@@ -19,8 +19,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
 
-__all__ = ["Agreement", "agreement"]
-
 FEATURE_ROWS = 2_000
 """Rows on which features are compared: their products grow with the square of the number."""
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -41,7 +39,6 @@ class Agreement:
     line: Barrier | None
 
     def items(self) -> dict[str, Estimate]:
-        """By name."""
         return {
             "disagreement": self.disagreement,
             "Jensen–Shannon divergence": self.divergence,

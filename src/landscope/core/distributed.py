@@ -26,7 +26,7 @@ def sum_over_processes(tensor: Tensor) -> Tensor:
 
 
 def raise_together(error: Exception | None, device: torch.device) -> None:
-    """Raise `error` here; where another process failed instead, raise too instead of waiting for it for ever."""
+    """Raise `error` here; where another process failed instead, raise too instead of waiting for it forever."""
     if processes() > 1:
         failed = torch.tensor([0.0 if error is None else 1.0], device=device)
         if sum_over_processes(failed).item() > 0 and error is None:

@@ -65,7 +65,7 @@ def nearest_name(path: Path) -> str:
 
 
 def aside_of(path: Path) -> Path:
-    """A hidden name in the same folder that nobody else has."""
+    """A hidden name in the same folder that is not taken."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{SUFFIX}")
 
 
@@ -100,7 +100,7 @@ def check_regular(path: Path, largest: int | None = None) -> None:
 def read_regular(path: Path, largest: int) -> bytes:
     """The content of a regular file of at most `largest` bytes; `ValueError` says what is there instead.
 
-    It never waits for what somebody else put there, such as a FIFO, and never fills the memory.
+    It never waits for something else that was put there, such as a FIFO, and never fills the memory.
     """
     check_regular(path, largest)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))

@@ -20,8 +20,6 @@ from landscope.core.errors import OperandError
 from landscope.curvature.differentiation import Method
 from landscope.probe.batches import Batch
 
-__all__ = ["Compile", "Compiler"]
-
 Compile = Literal["auto", True, False]
 Piece = Callable[..., Tensor]
 

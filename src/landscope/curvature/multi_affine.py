@@ -26,8 +26,6 @@ from landscope.core.torch_fixes.dispatch import LightDispatchMode
 from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
 
-__all__ = ["is_multi_affine"]
-
 # fmt: off
 AFFINE = frozenset({
     "abs", "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool3d",

@@ -21,20 +21,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
 
-__all__ = [
-    "TANGENT_LOAD",
-    "TANGENT_PASSES",
-    "eigenvalue_data_error",
-    "linear_layers",
-    "output_tangents",
-    "sample_rows",
-    "second_derivative_moments",
-    "second_derivatives",
-    "squared_gradient_norms",
-    "trace_data_error",
-]
-
-
 # ‖g_i‖² for every sample, g_i = ∂ℓ_i/∂θ, without holding all gradients.
 #
 # A linear layer that runs once has g_i = Σ_s δ_is φ_isᵀ (inputs φ, slopes δ at its outputs, positions s), so that

@@ -27,8 +27,6 @@ from landscope.probe.probe import Probe
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "Refinement", "invariances", "register"]
-
 MEASURES: Registry[type[Measure]] = Registry("measure", groups="landscope.papers.{}.as_published")
 """Measures by exact name; those that a paper's code computed as PAPER/NAME."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLOCK_MEASURES", "Block", "BlockReport", "blocks_of", "by_block"]
-
 BLOCK_MEASURES = ("hessian_trace", "hessian_top_eigenvalue", "relative_flatness")
 
 ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)

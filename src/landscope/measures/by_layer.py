@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["LAYER_MEASURES", "LayerReport", "by_layer", "measured_parts"]
-
 TRACES = {"hessian_trace": "hessian", "ggn_trace": "ggn", "fisher_trace": "fisher"}
 LAYER_MEASURES = ("l2_norm", "hessian_trace", "hessian_top_eigenvalue", "relative_flatness")
 

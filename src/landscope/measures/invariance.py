@@ -29,8 +29,6 @@ from landscope.measures.base import Measure
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.probe import Probe
 
-__all__ = ["TRANSFORMATIONS", "Movement", "movements", "transformed"]
-
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Edit = Callable[[nn.Module], None]
 Candidates = Callable[[Probe, torch.Generator], Iterator[Edit]]

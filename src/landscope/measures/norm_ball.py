@@ -11,8 +11,6 @@ from torch import Tensor
 
 from landscope.probe.perturbed import on_sphere
 
-__all__ = ["Ball", "NormBall"]
-
 
 class Ball(Protocol):
     """What an ascent needs to know of the set that it stays in."""

@@ -46,7 +46,6 @@ class Option:
 
     @property
     def accepts(self) -> str:
-        """In words, what the option accepts."""
         return describe(self.hint)
 
 
@@ -129,7 +128,6 @@ class ModelEntry:
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """What can be set, by name."""
         return options_of(self.factory, without=tuple(self.fixed))
 
     @property

@@ -22,9 +22,6 @@ from torch.utils import _pytree as pytree
 from landscope.core.errors import DataError, MissingTargetsError
 from landscope.core.seeding import generator
 
-__all__ = ["Batch", "Layout", "as_tensors", "diverse_sample", "map_tensors", "tensors_in", "with_non_finite_inputs"]
-
-
 TOKENS = 256
 """How many tokens of texts are looked at at once where a few samples are enough."""
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")

@@ -29,7 +29,7 @@ class Document:
     place: Mapping[Path, str] = field(default_factory=dict)
 
 
-class _RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
+class _RefusedYAMLError(yaml.MarkedYAMLError):  # type: ignore[misc]
     """Well-formed YAML that a spec may not contain."""
 
 
@@ -49,23 +49,23 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         """The next node, or the one that an alias stands for."""
         start = self.peek_event()
         if len(self._open) > DEEPEST + 1:
-            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+            raise _RefusedYAMLError(problem=too_deep, problem_mark=start.start_mark)
         self._open.append([1, 0])
         node = super().compose_node(parent, index)
         size = self._open.pop()
         if isinstance(start, yaml.AliasEvent):
             if node not in self._sizes:
-                raise _RefusedError(
-                    problem=f"*{start.anchor} stands for something that contains it", problem_mark=start.start_mark
+                raise _RefusedYAMLError(
+                    problem=f"*{start.anchor} refers to a value that contains it", problem_mark=start.start_mark
                 )
             size = self._sizes[node]
         self._sizes[node] = size
         outer = self._open[-1]
         outer[0], outer[1] = outer[0] + size[0], max(outer[1], size[1] + 1)
         if len(self._open) + size[1] > DEEPEST + 1:
-            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+            raise _RefusedYAMLError(problem=too_deep, problem_mark=start.start_mark)
         if outer[0] > MOST_VALUES:
-            raise _RefusedError(problem=too_many, problem_mark=start.start_mark)
+            raise _RefusedYAMLError(problem=too_many, problem_mark=start.start_mark)
         return node
 
     def compose_scalar_node(self, anchor: str | None) -> yaml.ScalarNode:
@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         try:
             node.value = whole_characters(node.value)
         except ValueError as error:
-            raise _RefusedError(problem=str(error), problem_mark=node.start_mark) from error
+            raise _RefusedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             said = (
                 str(error) if isinstance(error, ValueError | ArithmeticError) else f"{node.value!r} is not {_tag(node)}"
             )
-            raise _RefusedError(problem=said, problem_mark=node.start_mark) from error
+            raise _RefusedYAMLError(problem=said, problem_mark=node.start_mark) from error
 
 
 def _tag(node: yaml.Node) -> str:
@@ -121,7 +121,7 @@ def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Do
         if len(content) > LARGEST_FILE:
             line = content.count(b"\n") + 1
             raise SpecError(
-                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the most a spec may be"
+                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the limit for a spec"
             )
         text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
@@ -151,7 +151,7 @@ def _yaml(file: FilePath, text: str) -> Document:
                 name = str(key.value)
                 line = f"{file}:{key.start_mark.line + 1}"
                 if name in seen:
-                    raise SpecError(f"{line}: the key {name!r} stands here twice")
+                    raise SpecError(f"{line}: the key {name!r} is here twice")
                 seen.add(name)
                 place[(*path, name)] = line
                 walk(value, (*path, name))
@@ -169,7 +169,7 @@ def _yaml(file: FilePath, text: str) -> Document:
         if not isinstance(error, yaml.MarkedYAMLError):
             raise SpecError(f"{file}: is not YAML: {error}") from error
         line, problem = (
-            (error.problem_mark.line, error.problem) if isinstance(error, _RefusedError) else _words(error, text)
+            (error.problem_mark.line, error.problem) if isinstance(error, _RefusedYAMLError) else _words(error, text)
         )
         raise SpecError(f"{file}:{line + 1}: {problem}") from error
 

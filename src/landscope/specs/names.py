@@ -5,7 +5,7 @@ Naming one imports its module and calls the function: a spec is code. Installed 
 replaces a module that Python or another package means. `locate` looks a name up without running anything.
 
 What Landscope itself offers to specs has a public name, `landscope:NAME`, independent of where the code lies: results are
-recognised by it, so code may move. The places where it once lay stay readable for ever.
+recognised by it, so code may move. Its former places stay readable.
 """
 
 from __future__ import annotations

@@ -42,7 +42,6 @@ class Range:
     above: float | None = None
 
     def holds(self, number: float) -> bool:
-        """Whether the number lies within."""
         return self.low <= number <= self.high and (self.above is None or number > self.above)
 
     def __str__(self) -> str:

@@ -39,8 +39,6 @@ from landscope.training.schedule import Row
 from landscope.training.task import Task, built_model, make_task
 from landscope.training.task_data import SPLITS, TaskData, load_task_data
 
-__all__ = ["Expected", "expected_from_slices", "kind_of"]
-
 MOMENT = 0.4
 """Seconds for the gradients of every kind of training together."""
 TRIALS = 3
@@ -65,7 +63,6 @@ class Expected:
 
     @property
     def seconds(self) -> float:
-        """Of both."""
         return self.training + self.measuring
 
 
@@ -150,14 +147,12 @@ class _Steps(Callback):
         self.count = self.evaluations = 0
 
     def on_step(self, step: int, loss: torch.Tensor, lr: float) -> None:
-        """Note the time."""
         del step, loss, lr
         self.last = time.monotonic()
         self.first = self.first or self.last
         self.count += 1
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """Count the evaluation."""
         del row, model
         self.evaluations += 1
 

@@ -341,5 +341,4 @@ class StudySpec:
 
     @property
     def seed_numbers(self) -> Sequence[int]:
-        """The seeds one by one."""
         return range(self.seeds) if isinstance(self.seeds, int) else self.seeds

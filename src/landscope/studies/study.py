@@ -42,7 +42,7 @@ TIMED_RUNS = 32
 
 
 @dataclass(frozen=True)
-class Progress:
+class StudyProgress:
     """How far a study has got."""
 
     total: int
@@ -52,7 +52,6 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Runs that have their record."""
         return self.by_state.get(RunState.DONE, 0)
 
     @property
@@ -62,7 +61,6 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At one run at a time."""
         return None if self.seconds_per_run is None else self.seconds_per_run * self.left
 
 
@@ -92,7 +90,7 @@ class KeptStudy:
                 raise SpecError(f"{folder}: no such folder{near}") from None
             if (FilePath(folder) / "spec.json").is_file():
                 raise SpecError(
-                    f"{folder} holds a training and no study; measure it: landscope measure {folder}"
+                    f"{folder} holds a training, not a study; measure it: landscope measure {folder}"
                 ) from None
             raise SpecError(
                 f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"
@@ -216,7 +214,7 @@ class Study:
         found = {status.key: status for status in self.store.statuses(self.store.keys(keys))}
         return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in keys}
 
-    def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> Progress:
+    def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> StudyProgress:
         """How many runs are in which state, and how long one takes; from `statuses` just read, if given."""
         statuses = self.statuses() if statuses is None else statuses
         states = [status.state for status in statuses.values()]
@@ -225,7 +223,7 @@ class Study:
         times = [record.get("seconds") for _, record in self.store.records(some)]
         seconds = [float(time) for time in times if isinstance(time, int | float)]
         counts = {state: states.count(state) for state in RunState if state in states}
-        return Progress(len(self.runs), counts, median(seconds) if seconds else None)
+        return StudyProgress(len(self.runs), counts, median(seconds) if seconds else None)
 
     def _stored(self) -> Iterator[tuple[str, dict[str, Plain]]]:
         known = set(self.store.keys(self.runs))

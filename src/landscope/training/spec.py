@@ -259,13 +259,13 @@ class TrainingSpec:
         if stopping and stopping.patience and stopping.patience < every:
             raise SpecError(
                 f"early_stopping.patience of {stopping.patience} epochs is shorter than the {every} epochs between two "
-                "evaluations: lower evaluate_every, or be more patient"
+                "evaluations: lower evaluate_every, or raise patience"
             )
         if (stopping or self.convergence) and every > 1 and every >= self.epochs:
             key = "early_stopping" if stopping else "convergence"
             raise SpecError(
-                f"{key} looks at the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has one "
-                "only, at its end: lower evaluate_every"
+                f"{key} reads the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has only "
+                "one, at its end: lower evaluate_every"
             )
 
 

@@ -114,7 +114,7 @@ class Criterion(nn.Module):
 
 
 class Slots:
-    """An object that cannot be made anew around the copy."""
+    """An object that cannot be made again around the copy."""
 
     __slots__ = ("model",)
 

@@ -110,8 +110,7 @@ def show_forecast(study: Study, seconds: float | None, as_json: bool) -> None:
 
     Up to `seconds` are spent on the estimate; by default only a moment, in which no measuring is timed.
     """
-    from landscope.studies.forecast import forecast
-    from landscope.studies.preflight import functions_of
+    from landscope.studies.forecast import forecast, functions_of
 
     unchecked = functions_of(study)
     if unchecked:

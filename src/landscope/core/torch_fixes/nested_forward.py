@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["nested_forward"]
-
 
 def _layer_norm(
     input: Tensor,
@@ -104,6 +102,5 @@ class nested_forward(TorchFunctionMode):  # noqa: N801
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Stands for torch's own function where there is another."""
         del types
         return _STAND_INS.get(func, func)(*args, **(kwargs or {}))

@@ -24,17 +24,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-__all__ = [
-    "LayerRule",
-    "add_gram",
-    "add_position_pairs",
-    "add_sample_gradients",
-    "add_shared_weight",
-    "multiplications",
-    "rule_for",
-]
-
-
 # Two ways to the part of Θ = J Jᵀ that belongs to a weight used alike at T positions of every sample.
 #
 # With inputs a (n, G, T, K) and output gradients δ (n, C, G, T, O) of a weight in G groups of O×K, ∂z_ic/∂W_g = Σ_t δ_icgt

@@ -26,8 +26,6 @@ from landscope.curvature.gram.assembly import OutputFunction, prove, record, rul
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 
-__all__ = ["explicit_norms", "row_norms"]
-
 SEEDS_AT_ONCE = 5
 """Backward passes that run as one: more bring hardly any speed and hold more gradients."""
 

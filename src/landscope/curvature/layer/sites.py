@@ -23,19 +23,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD, once_per_probe
 from landscope.probe.totals import FORWARD
 
-__all__ = [
-    "Site",
-    "default_layer",
-    "feature_scale",
-    "is_over",
-    "layer_sites",
-    "replaced_output",
-    "some_samples",
-    "used_once",
-    "visits_all",
-    "weight_name",
-]
-
 
 @dataclass(frozen=True)
 class Site:

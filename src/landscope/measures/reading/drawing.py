@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from landscope.core.display import ACCENT, GRID, INK, MUTED, NEGATIVE
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.measures.base import MEASURES
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_report"]
-
-INK, MUTED, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#0b5d8f", "#d55e00"
 PANEL, ROW = 3.4, 0.26
 """Inches: the width of a panel's axes, and the height of a row."""
 DECADES = 30.0
@@ -81,7 +79,7 @@ def _family(axes: Axes, rows: Sequence[Row]) -> None:
         axes.text(1.02, place, row.value, transform=axes.get_yaxis_transform(), va="center", fontsize=7, color=MUTED)
     axes.set_yticks(range(len(rows)), [MEASURES[row.name].title if row.name in MEASURES else row.name for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(axis="x", color="#e9eae5", lw=0.7)
+    axes.grid(axis="x", color=GRID, lw=0.7)
     axes.set_axisbelow(True)
     if log:
         axes.set_xscale("log")

@@ -24,8 +24,6 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.measures.base import invariances
 
-__all__ = ["ACCURACY_SETTINGS", "FILE", "Kind", "Place", "architecture", "kinds", "outputs", "places", "ranked"]
-
 FILE = resources.files("landscope.measures.reading") / "references.json"
 NEAR = 3.0
 """Factor in size and in training loss within which networks are set against each other."""

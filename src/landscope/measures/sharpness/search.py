@@ -40,18 +40,6 @@ from landscope.probe.rows.order import DrawnRows
 from landscope.probe.rows.outputs import row_order
 from landscope.probe.rows.samples import batch_count, gather_values, m_batches
 
-__all__ = [
-    "CrossFit",
-    "Search",
-    "WorstCase",
-    "ascent_estimate",
-    "check_effort",
-    "cross_fit",
-    "early_estimate",
-    "rise_of_last_layer",
-    "worst_cases",
-]
-
 VECTORS_HELD = 12
 """Vectors (P,) that one ascent keeps: points, slopes, the best of both, perturbed parameters, work space."""
 

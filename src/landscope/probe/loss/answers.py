@@ -16,8 +16,6 @@ from landscope.probe.checks import tensor_output
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.targets import IGNORED, class_dimension
 
-__all__ = ["LabelScores", "label_scores", "right_answers", "right_labels"]
-
 AT_ONCE = 2**24
 """Probabilities that are computed at once."""
 

@@ -25,8 +25,6 @@ from landscope.probe.loss.losses import (
 from landscope.probe.loss.own import MODEL
 from landscope.probe.loss.targets import IGNORED, class_dimension, kept_labels, require_labels
 
-__all__ = ["LossLike", "of_log_probabilities", "resolve_loss"]
-
 LossLike = str | Loss | nn.Module | Callable[..., Tensor] | None
 """A name, a `Loss`, a criterion of torch or a function; `None` for the model's own where it has one."""
 

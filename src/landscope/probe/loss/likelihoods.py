@@ -21,8 +21,6 @@ from landscope.core.seeding import generator, normal
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.targets import IGNORED, class_dimension
 
-__all__ = ["check_likelihood", "output_curvature"]
-
 STEP = 1e-4
 """Of the difference quotient, in units of the outputs' size: its error is about 1e-8 in float64."""
 ALLOWED = 1e-2

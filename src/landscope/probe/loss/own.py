@@ -33,8 +33,6 @@ from landscope.probe.loss.targets import IGNORED, class_dimensions, kept_labels
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
 
-__all__ = ["MODEL", "Recognised", "mean_over_labels", "own_loss", "recognised", "uneven_rows"]
-
 ROWS = 8
 """Samples on which losses are compared."""
 AGREE = {torch.float32: 1e-5, torch.float64: 2e-6}
@@ -269,7 +267,7 @@ def _same_slope(ours: Probe, theirs: Probe, sample: Batch) -> bool:
     return not apart > SAME_SLOPE**2 * size
 
 
-# A loss that is no likelihood of the outputs: the number that the model returns.
+# A loss that is not a likelihood of the outputs: the number that the model returns.
 
 
 def _as_returned(probe: Probe, fed: Layout, sample: Batch, outputs: object, own: Tensor) -> Recognised:

@@ -14,8 +14,6 @@ from landscope.probe.batches import Batch
 from landscope.probe.loss.losses import Loss, Reduction, mean_over_kept
 from landscope.probe.loss.targets import kept_labels
 
-__all__ = ["with_reduction"]
-
 SINGLE_SAMPLES = 8
 """Samples that are evaluated one by one to find out what a loss does with a batch."""
 TOLERANCE = 1e-3

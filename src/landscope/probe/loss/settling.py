@@ -37,8 +37,6 @@ from landscope.probe.loss.targets import (
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
 
-__all__ = ["counted_labels", "leave_out_ignored", "settled"]
-
 AGREE = 1e-3
 """Relative difference between our loss and the model's own that is not yet a different loss."""
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from landscope.core.errors import LabelRangeError, LossError
 
-__all__ = ["IGNORED", "check_label_range", "check_probabilities", "class_dimension", "class_dimensions", "kept_labels"]
-
 IGNORED = -100
 """The label of a position that counts for nothing."""
 _NAMED = 5

@@ -30,9 +30,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.reading import sample_hashes
 from landscope.probe.shared import once_per_probe
 
-__all__ = ["SampleKeys", "batch_count", "gather_values", "m_batches", "row_keys"]
-
-
 GOLDEN = -7046029254386353131
 """2⁶⁴ over the golden ratio, as a signed integer: the usual odd multiplier for mixing bits."""
 

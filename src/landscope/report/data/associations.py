@@ -59,7 +59,6 @@ class Associations:
 
     @property
     def by_condition(self) -> bool:
-        """Whether conditions are the units."""
         return self.table.findings[0].within is not None
 
     @property
@@ -78,7 +77,6 @@ class Associations:
         return " between conditions (of their means)" if self.by_condition else ""
 
     def finding(self, measure: str, outcome: str) -> Finding:
-        """Of two columns."""
         return self.table[self.titles[measure], self.titles[outcome]]
 
     def sure(self, measure: str, outcome: str) -> bool:

@@ -15,31 +15,6 @@ from numpy.typing import NDArray
 
 from landscope.report.data.cohorts import Cohorts
 
-__all__ = [
-    "Axis",
-    "Band",
-    "Bars",
-    "ColourScale",
-    "Contour",
-    "Dash",
-    "Errors",
-    "Figure",
-    "Floats",
-    "Heat",
-    "Line",
-    "Mark",
-    "Marker",
-    "Panel",
-    "Points",
-    "Rule",
-    "Symbol",
-    "condition_dash",
-    "decimated",
-    "model_line",
-    "spans_decades",
-    "value_axis",
-]
-
 Floats = NDArray[np.float64]
 Dash = Literal["solid", "dash", "dot"]
 Symbol = Literal["", "circle", "square", "diamond"]
@@ -76,7 +51,7 @@ class Errors:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Curve:
     """A curve; with a marker, its points are shown too. It belongs to a run, to a condition or to neither."""
 
     x: Floats
@@ -184,7 +159,7 @@ class Rule:
     x: float
 
 
-Mark = Line | Points | Band | Bars | Heat | Contour | Rule
+Mark = Curve | Points | Band | Bars | Heat | Contour | Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +229,6 @@ class Figure:
 
     @property
     def paper_panels(self) -> list[Panel]:
-        """Those that are drawn on paper."""
         return [panel for panel in self.panels if panel.on_paper and self.kind != "explorer"]
 
 
@@ -293,11 +267,11 @@ def condition_dash(condition: int) -> Dash:
     return DASHES[condition // 8 % len(DASHES)]
 
 
-def model_line(study: Cohorts, run: int, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
+def model_line(study: Cohorts, run: int, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Curve:
     """A curve of one model in its condition's colour, which lights up with the model."""
     kept = decimated(len(x))
     condition = study.condition_of[run]
-    return Line(
+    return Curve(
         np.asarray(x, dtype=np.float64)[kept],
         np.asarray(y, dtype=np.float64)[kept],
         f"@c{condition}",

@@ -104,7 +104,6 @@ class TakenParts:
 
     @property
     def parts(self) -> dict[str, Plain]:
-        """All estimates, by key."""
         return {self._keys[place]: part for place, part in self._found.items()}
 
     def add(self, subject: Mapping[str, Plain], number: int) -> None:
@@ -112,7 +111,6 @@ class TakenParts:
         self._found |= {place: part for place, part in _places(subject, number) if place in self._keys}
 
     def __len__(self) -> int:
-        """How many estimates there are."""
         return sum(bool(report and name) for *_, report, name in self._found)
 
     def estimates(self, checkpoint: str, number: int, report: str) -> dict[str, Estimate]:
@@ -127,7 +125,6 @@ class TakenParts:
         return cast("dict[str, Plain] | None", self._found.get((checkpoint, number, report, "")))
 
     def extra(self, checkpoint: str, number: int, name: str) -> Plain:
-        """Data for a figure."""
         return self._found.get((checkpoint, number, "", name))
 
 

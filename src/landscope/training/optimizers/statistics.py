@@ -188,7 +188,7 @@ def _freeze(layer: nn.Module, undo: ExitStack) -> None:
         layer.track_running_stats = False
         undo.callback(setattr, layer, "track_running_stats", True)
     elif layer not in _given_copies:
-        # an instance norm that does not track would ignore its statistics in evaluation mode, and of others nobody knows
+        # an instance norm that does not track would ignore its statistics in evaluation mode, and other layers may do anything
         _given_copies.add(layer)
         undo.callback(_given_copies.discard, layer)
         for name, buffer in _statistics(layer):
