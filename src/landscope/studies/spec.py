@@ -197,8 +197,7 @@ class MeasuringSpec:
     checkpoints: tuple[str, ...] = ("final",)
     """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots)."""
     temperature: Literal["none", "fitted", "both"] | tuple[str, ...] = "none"
-    """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits, such
-    as [none, fitted, explicit-regularisation/temperature]."""
+    """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits."""
     splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
     mode: Mode = "eval"
     """Whether BatchNorm is measured as it predicts, or on the statistics of each batch."""
