@@ -265,5 +265,5 @@ def test_figures_of_correlations_that_two_conditions_cannot_have_are_not_drawn()
     }
     for conditions in (2, 3):
         some = dict(list(values.items())[:conditions])
-        keys = {figure.key for figure in StudyReport.of(records(some), ReportOptions()).figures}
+        keys = {figure.name for figure in StudyReport.of(records(some), ReportOptions()).figures}
         assert ("forest" in keys, "correlations" in keys) == (conditions == 3, conditions == 3)
