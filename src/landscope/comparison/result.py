@@ -296,7 +296,7 @@ def _alike(alike: Agreement) -> str:
     else:
         parts.append(
             f"On the straight line between them the loss rises {value_text(alike.barrier).replace('at least', 'by at least')} "
-            f"above its ends, most at {alike.line.at:.2f} of the way: no straight path joins the two."
+            f"above its ends, most at {alike.line.at:.2f} of the way: a barrier lies between the two on that line."
         )
     return " ".join(parts)
 

@@ -30,7 +30,7 @@ def baseline_words(found: Contrasts) -> tuple[list[str], list[str]]:
     lead = " ".join(filter(None, [_flatness(found), _flatter_and_better(found)]))
     sentences = [lead, _better(found)]
     if not found.named:
-        sentences.append("The baseline is the first condition; `analysis: {baseline: …}` names another.")
+        sentences.append("The baseline is the first condition; the key baseline under analysis names another.")
     return [each for each in sentences if each], _explanations(found)
 
 

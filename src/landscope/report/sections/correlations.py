@@ -23,8 +23,10 @@ def correlation_section(study: Cohorts, every: list[Associations]) -> Section:
     """Heat maps and a table."""
     if not every:
         return Section("correlations", "Correlations", [])
-    maps = [_map(found, place, named=len(every) > 1) for place, found in enumerate(every)]
-    blocks: list[Block] = [Figure("correlations", maps, maps[0].caption, across=1), _table(every[0])]
+    drawn = [(place, found) for place, found in enumerate(every) if not found.undrawn]
+    maps = [_map(found, place, named=len(every) > 1) for place, found in drawn]
+    blocks: list[Block] = [Figure("correlations", maps, maps[0].caption, across=1)] if maps else []
+    blocks.append(_table(every[0]))
     redundancy = _redundancy(study)
     if redundancy is not None:
         blocks.append(redundancy)
