@@ -238,7 +238,7 @@ def _dense(like: Tensor, rng: torch.Generator) -> Tensor:
 
 def _size(value: Tensor) -> float:
     """The root mean square of a tensor's entries."""
-    return float(torch.linalg.vector_norm(value.double())) / math.sqrt(max(value.numel(), 1))
+    return float(torch.linalg.vector_norm(value)) / math.sqrt(max(value.numel(), 1))
 
 
 def graph_behind(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
