@@ -86,7 +86,8 @@ def by_layer(probe: Probe, measures: Sequence[str] = LAYER_MEASURES, *, seconds:
     """Each measure of each layer with parameters: the Hessian's diagonal block, the layer's norm, its relative flatness.
 
     `seconds` is a budget for all of them together: a first estimate of every layer, then each to its end as far as the time
-    allows. Where products take time, the traces of all layers come from the same ones, to 5 %; otherwise to 2 %, or exactly.
+    allows. Where products take time, the traces of all layers come from the same ones, to 5 %; otherwise to 2 %, or exactly, and
+    with a budget their first estimates do.
     Ctrl-C keeps what is there. A tied weight counts once, in the first layer that holds it and in all its uses, and
     its estimates note it.
 
@@ -116,9 +117,10 @@ def measured_parts(
         for name in measures:
             key, kind = f"{name} of {part}", MEASURES[name]
             takes_layer = any(f.name == "layer" for f in fields(kind))
-            if name in TRACES and not is_small(probe) and len(parts) > 1:
+            if name in TRACES and len(parts) > 1 and (allowed is not None or not is_small(probe)):
+                alone = resolve_measures({name: {}}, probe.seed)[name] if is_small(probe) else None
                 chosen[key], places[key] = (
-                    PartTrace(matrix=TRACES[name], parts=together, part=number, seed=probe.seed),
+                    PartTrace(matrix=TRACES[name], parts=together, part=number, seed=probe.seed, alone=alone),
                     probe,
                 )
             elif takes_layer and len(layers) == 1:

@@ -41,11 +41,19 @@ class PartTrace(Measure):
     parts: Parts
     part: int
     tol: float = 0.05
+    alone: Measure | None = None
+    """What measures the part by itself after a round over all rows: where products take no time."""
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
-        """From the chunks of rows multiplied so far, then from further rounds."""
+        """From the chunks of rows multiplied so far, then from further rounds, or from the part alone."""
         for found in part_traces(probe, self.matrix, self.parts, self.tol, self.seed):
-            yield None if found is None else found[self.part]
+            yield None if found is None else replace(found[self.part], status=self._status(found[self.part]))
+            if found is not None and self.alone is not None and found[self.part].bracket is None:  # from all rows
+                yield from self.alone.refine(probe.restrict(self.parts[self.part]))
+                return
+
+    def _status(self, found: Estimate) -> Status:
+        return found.status if self.alone is None else Status.RUNNING
 
     @property
     def settings(self) -> dict[str, Plain]:

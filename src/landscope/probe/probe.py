@@ -271,8 +271,8 @@ class Probe(LossFunction):
         return self._held is not None and len(self._held) == 1 and self._held[0].divisible and processes() == 1
 
     def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
-        """The same point on one batch, in another precision, for checks; with a ledger of its own."""
-        twin = self._copied_twin()
+        """The same point on one batch, for checks: a copy in float64, or as it is; with a ledger of its own."""
+        twin = self._copied_twin() if dtype == torch.float64 else self._twin()
         if dtype == torch.float64:
             twin._model.double()
         twin._measure(self.space.names)

@@ -152,7 +152,7 @@ class LossFunction:
 
     def loss_sum(self, params: Params, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, at the given parameters."""
-        if self.head is not None and self.temperature == 1.0 and not _transformed():
+        if self.head is not None and self.temperature == 1.0 and not _transformed() and self.head.is_bare(self._model):
             return self.head.loss_sum(self, params, batch)
         return self.loss_of(self.outputs(params, batch), batch)
 
