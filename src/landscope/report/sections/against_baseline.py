@@ -17,7 +17,7 @@ from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Po
 USUAL = "train.hessian_top_eigenvalue"
 """The measure that most readers look for first."""
 CONDITIONS = 8
-"""Of the figure."""
+"""The most conditions in the figure."""
 
 
 def baseline_words(found: Contrasts) -> tuple[list[str], list[str]]:
