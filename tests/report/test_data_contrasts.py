@@ -196,3 +196,62 @@ def test_a_made_up_study_reads_well() -> None:
     assert found is not None
     lead = baseline_words(found)[0][0]
     assert lead.startswith("SAM is flatter than baseline by ")
+
+
+def sized(values: dict[str, dict[str, list[float]]], parameters: dict[str, str]) -> list[Record]:
+    """The same, with a number of parameters for every condition."""
+    found = []
+    for record in records(values):
+        (subject,) = record.subjects
+        about = {"parameters": parameters[record.condition]}
+        reports = {name: Report(report.estimates, about) for name, report in subject.reports.items()}
+        found.append(replace(record, subjects=(replace(subject, reports=reports),)))
+    return found
+
+
+def test_networks_of_other_sizes_are_compared_by_what_scale_does_not_change() -> None:
+    values = {
+        name: {
+            "hessian_top_eigenvalue": [each * factor for each in PLAIN],
+            "fisher_rao": [each * factor for each in PLAIN],
+            "test.error": [0.1, 0.2, 0.15, 0.12],
+        }
+        for name, factor in {"plain": 1.0, "alike": 0.1, "wide": 0.1}.items()
+    }
+    study = Cohorts.of(sized(values, {"plain": "10 parameters", "alike": "10 parameters", "wide": "30 parameters"}))
+    found = contrasts(study, "plain")
+    assert found is not None
+    lead, *_ = baseline_words(found)[0]
+    assert lead.startswith("Alike is flatter than plain by 2 of 2 measures (Hessian λ₁ −90 % ")
+    assert "wide is flatter by 1 of 1 measure (Fisher–Rao norm −90 % " in lead
+    (told, *_) = baseline_words(found)[1]
+    assert "wide (30 parameters against 10 parameters)" in told
+    assert told.endswith("leave as they are: Fisher–Rao norm.")
+    cells = [c for c in found.sharpness if c.condition == "wide" and c.effect is None]
+    assert [c.column for c in cells] == ["train.hessian_top_eigenvalue"]
+    only = {name: {key: held[key] for key in ("hessian_top_eigenvalue", "test.error")} for name, held in values.items()}
+    study = Cohorts.of(sized(only, {"plain": "10 parameters", "alike": "10 parameters", "wide": "30 parameters"}))
+    found = contrasts(study, "plain")
+    assert found is not None
+    assert "No measure here can be compared between plain and wide." in baseline_words(found)[0][0]
+
+
+def test_single_runs_answer_that_they_cannot_tell() -> None:
+    values = {
+        "plain": {"hessian_top_eigenvalue": [5.5], "test.error": [0.1]},
+        "SAM": {"hessian_top_eigenvalue": [2.8], "test.error": [0.12]},
+    }
+    section = answer_section(Cohorts.of(records(values)), None)
+    (lead,) = (block.text for block in section.blocks if isinstance(block, Prose) and block.tone == "lead")
+    assert lead.startswith(
+        "Which condition is flatter, and which is better, cannot be told: every condition has one run"
+    )
+    assert "Hessian λ₁ 2.80 (SAM) and 5.50 (plain)" in lead
+    values["plain"] = {key: held * 2 for key, held in values["plain"].items()}
+    told = answer_section(Cohorts.of(records(values)), None).blocks[0]
+    assert isinstance(told, Prose)
+    assert "SAM has one run only" in told.text
+    alone = {"plain": values["plain"]}
+    first = answer_section(Cohorts.of(records(alone)), None).blocks[0]
+    assert isinstance(first, Prose)
+    assert "one run only" not in first.text

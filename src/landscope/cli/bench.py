@@ -63,6 +63,9 @@ def bench(
             help="Where the numbers and the page go.  [default: benchmarks, with five lines in README.md; nowhere for tiny]"
         ),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave out what the same command has written there at this commit.")
+    ] = False,
     remark: Annotated[
         str, typer.Option("--note", metavar="TEXT", help="What a reader of the page should know about this run.")
     ] = "",
@@ -101,7 +104,8 @@ def bench(
             compare["page"].write(found, place, root / "README.md" if into is None else None)
 
     try:
-        found = compare["run"].run(compare["run"].Options(**given), note, keep)
+        kept = compare["page"].stored(place, size) if resume and place is not None else []
+        found = compare["run"].run(compare["run"].Options(**given), note, keep, kept)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if place is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WIDTH = 124
 LOSSES_APART = 3.0
 """Factor between training losses beyond which a difference in curvature may be one in loss."""
-STYLES = {Verdict.REAL: "bold", Verdict.OPEN: "dim"}
+STYLES = {Verdict.REAL: "bold", Verdict.OPEN: "dim", Verdict.APART: "dim"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,6 @@ class Comparison:
     differences: Sequence[Difference]
     agreements: Mapping[str, Agreement]
     """How each other model agrees with the first."""
-    same_architecture: bool
 
     @property
     def first(self) -> str:
@@ -59,6 +58,17 @@ class Comparison:
 
     def __iter__(self) -> Iterator[Difference]:
         return iter(self.differences)
+
+    @property
+    def title(self) -> str:
+        """Which models, of how many parameters, on what."""
+        about = self.reports[self.first].about
+        sizes = {name: str(report.about.get("parameters", "")) for name, report in self.reports.items()}
+        if len(set(sizes.values())) == 1:
+            return f"{', '.join(sizes)} · {self.reports[self.first].title}"
+        named = ", ".join(f"{name} ({size})" for name, size in sizes.items())
+        shared = {key: value for key, value in about.items() if key not in ("model", "parameters")}
+        return f"{named} · {Report({}, shared).title}"
 
     @property
     def shown(self) -> dict[str, list[Difference]]:
@@ -85,10 +95,11 @@ class Comparison:
 
     def _caution(self, model: str) -> str:
         said = []
-        if not self.same_architecture:
+        apart = [d.measure for held in self.shown.values() for d in held if d.model == model and not d.comparable]
+        if apart:
             said.append(
-                "The models differ in architecture: what depends on the scale of weights (curvature, perturbation, gradient, "
-                "weights) must not be compared."
+                f"The models differ in architecture: what depends on the scale of weights must not be compared "
+                f"({', '.join(apart)})."
             )
         losses = [self.reports[name].estimates.get("loss") for name in (self.first, model)]
         values = [e.value for e in losses if e is not None and e.status.has_value and e.value > 0]
@@ -161,9 +172,8 @@ class Comparison:
         words.add_column()
         for remark in self.reading:
             words.add_row(remark.topic, Text(remark.text))
-        title = f"{', '.join(self.reports)} · {self.reports[self.first].title}"
         notes = [Text(note, style="dim") for note in self.notes]
-        return Group(Text(title, style="bold"), self.table(), *notes, Padding(words, (1, 0, 0, 0)))
+        return Group(Text(self.title, style="bold"), self.table(), *notes, Padding(words, (1, 0, 0, 0)))
 
     def __str__(self) -> str:
         return display.as_text(self, WIDTH)
@@ -246,7 +256,7 @@ def _shown(difference: Difference) -> str:
 
 
 def _relative(difference: Difference) -> str:
-    if difference.relative is None or difference.verdict in (Verdict.OPEN, Verdict.SAME):
+    if difference.relative is None or difference.verdict in (Verdict.OPEN, Verdict.SAME, Verdict.APART):
         return ""
     if abs(difference.relative) < 1:
         return f"{100 * difference.relative:+.2g} %".replace("-", "−")
@@ -279,7 +289,8 @@ def _alike(alike: Agreement) -> str:
     if alike.cka.status.has_value:
         parts.append(f"The features before the last layer have a linear CKA of {value_text(alike.cka)}.")
     if alike.line is None:
-        parts.append(f"There is no line between them: {alike.barrier.reason.rstrip('.')}.")
+        why = alike.barrier.reason.rstrip(".").removeprefix("there is no straight line between ")
+        parts.append(f"There is no line between them ({why}).")
     elif alike.line.height <= 2 * (alike.barrier.data_stderr or 0.0):
         parts.append("On the straight line between them the loss rises nowhere above its ends by more than its error.")
     else:
@@ -308,7 +319,12 @@ def plot_comparison(
     """Changes on the left, the line on the right where there is one."""
     from matplotlib.figure import Figure
 
-    drawn = [d for held in shown.values() for d in held if d.relative is not None and not d.first.status.is_bound]
+    drawn = [
+        d
+        for held in shown.values()
+        for d in held
+        if d.comparable and d.relative is not None and not d.first.status.is_bound
+    ]
     lines = {model: alike.line for model, alike in agreements.items() if alike.line is not None}
     models = list(agreements)
     names = list(dict.fromkeys(d.measure for d in drawn))

@@ -42,7 +42,8 @@ class CurvatureOperator(ABC):
     Args:
         probe: the point.
         params: a subset of the probe's parameters; the rest are constants.
-        compile: compile the products (`True`), never (`False`), or on a GPU once the time spent on them has repaid it (`"auto"`).
+        compile: compile the products (`True`), never (`False`), or on a GPU once the time spent on them has repaid it (`"auto"`;
+            not where the last layer is differentiated apart, `landscope.probe.loss.head`).
         precision: `"highest"` (float32 is float32), or `"tf32"` on GPUs that have it; its rounding is measured and becomes
             part of every stated error.
     """
@@ -56,8 +57,8 @@ class CurvatureOperator(ABC):
         self.precision: Precision = precision
         self.products = 0
         """How many vectors have been multiplied so far: each costs one pass over the data."""
-        self._compile: Compile = compile
-        self._compiler = Compiler(compile, self.probe.device, self.probe.ledger.seconds_left)
+        self._compile: Compile = False if compile == "auto" and self.probe.head is not None else compile
+        self._compiler = Compiler(self._compile, self.probe.device, self.probe.ledger.seconds_left)
         self._methods = {block: list(self._ways(block)) for block in (False, True)}
         self._rounding: float | None = None
 
@@ -110,7 +111,7 @@ class CurvatureOperator(ABC):
             return columns.clone()
         width = self._block_width()
         parts = [self._multiply(rows[start : start + width].contiguous()) for start in range(0, len(rows), width)]
-        product = torch.cat(parts)
+        product = parts[0] if len(parts) == 1 else torch.cat(parts)
         return product[0] if columns.dim() == 1 else product.T.contiguous()
 
     def dense(self) -> Tensor:
@@ -204,7 +205,7 @@ class CurvatureOperator(ABC):
         passes = min(m.passes(count) for m in methods[:2])
         (total,) = probe.total(piece, load=load, passes=passes, precision=self.precision)
         self.products += count
-        product = total / probe.n_samples
+        product = total.div_(probe.n_samples)
         if not bool(torch.isfinite(product).all()):
             raise NonFiniteLossError(
                 f"the product of {type(self).__name__} with a vector is not finite: the loss has an infinite or undefined "
@@ -217,7 +218,7 @@ class CurvatureOperator(ABC):
         known = _trials.setdefault(self.probe.module(""), {})
         key = (type(self).__name__, self.precision, block, self.probe.space.names)
         if key not in known:
-            known[key] = Trial(running=not is_small(self.probe))
+            known[key] = Trial(running=not is_small(self.probe) and self.probe.head is None)
         return known[key]
 
 

@@ -2,8 +2,9 @@
 
 A custom backward pass that forgets part of its graph, or a wrong formula in a library (the fused weight norm of torch
 2.13), gives a Hessian that looks fine and is not. Before the first product, the product with a random vector on a few
-samples is compared with a difference quotient of the gradient, (∇L(θ + hv) − ∇L(θ)) / h, in float64: four gradients of these
-samples. Where the two disagree, further quotients tell a kink from an error.
+samples is compared with a difference quotient of the gradient, (∇L(θ + hv) − ∇L(θ)) / h, in float64: four gradients of
+these samples. Where a copy in float64 would be large, the precision is the model's own, and the step larger. Where the two
+disagree, further quotients tell a kink from an error.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ SAMPLES = 4
 """A batch that cannot be cut to this many is not looked at."""
 ATTEMPTS = 3
 """Directions that are tried; one that agrees is enough, since a wrong Hessian agrees in none."""
-STEP = 1e-7
-"""Relative size of the step: small enough that hardly any rectifier switches, large enough for float64."""
+STEP = {torch.float64: 1e-7, torch.float32: 1e-3}
+"""Relative size of the step: small enough that hardly any rectifier switches, large enough for float64; in float32 a quotient
+along a random direction is then right to 3e-4 (GPT-2)."""
+LARGE = 2**26
+"""Parameters from which on the precision is the model's own."""
 FINER = 4
 """A second step is this many times smaller: at a kink two quotients differ, and neither says anything."""
 NEARBY = 1e-2
@@ -77,7 +81,7 @@ def _wrong_by(probe: Probe) -> float:
         few = probe.few
         if few.size > SAMPLES:
             return 0.0
-        twin = probe.at_batch(few, torch.float64)
+        twin = probe.at_batch(few, torch.float64 if probe.n_params < LARGE else probe.dtype)
         for shift in (0.0, NEARBY):  # at a kink nothing can be compared: then nearby
             differences = []
             for attempt in range(ATTEMPTS):
@@ -108,7 +112,7 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
         if shift:
             away = normal(flat.shape, generator(attempt, "second derivatives nearby"), flat.dtype, flat.device)
             flat = flat + shift * (float(flat.square().mean().sqrt()) or 1.0) * _without_padding(probe, away)
-        h = STEP * float(flat.norm() / v.norm()) or STEP
+        h = STEP[flat.dtype] * (float(flat.norm() / v.norm()) or 1.0)
 
         def gradient(at: Tensor) -> Tensor:
             leaves = {name: value.detach().requires_grad_() for name, value in space.unflatten(at).items()}
@@ -137,8 +141,9 @@ def _gradient_and_product(probe: Probe, params: Mapping[str, Tensor], v: Tensor)
     """∇L and its derivative along v, summed over the few samples of a probe, from one graph."""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
     gradient = gradient_graph(probe.loss_sum(leaves, next(probe.batches())), leaves)
+    here = probe.space.flatten({name: slope.detach() for name, slope in gradient.items()})
     (product,) = pull_back(gradient, leaves, probe.space, v[None])
-    return probe.space.flatten({name: slope.detach() for name, slope in gradient.items()}), product
+    return here, product
 
 
 def _without_padding(probe: Probe, v: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, hashed_signs
 from landscope.measures.base import Measure
@@ -27,7 +27,6 @@ from landscope.probe.rows.means import FEWEST_BATCHES, row_mean
 from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import uniform_order
 from landscope.probe.shared import shared_stream
-from landscope.spectra.probes import student_factor
 
 CHUNKS = 16
 MOST_ROUNDS = 8

@@ -136,7 +136,7 @@ def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
 
 
 def _in_float64(probe: Probe, batch: Batch) -> Probe:
-    if 64 * probe.n_params > available_bytes(probe.device):
+    if 256 * probe.n_params > available_bytes(probe.device):
         raise ValueError("too large for a second copy")
     return probe.at_batch(batch, torch.float64)
 

@@ -21,6 +21,7 @@ from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, unwrap, work
 from landscope.probe.guards import guarded
 from landscope.probe.loss.criteria import LossLike, resolve_loss
 from landscope.probe.loss.function import LossFunction
+from landscope.probe.loss.head import find_head
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.own import recognised
 from landscope.probe.loss.readings import Reading
@@ -136,6 +137,7 @@ class Probe(LossFunction):
                 checks.check_loss_of_sequences(self.loss)
             else:
                 self.loss = self.loss.pooled(self.n_samples, labels)
+        self.head = find_head(self)
 
     def _measure(self, names: tuple[str, ...]) -> None:
         held = dict(self._model.named_parameters())
@@ -143,7 +145,7 @@ class Probe(LossFunction):
         self.space = ParameterSpace(names, tuple(p.shape for p in self._params.values()))
         self.dtype = next(iter(self._params.values())).dtype
         self._piece_sizes: dict[float, PieceSize] = {}
-        self._bytes_each: list[float] = []  # one number, once it is known; shared with twins on other rows
+        self._bytes_each: list[float] = []  # one number, once it is known
 
     def _read(self, data: FixedData, batch_size: int | None) -> None:
         if self._whole:
@@ -196,8 +198,6 @@ class Probe(LossFunction):
             if kept is not None:
                 yield kept
 
-    # The point
-
     def at_temperature(self, temperature: float) -> Probe:
         """The same point at another temperature; the data is not read again, and work that is the same (IGS's) done once."""
         checks.check_options(self._model, self.mode, temperature, None)
@@ -236,7 +236,7 @@ class Probe(LossFunction):
     def with_loss(self, loss: Loss) -> Probe:
         """The same model and data with another loss, whose reduction must be declared."""
         twin = self._twin()
-        twin.loss = loss
+        twin.loss, twin.head = loss, None
         return twin
 
     def reading_as(self, loss: Loss, layout: Layout, reading: Reading) -> Probe:
@@ -297,24 +297,23 @@ class Probe(LossFunction):
 
     def value(self) -> float:
         """L, the mean loss over all samples. One forward pass."""
-        with torch.no_grad():
-            (total,) = self.total(
-                lambda batch: (self.loss_sum(self._params, batch).double(),), load=0.25, passes=FORWARD, grad=False
-            )
+        (total,) = self.total(
+            lambda batch: (self.loss_sum(self._params, batch).double(),), load=0.25, passes=FORWARD, grad=False
+        )
         return checks.check_finite_loss(total / self.n_samples)
 
     def gradient(self) -> Tensor:
         """∇L, the gradient of the mean loss, as a vector (P,). One forward and one backward pass."""
 
         def piece(batch: Batch) -> tuple[Tensor, ...]:
-            leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
+            leaves = {name: p.detach().requires_grad_() for name, p in self._params.items()}
             loss = self.loss_sum(leaves, batch)
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
             return self.space.flatten(dict(zip(leaves, grads, strict=True))), loss.detach().double()
 
         total, loss = self.total(piece, load=1.0)
         checks.check_finite_loss(loss / self.n_samples)
-        return total / self.n_samples
+        return total.div_(self.n_samples)
 
     @property
     def holds_data(self) -> bool:
@@ -351,7 +350,7 @@ class Probe(LossFunction):
         it costs: that goes into the ledger, whose budget ends the work between two pieces.
         """
         parts = self.each(function, load=load, passes=passes, precision=precision, grad=grad)
-        sums = added_up(part for _, part in parts)
+        sums = added_up(parts)
         assert sums is not None, "every process holds samples: checked at construction"
         return tuple(sum_over_processes(part) for part in sums)
 

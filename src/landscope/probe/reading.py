@@ -31,6 +31,8 @@ DataLike = (
 )
 """A DataLoader, a Dataset, (x, y) tensors or a dict of tensors, or any re-iterable of batches."""
 
+HASHED_AT_ONCE = 2**18
+"""Numbers of samples that are hashed together."""
 DATASET_BATCH = 256
 
 
@@ -258,11 +260,12 @@ def sample_hashes(raw: object) -> Tensor:
         tensor = tensor.detach().cpu()
         per_sample = tensor.dim() > 0 and tensor.shape[0] == size
         rows = tensor.reshape(size, -1) if per_sample else tensor.reshape(1, -1)
-        words = _words(rows.contiguous())
+        numbers = rows.shape[1] * (2 if rows.is_complex() else 1)
         weights = torch.randint(
-            -(2**63), 2**63 - 1, (words.shape[1],), generator=generator(field, "fingerprint"), dtype=torch.int64
+            -(2**63), 2**63 - 1, (numbers,), generator=generator(field, "fingerprint"), dtype=torch.int64
         )
-        hashed = (words * (weights | 1)).sum(1)
+        parts = rows.split(max(1, HASHED_AT_ONCE // max(1, numbers)))  # what stays in the cache: ten times as fast
+        hashed = torch.cat([_words(part.contiguous()) @ (weights | 1) for part in parts])
         total = (total ^ (total >> 29)) * -7046029254386353131 + hashed
     return total ^ (total >> 32)
 

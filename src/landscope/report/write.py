@@ -113,7 +113,7 @@ class StudyReport:
         tables = files(study, every)
         against = contrasts(study, options.baseline)
         sections = [
-            answer_section(study, main, against, options.claims, options.notes),
+            answer_section(study, main, against, options.claims, options.notes, options.baseline),
             claim_section(study, options.claims),
             estimate_section(study),
             condition_section(study, against),

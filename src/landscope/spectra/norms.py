@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
-from landscope.spectra.probes import BLOCK, diagonal_and_norms, orthonormal_rows, sphere_rows, student_factor
+from landscope.spectra.probes import BLOCK, diagonal_and_norms, orthonormal_rows, sphere_rows
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 
 LEAST_BLOCK = 4

@@ -40,7 +40,8 @@ class MatrixLike(Protocol):
 class CountedOperator:
     """A symmetric matrix whose products are counted and checked; rows of a block are its vectors.
 
-    `size` is P; `rounding` is the relative error of one product: ‖computed A x − A x‖ ≤ rounding · ‖A‖ ‖x‖.
+    `size` is P; `rounding` is the relative error of one product: ‖computed A x − A x‖ ≤ rounding · ‖A‖ ‖x‖. An operator that
+    measures its own may state more after a product than before.
     """
 
     def __init__(
@@ -49,10 +50,15 @@ class CountedOperator:
         self.size = size
         self.dtype = dtype
         self.device = device
-        self.rounding = rounding
+        self._rounding = rounding
         self.matvecs = 0
         self._matrix = matrix
         self._torch = isinstance(getattr(matrix, "dtype", None), torch.dtype)
+
+    @property
+    def rounding(self) -> float:
+        """The relative error of one product, as the matrix states it by now."""
+        return float(getattr(self._matrix, "rounding", self._rounding))
 
     def rows(self, block: Tensor) -> Tensor:
         """Apply A to every row of `block` (b, P); b products.
@@ -104,8 +110,7 @@ def as_operator(matrix: MatrixLike) -> CountedOperator:
         if numpy_dtype.kind not in "fiub":
             raise OperandError(f"expected a real symmetric matrix, got dtype {numpy_dtype}")
         eps = float(np.finfo(numpy_dtype if numpy_dtype.kind == "f" else np.float64).eps)
-    rounding = float(getattr(matrix, "rounding", ROUNDING_IN_EPS * eps))
-    return CountedOperator(matrix, shape[0], dtype, device, rounding)
+    return CountedOperator(matrix, shape[0], dtype, device, ROUNDING_IN_EPS * eps)
 
 
 def check_budget(max_matvecs: int | None) -> int:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, rademacher
+from landscope.spectra.lanczos import LONG
 from landscope.spectra.probes import (
     BLOCK,
     LEAST_PROBES,
@@ -22,7 +23,6 @@ from landscope.spectra.probes import (
     plan,
     sample,
     sphere_rows,
-    student_factor,
 )
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
 
@@ -64,7 +64,8 @@ def trace(
     are no dearer than what the accuracy would take, the trace is exact. The bar contains rounding · ‖A‖_F.
 
     Two standard errors hold the truth with 95 % probability (measured: see the head of this file). Memory: at most
-    `max_sketch` + 40 vectors of length P, and 56 where the first products show a spectrum too flat to sketch.
+    `max_sketch` + 40 vectors of length P, and 56 where the first products show a spectrum too flat to sketch; six, and no
+    sketch, where vectors have 67 million entries and more.
 
     >>> A = torch.diag(1 / torch.arange(1, 1001, dtype=torch.float64) ** 2)
     >>> estimate = trace(A, tol=0.01)
@@ -111,7 +112,7 @@ def trace_steps(
             if counted.size <= min(left, wanted):
                 yield from_columns(counted, settings)
                 return
-        count = min(max(1, math.ceil(wanted)), left, BLOCK)
+        count = min(max(1, math.ceil(wanted)), left, BLOCK if counted.size < LONG else 1)
         more, _ = sample(counted, sphere_rows(count, basis, rng), basis)
         probes = more if probes is None else probes + more
 
@@ -126,7 +127,10 @@ def explore(
     nothing = torch.empty((0, op.size), dtype=op.dtype, device=op.device)
     if op.size <= min(budget, 2 * BLOCK):
         return None
-    pilot, sketch = sample(op, sphere_rows(min(BLOCK, budget), nothing, rng), nothing)
+    block = BLOCK if op.size < LONG else 1
+    pilot, sketch = sample(op, sphere_rows(min(block, budget), nothing, rng), nothing)
+    if op.size >= LONG:
+        return pilot, nothing
     while True:
         if math.isfinite(pilot.stderr):
             yield Estimate(pilot.mean, pilot.stderr, status=Status.RUNNING)

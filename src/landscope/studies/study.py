@@ -200,9 +200,9 @@ class Study:
         runs = sorted(self.runs.items(), key=lambda item: order.get(item[1].seed, 0))
         return [Job(key, run.plain, resources) for key, run in runs]
 
-    def pools(self, resources: Resources) -> list[Job]:
-        """Trainings that an executor may do together before the runs; see `work/pools`."""
-        specs = pools_of(self)
+    def pools(self, resources: Resources, among: Collection[str] | None = None) -> list[Job]:
+        """Trainings that an executor may do together before the runs, or before some of them; see `work/pools`."""
+        specs = pools_of(self, among)
         if specs:
             for run in self.runs.values():  # members are handed their training, so they must be there
                 self.store.add(run.plain)

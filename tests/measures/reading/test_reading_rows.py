@@ -61,6 +61,8 @@ def test_zeros_do_not_make_two_matrices_one() -> None:
         (Estimate(0.0), "0"),
         (Estimate(1.0), "1"),
         (Estimate(0.0, 0.1), "0.00"),
+        (Estimate(0.0, 9e-6), "0"),
+        (Estimate(3.29e-5, 3e-6, status=Status.RUNNING, bracket=(2.59e-5, 3.99e-5)), "3.29e−05 (2.59e−05 to 3.99e−05)"),
         (Estimate(0.6, 5.0), "0.60"),
         (Estimate(3.2, status=Status.UPPER_BOUND), "at most 3.2"),
         (Estimate(31.58, 0.9, status=Status.RUNNING, bracket=(29.81, 34.27)), "31.6 (29.8 to 34.3)"),

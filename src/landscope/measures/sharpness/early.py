@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from landscope.measures.sharpness.matrices import MATRICES, canonical, matrix
 from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.means import WIDE, RowMean, row_mean
 from landscope.probe.rows.order import DrawnRows, RowOrder
 from landscope.probe.rows.outputs import outputs_of, row_order
 from landscope.probe.shared import once_per_probe
@@ -49,8 +49,8 @@ MOST_PRODUCTS = 1.5
 LAUNCHES = {"cuda": 2**32}
 """Bytes of activations below which a product takes as long as with so many: a GPU is then busy with launching operations."""
 FEWEST_ROWS = 20
-WIDE, NARROW = 0.5, 0.3
-"""Half-widths, relative to the point: above the first no number is shown; below the second more rows do not pay."""
+NARROW = 0.3
+"""Half-width, relative to the point, below which more rows do not pay."""
 
 
 def row_quadratics(probe: Probe, name: str, batch: Batch, directions: Sequence[Tensor]) -> Tensor:
@@ -124,6 +124,12 @@ class EarlyBracket:
     vector: Tensor
     rows: int
     reliable: bool
+
+    def above(self, low: float) -> EarlyBracket | None:
+        """The bracket with a lower end that is certain; `None` where it was not reliable, or does not hold that."""
+        if not self.reliable or low > self.high:
+            return None
+        return self if low <= self.low else replace(self, low=low, point=max(low, self.point))
 
 
 class _Pilot:

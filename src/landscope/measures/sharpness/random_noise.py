@@ -9,11 +9,10 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.measures.base import register
 from landscope.measures.row_measure import RowValues, early_looks_pay
 from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
@@ -276,7 +275,7 @@ class RandomSharpness(PerturbationMeasure):
         below, above = (np.array([abs(row.value - end) for row, end in zip(each, ends, strict=True)])
                         for ends in ([row.low for row in each], [row.high for row in each]))  # fmt: skip
         if self.statistic == "max":
-            several = float(scipy.special.stdtrit(max(len(part.changes) - 1, 1), 1 - (1 - QUANTILE) / k)) / 1.96
+            several = student_quantile(max(len(part.changes) - 1, 1), 1 - (1 - QUANTILE) / k) / 1.96
             value, low, high = values.max(), (values - several * below).max(), (values + above).max()
         else:
             noise = 2 * float(np.abs(values).std(ddof=1)) / math.sqrt(k)

@@ -101,6 +101,7 @@ def _radii() -> Iterator[Claim]:
                     part=part,
                     text=f"{part}: adaptive sharpness, {KINDS[kind]}, at {words} correlates negatively with test loss",
                     question=correlates(first, "test.loss", -1, over="models"),
+                    paper=f"τ = {FAMILIES[part.replace('radii', 'notebook')][2]} at the radius".replace("-", "−"),
                 )
 
 

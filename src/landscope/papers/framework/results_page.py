@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -183,6 +184,7 @@ def _screen(paper: Paper, found: Findings, where: PurePosixPath) -> list[str]:
     decided.sort(
         key=lambda one: (not (one.claim.paper or one.claim.ours), one.judgement.p_value or 0.0, one.claim.text)
     )
+    decided = _in_turns(decided)
     if decided:
         lines += ["", "| also | ours | paper | verdict |", "|---|---|---|---|"]
         lines += [
@@ -193,6 +195,16 @@ def _screen(paper: Paper, found: Findings, where: PurePosixPath) -> list[str]:
     if paper.surprise:
         lines += ["", f"**What surprised us.** {_filled(paper.surprise, found)}"]
     return lines
+
+
+def _in_turns(claims: Sequence[Told]) -> list[Told]:
+    """The first of each part, then the second of each, and so on."""
+    turns: Counter[str] = Counter()
+    placed = []
+    for one in claims:
+        turns[one.claim.part] += 1
+        placed.append((turns[one.claim.part], one))
+    return [one for _, one in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _filled(text: str, found: Findings) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from landscope.core import display
@@ -15,11 +16,17 @@ from landscope.core.errors import LossError, NotApplicableError, UnknownNameErro
 from landscope.core.parameters import ParameterSpace
 from landscope.probe.batches import Batch, Layout, map_tensors
 from landscope.probe.conditions import Precision, measuring
+from landscope.probe.loss.head import Head
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.readings import Reading
 from landscope.probe.loss.targets import IGNORED, kept_labels
 
 Params = Mapping[str, Tensor]
+
+
+def _transformed() -> bool:
+    """Whether something of `torch.func`, or forward mode, is at work here: both need every operation in the open."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class LossFunction:
@@ -36,6 +43,8 @@ class LossFunction:
     loss: Loss
     layout: Layout
     reading: Reading
+    head: Head | None = None
+    """The last layer, where its outputs are too many to be held along with the loss."""
     _model: nn.Module
     _params: dict[str, Tensor]
     _recurrent: bool
@@ -142,6 +151,8 @@ class LossFunction:
 
     def loss_sum(self, params: Params, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, at the given parameters."""
+        if self.head is not None and self.temperature == 1.0 and not _transformed():
+            return self.head.loss_sum(self, params, batch)
         return self.loss_of(self.outputs(params, batch), batch)
 
     def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:

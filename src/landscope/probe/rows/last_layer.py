@@ -204,7 +204,7 @@ def _moves_alone(probe: Probe, names: list[str], features: Tensor, rows: _Rows) 
         moved = probe.outputs({**probe.params, **{name: probe.params[name] + by for name, by in deltas.items()}}, few)
         by = sum(features[: few.size] @ delta.T if delta.dim() == 2 else delta for delta in deltas.values())
     assert isinstance(by, Tensor), "there is a parameter"
-    return _on_a_line(rows.z[: few.size], by / probe.temperature, moved)
+    return _on_a_line(rows.z[: few.size].detach(), by / probe.temperature, moved)
 
 
 def _on_a_line(z: Tensor, by: Tensor, moved: object) -> bool:
@@ -357,7 +357,7 @@ def _of_direction(probe: Probe, outputs: Outputs) -> LayerBounds | None:
         with torch.no_grad():
             ends = [probe.outputs({**probe.params, name: probe.params[name] + by * u}, rows.batch) for by in (1, -1)]
         by = (ends[0] - ends[1]) / 2  # type: ignore[operator]
-        if _on_a_line(rows.z, by, ends[0]):
+        if _on_a_line(rows.z.detach(), by, ends[0]):
             return _of_tangent(rows, by / reach)
     return None
 

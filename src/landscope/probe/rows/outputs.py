@@ -241,6 +241,11 @@ def outputs_of(probe: Probe) -> Outputs:
     return Outputs(probe)
 
 
+def first_outputs(probe: Probe) -> object:
+    """What the model returned for the first rows; `None` as long as nobody has asked for outputs."""
+    return next((found.example for found in probe.results.values() if isinstance(found, Outputs)), None)
+
+
 @once_per_probe
 def uniform_order(probe: Probe) -> RowOrder | None:
     """Rows in a seeded order in which all are alike; `None` where single rows cannot be taken."""

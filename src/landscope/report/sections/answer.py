@@ -16,7 +16,7 @@ from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Claim, Head, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points
-from landscope.report.sections.against_baseline import baseline_figure, baseline_words
+from landscope.report.sections.against_baseline import baseline_figure, baseline_words, too_few_words
 from landscope.report.sections.through_training import through_sentence
 
 OUTCOMES = 4
@@ -37,6 +37,7 @@ def answer_section(
     against: Contrasts | None = None,
     claims: Sequence[Claim] = (),
     notes: Sequence[str] = (),
+    baseline: str | None = None,
 ) -> Section:
     """The conditions against the baseline, the claims where there are any, then the correlations with a forest plot."""
     leads = [_verdicts(claims)] if claims else []
@@ -44,6 +45,8 @@ def answer_section(
     if against is not None:
         sentences, items = baseline_words(against)
         leads += sentences
+    else:
+        leads += filter(None, [too_few_words(study, baseline)])
     correlated, more = _correlated(study, found)
     blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(filter(None, leads))]
     if items:

@@ -52,7 +52,9 @@ def condition_section(study: Cohorts, against: Contrasts | None = None) -> Secti
         left = ", ".join(cohort.name for cohort in study.cohorts[COHORTS:])
         blocks.append(Prose(f"Not shown here: {left}.", tone="note"))
         blocks.append(Prose("The CSV files at the end of the page have them.", tone="note", scripted=True))
-    return Section("conditions", "Condition by condition", blocks, _so_what(summary_of(study, study.main)))
+    return Section(
+        "conditions", "Condition by condition", blocks, _so_what(summary_of(study, study.main), against is not None)
+    )
 
 
 def _of_one_task(study: Cohorts) -> bool:
@@ -147,8 +149,8 @@ def _value(cell: SummaryCell) -> Cell:
     return Cell(mean, spread, cast(Mark, cell.mark), title=fewer)
 
 
-def _so_what(summary: SummaryTable) -> str:
-    """Which condition is best on how many outcomes."""
+def _so_what(summary: SummaryTable, tested: bool) -> str:
+    """Which condition is best on how many outcomes, and where it stands whether that is chance."""
     best: dict[str, list[str]] = {}
     for (condition,), cells in zip(summary.rows, summary.cells, strict=True):
         for name, cell in zip(summary.columns, cells, strict=True):
@@ -157,4 +159,5 @@ def _so_what(summary: SummaryTable) -> str:
     if not best or len(summary.rows) < 2:
         return ""
     named = "; ".join(f"{name} in {', '.join(columns)}" for name, columns in best.items())
-    return f"Best on average: {named}. Whether that is more than chance is in the changes against the baseline."
+    sure = "is in the changes against the baseline" if tested else "is not shown by this table"
+    return f"Best on average: {named}. Whether that is more than chance {sure}."
