@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import landscope as ls
 from landscope.curvature.dense import hessian
 from landscope.measures.by_block import Block, blocks_of
-from landscope.measures.part_traces import part_traces
+from landscope.measures.by_layer import part_traces
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
