@@ -102,7 +102,7 @@ def _cut_order(probe: Probe, seed: int) -> tuple[Tensor, int, int, int] | None:
 
 @once_per_probe
 def _hashes(probe: Probe) -> tuple[Tensor, int, int, int] | None:
-    """(hashes of all samples, first number held here, rank, processes), or `None` where samples cannot be told apart."""
+    """(hashes of all samples, first number held here, rank, processes), or `None` where samples cannot be distinguished."""
     hashes, shapes = [], set()
     cuttable = True
     for batch in probe.batches():
@@ -128,7 +128,7 @@ def _comparable(tensor: Tensor) -> Tensor:
 
 
 def _shuffled(hashes: Tensor, seed: int) -> Tensor:
-    """Permute the samples by their content: repeated ones are told apart by their count, not by their place."""
+    """Permute the samples by their content: repeated ones are distinguished by their count, not by their place."""
     by_hash = hashes.argsort(stable=True)
     ordered = hashes[by_hash]
     place = torch.arange(len(hashes))

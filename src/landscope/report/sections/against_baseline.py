@@ -57,7 +57,7 @@ def too_few_words(study: Cohorts, baseline: str | None) -> str:
         if column in rows and len(names) <= FEW
     ]
     seen = f" The single runs have {'; '.join(shown)}." if shown and len(few) == len(study.conditions) else ""
-    return f"Which condition is flatter, and which is better, cannot be told: {why}.{seen}"
+    return f"Which condition is flatter, and which is better, is undecided: {why}.{seen}"
 
 
 def _flatness(found: Contrasts) -> str:
