@@ -183,10 +183,8 @@ def _as_they_lie(probe: Probe, m: int, count: int | None) -> Iterator[Batch]:
 # A 64-bit key for every sample, from its content and the number of its copy: not from its place in the data.
 #
 # Copies of a sample must not share random numbers, or an error bar that takes samples as independent is too small. They are
-# told
-# apart by counting: whichever copy comes first is the first, and as copies are alike, sums over samples do not depend on the
-# batch
-# size, the order of the data and the number of processes. One pass over the data (hashing, no model), once per probe.
+# distinguished by counting: whichever copy comes first is the first, and as copies are alike, sums over samples do not depend on
+# the batch size, the order of the data and the number of processes. One pass over the data (hashing, no model), once per probe.
 
 
 KEYS_AT_ONCE = 1024
