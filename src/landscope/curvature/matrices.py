@@ -175,8 +175,7 @@ class GGN(GaussNewtonOperator):
 # The Fisher information matrix of the model (Amari 1998), exact over labels.
 #
 # F = (1/n) Σ_i E_{y ~ p(·|x_i)} [∇ log p(y|x_i) ∇ log p(y|x_i)ᵀ] = (1/n) Σ_i J_iᵀ B_i J_i, with B_i that of the loss's
-# likelihood
-# at the outputs. A sample with several predictions averages or adds up over them, as its loss does.
+# likelihood at the outputs. A sample with several predictions averages or adds up over them, as its loss does.
 
 
 class Fisher(GaussNewtonOperator):
