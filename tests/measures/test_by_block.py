@@ -16,7 +16,7 @@ import landscope as ls
 from landscope.core.estimate import Status
 from landscope.curvature.dense import hessian
 from landscope.measures.by_block import Block, blocks_of
-from landscope.measures.part_traces import PartTrace, part_traces
+from landscope.measures.by_layer import PartTrace, part_traces
 from landscope.measures.resolve import resolve_measures
 
 logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -244,9 +244,7 @@ def test_single_runs_answer_that_they_cannot_tell() -> None:
     }
     section = answer_section(Cohorts.of(records(values)), None)
     (lead,) = (block.text for block in section.blocks if isinstance(block, Prose) and block.tone == "lead")
-    assert lead.startswith(
-        "Which condition is flatter, and which is better, cannot be told: every condition has one run"
-    )
+    assert lead.startswith("Which condition is flatter, and which is better, is undecided: every condition has one run")
     assert "Hessian λ₁ 2.80 (SAM) and 5.50 (plain)" in lead
     values["plain"] = {key: held * 2 for key, held in values["plain"].items()}
     told = answer_section(Cohorts.of(records(values)), None).blocks[0]

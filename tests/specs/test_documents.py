@@ -34,7 +34,7 @@ MISTAKES = {
     "name: @a": (1, "a value that begins with @ must be in quotes"),
     "question: %x": (1, "a value that begins with % must be in quotes"),
     "a: *b": (1, "is not YAML: found undefined alias 'b'"),
-    "a: 1\na: 2": (2, "the key 'a' is here twice"),
+    "a: 1\na: 2": (2, "the key 'a' is given twice"),
 }
 
 

@@ -46,7 +46,7 @@ class Comparison:
     reports: Mapping[str, Report]
     differences: Sequence[Difference]
     agreements: Mapping[str, Agreement]
-    """Of each other model with the first."""
+    """How each other model agrees with the first."""
 
     @property
     def first(self) -> str:

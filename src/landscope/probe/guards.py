@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from landscope.core.errors import LossError, ModelError
-from landscope.core.torch_fixes.dispatch import LightDispatchMode
+from landscope.core.torch_fixes import LightDispatchMode
 from landscope.probe.batches import Batch, map_tensors, tensors_in
 from landscope.probe.checks import output_tensors, quantised_layers
 from landscope.probe.copying import place

@@ -152,7 +152,7 @@ def _yaml(file: FilePath, text: str) -> Document:
                 name = str(key.value)
                 line = f"{file}:{key.start_mark.line + 1}"
                 if name in seen:
-                    raise SpecError(f"{line}: the key {name!r} is here twice")
+                    raise SpecError(f"{line}: the key {name!r} is given twice")
                 seen.add(name)
                 place[(*path, name)] = line
                 walk(value, (*path, name))

@@ -35,7 +35,7 @@ from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator,
 #     tr A  =  tr QᵀAQ  +  E ωᵀAω,    ω on the sphere orthogonal to Q,
 #
 # with k products for the first term and fresh probes, independent of Q, for the second. Given Q the estimate is unbiased
-# and its variance known, whatever made us choose Q. Otherwise the probes simply go on (Hutchinson 1989).
+# and its variance known, whatever made us choose Q. Otherwise the probes simply continue (Hutchinson 1989).
 #
 # Evidence: 21 spectra (flat, geometric, powers s^-0.5 … s^-2, outliers on a bulk, indefinite, low rank, Wishart,
 # log-normal, Cauchy, near identity), P = 200, 700 or 1000, tol = 0.2, 0.05, 0.01 and a budget of 60, 200 to 400 seeds

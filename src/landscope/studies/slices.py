@@ -42,7 +42,7 @@ from landscope.training.task_data import SPLITS, TaskData, load_task_data
 MOMENT = 0.4
 """Seconds for the gradients of every kind of training together."""
 TRIALS = 3
-"""Of a gradient; the fastest counts."""
+"""How often a gradient is timed; the fastest counts."""
 MEASURING = 20.0
 """Seconds in which everything is measured once, where none are given."""
 PATIENCE = 4 * MOMENT

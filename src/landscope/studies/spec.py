@@ -48,17 +48,17 @@ class Taking:
     """How one measure is taken, where that differs from the others of its split; beside its settings."""
 
     rows: Natural | None = None
-    """On this many samples."""
+    """Number of samples."""
     mode: Mode | None = None
     """With BatchNorm as it predicts (`eval`), or on the statistics of each batch."""
     augmented: bool = False
     """On one draw of the augmentation of the training, where it has any."""
     checkpoints: tuple[str, ...] | None = None
-    """Of these only."""
+    """Only at these checkpoints."""
 
     @property
     def point(self) -> Taking:
-        """What of it decides where is measured."""
+        """The part that decides at which point to measure."""
         return replace(self, checkpoints=None)
 
 
@@ -206,7 +206,7 @@ class MeasuringSpec:
     batch_size: Natural | None = None
     """Samples processed at once; by default as many as fit."""
     dtype: Literal["float32", "float64"] | None = None
-    """By default that of the network."""
+    """By default the network's own."""
     seconds: Positive | None = None
     """A budget for each model and split."""
     reliability: bool = True

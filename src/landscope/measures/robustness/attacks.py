@@ -20,8 +20,8 @@ from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.seeding import generator, normal
 from landscope.measures.calibration.scores import mean_estimate
-from landscope.measures.norm_ball import NormBall
 from landscope.measures.robustness.classifier import Classifier, checked_inputs
+from landscope.measures.sharpness.ascent import NormBall
 from landscope.probe.probe import Probe
 
 Norm = Literal["inf", "2"]

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from landscope.core.errors import DataError, EmptyDataError, LabelRangeError, OperandError
 from landscope.core.memory import available_bytes
+from landscope.core.shared_state import Precision
 from landscope.probe.checks import tensor_output
-from landscope.probe.conditions import Precision, measuring
+from landscope.probe.conditions import measuring
 from landscope.probe.frozen import frozen_copy, is_recurrent, unwrap
 from landscope.probe.probe import Probe
 

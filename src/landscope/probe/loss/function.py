@@ -14,8 +14,9 @@ from torch.func import functional_call
 from landscope.core import display
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.parameters import ParameterSpace
+from landscope.core.shared_state import Precision
 from landscope.probe.batches import Batch, Layout, map_tensors
-from landscope.probe.conditions import Precision, measuring
+from landscope.probe.conditions import measuring
 from landscope.probe.loss.head import Head
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.readings import Reading

@@ -16,7 +16,7 @@ from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section
 from landscope.report.page.figure import Axis, Errors, Figure, Heat, Marker, Panel, Points, value_axis
 
 COLUMNS = 40
-"""Of the matrix of everything with everything."""
+"""The most columns that are compared with each other."""
 
 
 def correlation_section(study: Cohorts, every: list[Associations]) -> Section:
