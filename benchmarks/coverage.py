@@ -1,6 +1,6 @@
 """How often what `landscope.measure` says holds the truth where it is stopped after part of its work.
 
-    python benchmarks/coverage.py --processes 16 --seconds 500         # as much as fits; the same command goes on
+    python benchmarks/coverage.py --processes 16 --seconds 500         # as much as fits; run the same command to resume
     python benchmarks/coverage.py --processes 16 --write               # all of it, into docs/progressive.md
     python benchmarks/coverage.py --seeds 20 --networks trained --measures hessian_trace --measures loss
     python benchmarks/coverage.py --seeds 1000 --networks trained --measures ece --write        # a cell that fell short

@@ -1,4 +1,4 @@
-"""What mkdocs is told beyond its settings: pages made from code and notebooks, and pages that lie elsewhere in the repository.
+"""What mkdocs gets beyond its settings: pages made from code and notebooks, and pages that lie elsewhere in the repository.
 
 A page of this folder stands where it lies, and what its blocks of `python` print, return and draw stands below them. `ELSEWHERE`
 are files outside of it, and where they stand on the site. Links are written as they work in the repository; on the site each

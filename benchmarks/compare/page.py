@@ -34,7 +34,7 @@ Landscope against the tools that people would use instead. This page is written 
     landscope bench --list                              # rows and tools
     landscope bench --rows trace_2e-2 --against pyhessian --networks resnet20
     landscope bench --size gpu --wheels FOLDER          # peers from wheels, where nothing can be installed
-    landscope bench --into FOLDER --resume              # numbers and page elsewhere; goes on where it was stopped
+    landscope bench --into FOLDER --resume              # numbers and page elsewhere; resumes where it was stopped
     python -m benchmarks.compare.page FOLDER            # takes the numbers of such a folder into this page
 
 How to read it:

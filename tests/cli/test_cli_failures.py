@@ -232,7 +232,7 @@ def test_code_that_ends_the_process_is_told(call: Call, tmp_path: Path, monkeypa
         ("hessian_trace: {tol: -1}", "hessian_trace: tol must be positive, got -1"),
         ("hessian_trace: {tol: .nan}", "hessian_trace: tol must be a number, but is nan"),
         ("hessian_top_eigenvalue: {k: 2.5}", "k must be an integer, but is 2.5"),
-        ("loss:\nloss:", "chosen.yaml:2: the key 'loss' is here twice"),
+        ("loss:\nloss:", "chosen.yaml:2: the key 'loss' is given twice"),
         ("a: &a [x, x]\nb: [*a, *a", "chosen.yaml:"),
         ("loss: !!timestamp foo", "chosen.yaml:1: 'foo' is not of the type !!timestamp"),
         ("loss: !!bool foo", "chosen.yaml:1: 'foo' is not of the type !!bool"),

@@ -159,6 +159,14 @@ def test_each_model_is_compared_as_far_as_its_own_architecture_goes() -> None:
     assert topics == ["Caution: wide"]
 
 
+def test_models_of_other_classes_are_compared_in_what_they_share() -> None:
+    wider = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    found = ls.compare({"a": net(), "b": wider}, rows(), ["loss"])
+    assert found.agreements["b"].disagreement.reason == "the models predict 2 and 3 classes"
+    assert [d.measure for d in found] == ["loss"]
+    assert "disagree" not in str(found)
+
+
 def test_a_shuffled_loader_is_read_once_and_paired() -> None:
     x, y = rows()
     loader = DataLoader(TensorDataset(x, y), batch_size=20, shuffle=True)

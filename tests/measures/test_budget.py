@@ -38,6 +38,19 @@ def inputs() -> Tensor:
     return torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(1))
 
 
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp(3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"found": self.inner(x)}
+
+
+def named_loss(outputs: dict[str, Tensor], y: Tensor) -> Tensor:
+    return (outputs["found"] - y).square().mean(1)
+
+
 class Tokens(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -78,6 +91,17 @@ def test_a_budget_where_accuracy_does_not_apply(kind: str) -> None:
     assert report["accuracy"].status is Status.NOT_APPLICABLE
     assert [name for name, e in report.items() if e.status is Status.FAILED] == []
     assert sum(e.status.has_value for e in report.values()) > len(report) / 2
+
+
+def test_nothing_fails_where_the_loss_alone_knows_which_output_it_takes() -> None:
+    real = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(2))
+    report = measure(Named(), (inputs(), real), "all", loss=named_loss, seconds=300.0)
+    plain = measure(Named().inner, (inputs(), real), ["hessian_trace"], loss="mse")
+    assert [name for name, e in report.items() if e.status is Status.FAILED] == []
+    for name in ("accuracy", "ece", "nll"):
+        assert report[name].status is Status.NOT_APPLICABLE
+        assert "the model returns a dict" in report[name].reason
+    assert report["hessian_trace"].value == pytest.approx(plain["hessian_trace"].value, rel=1e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +262,22 @@ def test_a_second_is_enough_for_something(seconds: float, rows: int) -> None:
     assert sum(e.status.has_value for e in report.values()) > 5
 
 
-SENSELESS = [-1, 0, 0.0, -0.5, math.nan, -math.inf, "60", "abc", True, [60.0], torch.ones(2), np.array([1.0, 2.0]), 1j]
+SENSELESS = [
+    -1,
+    0,
+    0.0,
+    -0.5,
+    math.nan,
+    -math.inf,
+    "60",
+    "abc",
+    True,
+    [60.0],
+    torch.ones(2),
+    np.array([1.0, 2.0]),
+    1j,
+    10**400,
+]
 
 
 @pytest.mark.parametrize("limit", SENSELESS, ids=repr)

@@ -12,6 +12,9 @@ from study_runs import do_here
 from landscope.papers import PAPERS
 from landscope.papers.framework.claims import tell
 from landscope.papers.framework.compare import compare, published_of
+from landscope.papers.framework.records import Bundle
+from landscope.papers.framework.results import _table
+from landscope.papers.framework.values import own_losses, rows_at
 from landscope.studies.grid import runs_of
 from landscope.studies.study import Study
 
@@ -93,6 +96,11 @@ def test_conditions_of_many_strengths_are_measured_on_all_rows_where_one_pass_gi
         assert train["hessian_top_eigenvalue"].settings["rows"] == 32
         assert "rows" not in train["loss"].settings
         assert all(estimate.status.has_value for estimate in train.values())
+    bundle = Bundle(PAPER.name, "cifar10-strengths", "tiny", study.spec, tuple(study.records()))
+    tables = {bundle.part: _table(bundle)}
+    plain_rows, scaled = (rows_at(tables, bundle.part, temperature=name) for name in ("none", "fitted"))
+    assert "train.loss" not in scaled.dropna(axis=1)  # measured before any temperature only; the weights are the same
+    assert list(own_losses(scaled)) == list(plain_rows["train.loss"])
 
 
 def test_the_first_half_of_the_strengths_is_spread_over_regularisers():

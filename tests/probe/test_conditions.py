@@ -20,6 +20,7 @@ import landscope as ls
 from landscope import GGN, Hessian, Probe, errors, measure
 from landscope.core.memory import available_bytes
 from landscope.core.shared_state import held
+from landscope.measures.robustness import fgsm
 from landscope.probe.conditions import measuring
 
 X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
@@ -106,6 +107,43 @@ def test_operators_give_the_same_bits_inside(around: str) -> None:
     assert torch.equal(found[0], Hessian(probe) @ v)
     assert torch.equal(found[1], GGN(probe) @ v)
     assert torch.equal(found[2], probe.gradient())
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[str, Callable[[], object]]:
+    """Public functions that are no measures, and what they return as plain values."""
+    model, other = Constants(), Constants()
+    with torch.no_grad():
+        other.last.weight.mul_(1.5)
+    probe, images = Probe(model, (X, Y)), X.sigmoid()
+    square = torch.randn(40, 40, generator=torch.Generator().manual_seed(2))
+    matrix = square @ square.T
+    v0 = torch.ones(43)
+    return {
+        "eigsh": lambda: ls.eigsh(Hessian(probe), k=2, v0=v0).values.tolist(),
+        "eigsh of a matrix": lambda: ls.eigsh(matrix, k=2).values.tolist(),
+        "trace of a matrix": lambda: ls.trace(matrix, max_matvecs=20).value,
+        "frobenius of a matrix": lambda: ls.frobenius(matrix, max_matvecs=20).value,
+        "diagonal of a matrix": lambda: ls.diagonal(matrix, max_matvecs=20).values.tolist(),
+        "spectrum": lambda: ls.spectrum(GGN(probe), steps=6).nodes.tolist(),
+        "log_det": lambda: ls.log_det(GGN(probe), shift=1.0, steps=6).value,
+        "movements": lambda: {
+            name: None if moved is None else moved.after.value
+            for name, moved in ls.invariance.movements(ls.MEASURES["hessian_trace"](), probe).items()
+        },
+        "fgsm": lambda: fgsm(model, images, Y, 0.1).inputs.tolist(),
+        "by_layer": lambda: ls.by_layer(probe).to_frame().select_dtypes("number").round(12).fillna(-1).values.tolist(),
+        "landscape": lambda: ls.landscape(probe, resolution=3).loss.tolist(),
+        "between": lambda: ls.between(probe, other.state_dict()).loss.tolist(),
+    }
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_functions_give_the_same_bits_inside(around: str, functions: dict[str, Callable[[], object]]) -> None:
+    outside = {name: function() for name, function in functions.items()}
+    with AROUND[around]():
+        inside = {name: function() for name, function in functions.items()}
+    assert inside == outside
 
 
 @pytest.mark.parametrize("loader", [False, True])

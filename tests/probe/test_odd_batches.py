@@ -224,3 +224,51 @@ def test_which_of_several_outputs_the_loss_takes_is_said() -> None:
     model = Hidden()
     assert Probe(model, (X, Y)).notices == ("the model returns 2 tensors; the loss takes the first, of shape (4, 3)",)
     assert Probe(model, (X, Y), lambda z, y: F.cross_entropy(z[0], y)).notices == ()
+
+
+def squares(outputs: Tensor, batch: object) -> Tensor:
+    return outputs.square().mean(1)
+
+
+def test_a_list_of_inputs_is_a_list_of_batches_or_refused() -> None:
+    whole = Probe(net(), X, squares)
+    assert Probe(net(), [X[:32], X[32:48], X[48:]], squares).value() == pytest.approx(whole.value(), rel=1e-12)
+    assert Probe(net(), [X[:40].numpy(), X[40:].numpy()], squares).value() == pytest.approx(whole.value(), rel=1e-12)
+    with pytest.raises(
+        errors.DataError, match=r"list of 2 tensors of one shape.*tuple \(x, y\).*\[\(first,\), \(second,\)\]"
+    ):
+        Probe(net(), [X[:32], X[32:]], squares)
+    assert Probe(net(), [(X[:32],), (X[32:],)], squares).value() == pytest.approx(whole.value(), rel=1e-12)
+    assert Probe(net(), [X, Y]).value() == Probe(net(), (X, Y)).value()
+    decoder = nn.Linear(4, 4).double()
+    assert Probe(decoder, [X, X], "mse").value() == Probe(decoder, (X, X), "mse").value()
+    assert Probe(decoder, (X, X.flip(0)), "mse").n_samples == 64
+
+
+class Extra(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        z = self.inner(x) if scale is None else self.inner(x) * scale
+        return z, z
+
+
+def both(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(outputs[0], targets[0]) + F.mse_loss(outputs[1], targets[1])
+
+
+def test_a_target_that_went_into_the_model_is_named() -> None:
+    with pytest.raises(
+        errors.LossError, match=r"first 2 of the 3 parts of a batch went into the model.*\(x, \(y1, y2\)\)"
+    ):
+        Probe(Extra(), (X, torch.ones(64, 1), X[:, :3]), both)
+    batches = [(X[:32], (Y[:32], X[:32, :3])), (X[32:], (Y[32:], X[32:, :3]))]
+    model = Extra()
+    assert Probe(model, batches, both).value() == pytest.approx(both(model(X), (Y, X[:, :3])).item(), rel=1e-12)
+
+
+def test_labels_in_a_column_are_refused_with_the_remedy() -> None:
+    with pytest.raises(errors.LossError, match=r"targets\.squeeze\(1\)"):
+        Probe(net(), (X, Y[:, None]))

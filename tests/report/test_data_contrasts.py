@@ -15,6 +15,7 @@ from landscope.report.data.contrasts import Contrasts, contrasts
 from landscope.report.page.blocks import Prose
 from landscope.report.sections.against_baseline import baseline_figure, baseline_table, baseline_words
 from landscope.report.sections.answer import answer_section
+from landscope.report.write import ReportOptions, StudyReport
 from landscope.studies.record import MeasuredModel, Record
 
 PLAIN, SAM = [5.5, 6.1, 7.0, 7.9], [2.8, 3.3, 3.9, 4.1]
@@ -243,9 +244,7 @@ def test_single_runs_answer_that_they_cannot_tell() -> None:
     }
     section = answer_section(Cohorts.of(records(values)), None)
     (lead,) = (block.text for block in section.blocks if isinstance(block, Prose) and block.tone == "lead")
-    assert lead.startswith(
-        "Which condition is flatter, and which is better, cannot be told: every condition has one run"
-    )
+    assert lead.startswith("Which condition is flatter, and which is better, is undecided: every condition has one run")
     assert "Hessian λ₁ 2.80 (SAM) and 5.50 (plain)" in lead
     values["plain"] = {key: held * 2 for key, held in values["plain"].items()}
     told = answer_section(Cohorts.of(records(values)), None).blocks[0]
@@ -255,3 +254,14 @@ def test_single_runs_answer_that_they_cannot_tell() -> None:
     first = answer_section(Cohorts.of(records(alone)), None).blocks[0]
     assert isinstance(first, Prose)
     assert "one run only" not in first.text
+
+
+def test_figures_of_correlations_that_two_conditions_cannot_have_are_not_drawn() -> None:
+    values = {
+        name: {"hessian_top_eigenvalue": held, "test.error": [0.10, 0.11, 0.12, 0.13]}
+        for name, held in {"plain": PLAIN, "SAM": SAM, "other": [1.0, 2.0, 3.0, 4.0]}.items()
+    }
+    for conditions in (2, 3):
+        some = dict(list(values.items())[:conditions])
+        keys = {figure.name for figure in StudyReport.of(records(some), ReportOptions()).figures}
+        assert ("forest" in keys, "correlations" in keys) == (conditions == 3, conditions == 3)

@@ -294,7 +294,7 @@ class Order(Effect):
             )
 
     def tails(self, truth: float) -> tuple[float, float]:
-        """On the scale of the law without a link."""
+        """On the scale of the law under independence."""
         size = max(3.0, float(self.n) if self.size is None else self.size)
         return (self.law or Inversions(self.n)).tails(COEFFICIENTS[self.method].centred(self.value, truth, size))
 

@@ -71,6 +71,8 @@ def _predictions(first: Probe, other: Probe) -> tuple[Estimate, Estimate]:
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
         ours, theirs = (_log_probabilities(probe, batch) for probe in (first, other))
+        if ours.shape != theirs.shape:
+            raise NotApplicableError(f"the models predict {ours.shape[-1]:,} and {theirs.shape[-1]:,} classes")
         counted = _counted(first, batch, ours)
         differ = (ours.argmax(-1) != theirs.argmax(-1)).double()
         middle = torch.logaddexp(ours, theirs) - math.log(2)

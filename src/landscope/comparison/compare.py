@@ -19,7 +19,7 @@ from landscope.probe.reading import DataLike, freeze
 from landscope.probe.totals import checked_limit
 
 POINTS = 25
-"""Of the line between two models."""
+"""Points on the line between two models."""
 
 
 def compare(

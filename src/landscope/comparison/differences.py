@@ -45,7 +45,7 @@ LEVEL = 0.05
 
 
 class Verdict(StrEnum):
-    """What can be said of a difference."""
+    """What can be said about a difference."""
 
     SAME = "the same"
     """Not a bit of difference."""

@@ -46,7 +46,7 @@ class Comparison:
     reports: Mapping[str, Report]
     differences: Sequence[Difference]
     agreements: Mapping[str, Agreement]
-    """Of each other model with the first."""
+    """How each other model agrees with the first."""
 
     @property
     def first(self) -> str:
@@ -296,7 +296,7 @@ def _alike(alike: Agreement) -> str:
     else:
         parts.append(
             f"On the straight line between them the loss rises {value_text(alike.barrier).replace('at least', 'by at least')} "
-            f"above its ends, most at {alike.line.at:.2f} of the way: no straight path joins the two."
+            f"above its ends, most at {alike.line.at:.2f} of the way: a barrier lies between the two on that line."
         )
     return " ".join(parts)
 

@@ -204,13 +204,13 @@ def _flush(path: Path, flags: int) -> None:
 
 @contextmanager
 def writing_in_store(path: Path, *, flush: bool = True) -> Iterator[Path]:
-    """As `writing`."""
+    """Like `writing`, with errors of a store."""
     with store_errors(path), writing(path, flush=flush) as aside:
         yield aside
 
 
 def write_in_store(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """As `write_whole`."""
+    """Like `write_whole`, with errors of a store."""
     with store_errors(path):
         write_whole(path, content, flush=flush)
 

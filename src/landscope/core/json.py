@@ -19,9 +19,8 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 # JSON that somebody else may have written: one value with unique keys, text that is text, nested as deep as ours.
 #
 # `json.loads` reads more than JSON (NaN, the last of two equal keys, halves of surrogate pairs), and what it reads may be
-# nested
-# so deep that walking it overflows the stack. Here each of these is a `ValueError`, which every reader of a file turns into an
-# error with the name of the file.
+# nested so deep that walking it overflows the stack. Here each of these is a `ValueError`, which every reader of a file turns
+# into an error with the name of the file.
 
 
 DEEPEST = 100

@@ -2,7 +2,7 @@
 
 On a GPU a compiled product of a transformer takes half of the time; on CPUs nothing was gained (`docs/speed.md`), so products are
 compiled there only if asked for. Compiling costs a minute; how many products will follow is not known. As with renting
-skis, it is optimal to go on as before until what has been spent equals the price, and to buy then: never more than twice what
+skis, it is optimal to continue as before until what has been spent equals the price, and to buy then: never more than twice what
 the best choice in hindsight would have cost. A compiled product that is not faster, or that does not compile, is dropped.
 """
 

@@ -12,13 +12,13 @@ from torch.func import grad, vjp
 
 from landscope.core.errors import NotApplicableError
 from landscope.core.parameters import ParameterSpace, Selection
+from landscope.core.shared_state import Precision
 from landscope.curvature.compilation import Compile
 from landscope.curvature.differences import Differences, check_method
 from landscope.curvature.differentiation import Method, Params, gauss_newton_methods, hessian_methods, stacked
 from landscope.curvature.operator import CurvatureOperator
 from landscope.curvature.verification import check_second_derivatives
 from landscope.probe.batches import Batch
-from landscope.probe.conditions import Precision
 from landscope.probe.loss.head import Head
 from landscope.probe.loss.likelihoods import output_curvature
 from landscope.probe.probe import Probe
@@ -175,8 +175,7 @@ class GGN(GaussNewtonOperator):
 # The Fisher information matrix of the model (Amari 1998), exact over labels.
 #
 # F = (1/n) Σ_i E_{y ~ p(·|x_i)} [∇ log p(y|x_i) ∇ log p(y|x_i)ᵀ] = (1/n) Σ_i J_iᵀ B_i J_i, with B_i that of the loss's
-# likelihood
-# at the outputs. A sample with several predictions averages or adds up over them, as its loss does.
+# likelihood at the outputs. A sample with several predictions averages or adds up over them, as its loss does.
 
 
 class Fisher(GaussNewtonOperator):

@@ -20,10 +20,10 @@ from landscope.core.errors import DifferentiationError, LandscopeError, NonFinit
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.parameters import ParameterSpace, Selection
 from landscope.core.seeding import generator, normal
+from landscope.core.shared_state import Precision
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
 from landscope.probe.batches import Batch
-from landscope.probe.conditions import Precision
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
 

@@ -29,7 +29,7 @@ ATTEMPTS = 3
 STEP = {torch.float64: 1e-7, torch.float32: 1e-3}
 """Relative size of the step: small enough that hardly any rectifier switches, large enough for float64; in float32 a quotient
 along a random direction is then right to 3e-4 (GPT-2)."""
-LARGE = 2**26
+LARGE = 2**24
 """Parameters from which on the precision is the model's own."""
 FINER = 4
 """A second step is this many times smaller: at a kink two quotients differ, and neither says anything."""
@@ -102,30 +102,36 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
 
     `None` where the quotient has no limit, or another one on each side, so that there is nothing to compare with.
     """
-    space, batch = probe.space, next(probe.batches())
+    space, batch, at = probe.space, next(probe.batches()), dict(probe.params)
     with probe.measuring():
-        flat = probe.vector()
-        v = normal(flat.shape, generator(attempt, "second derivatives"), flat.dtype, flat.device)
-        if attempt == ATTEMPTS - 1 and bool(flat.any()):
-            v = v * flat.abs()  # weights that are all but 0 keep their signs, and rectifiers behind them their sides
-        v = _without_padding(probe, v)
+        v = normal((probe.n_params,), generator(attempt, "second derivatives"), probe.dtype, probe.device)
+        size = _norm(at)
+        if attempt == ATTEMPTS - 1 and size:
+            v *= probe.vector().abs()  # weights near 0 keep their signs, and rectifiers behind them their sides
+        ways = space.unflatten(_without_padding(probe, v))
         if shift:
-            away = normal(flat.shape, generator(attempt, "second derivatives nearby"), flat.dtype, flat.device)
-            flat = flat + shift * (float(flat.square().mean().sqrt()) or 1.0) * _without_padding(probe, away)
-        h = STEP[flat.dtype] * (float(flat.norm() / v.norm()) or 1.0)
+            away = normal(v.shape, generator(attempt, "second derivatives nearby"), v.dtype, v.device)
+            by = space.unflatten(_without_padding(probe, away))
+            each = shift * (size / probe.n_params**0.5 or 1.0)
+            at = {name: p.add(by[name], alpha=each) for name, p in at.items()}
+        h = STEP[v.dtype] * (_norm(at) / float(v.norm()) or 1.0)
 
-        def gradient(at: Tensor) -> Tensor:
-            leaves = {name: value.detach().requires_grad_() for name, value in space.unflatten(at).items()}
+        def gradient(step: float) -> Tensor:
+            leaves = {name: p.add(ways[name], alpha=step).requires_grad_() for name, p in at.items()}
             loss = probe.loss_sum(leaves, batch)
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
             return space.flatten(dict(zip(leaves, grads, strict=True)))
 
         def quotient(step: float) -> Tensor:
-            return (gradient(flat + step * v) - gradient(flat - step * v)) / (2 * step)
+            return gradient(step).sub_(gradient(-step)).div_(2 * step)
 
-        here, product = _gradient_and_product(probe, space.unflatten(flat), v)
-        ahead = (gradient(flat + h * v) - here) / h
-        noise = torch.finfo(flat.dtype).eps * float(here.norm()) * FINER / h
+        ahead = gradient(h)
+        leaves = {name: p.detach().requires_grad_() for name, p in at.items()}
+        here = gradient_graph(probe.loss_sum(leaves, batch), leaves)
+        for name, part in space.unflatten(ahead).items():
+            part.sub_(here[name].detach()).div_(h)
+        noise = torch.finfo(v.dtype).eps * _norm(here) * FINER / h
+        (product,) = pull_back(here, leaves, space, v[None])
         scale = max(float(product.norm()), float(ahead.norm()), 100 * noise, 1e-300)
         if (difference := float((product - ahead).norm()) / scale) <= ALLOWED:
             return difference
@@ -137,21 +143,15 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
     return float((product - coarse).norm()) / scale
 
 
-def _gradient_and_product(probe: Probe, params: Mapping[str, Tensor], v: Tensor) -> tuple[Tensor, Tensor]:
-    """∇L and its derivative along v, summed over the few samples of a probe, from one graph."""
-    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    gradient = gradient_graph(probe.loss_sum(leaves, next(probe.batches())), leaves)
-    here = probe.space.flatten({name: slope.detach() for name, slope in gradient.items()})
-    (product,) = pull_back(gradient, leaves, probe.space, v[None])
-    return here, product
+def _norm(parts: Mapping[str, Tensor]) -> float:
+    return sum(float(part.detach().square().sum(dtype=torch.float64)) for part in parts.values()) ** 0.5
 
 
 def _without_padding(probe: Probe, v: Tensor) -> Tensor:
-    """The direction with padding rows of embeddings at rest: gradients count them as constants, a step would move them."""
-    held = dict(probe.module("").named_parameters())
-    parts = {name: part.clone() for name, part in probe.space.unflatten(v).items()}
+    """The direction, in place, with padding rows of embeddings at rest, which gradients count as constants."""
+    held, parts = dict(probe.module("").named_parameters()), probe.space.unflatten(v)
     for weight, row in padding_rows(probe.module("")):
         for name, part in parts.items():
             if held[name] is weight:
                 part[row] = 0
-    return probe.space.flatten(parts)
+    return v

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 FIRST = "probe"
-"""What the first probe is called beside others."""
+"""The name of the first probe beside others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class SliceValues(ABC):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the axes are, for people."""
+        """Axis labels for people."""
         return tuple(cast("list[str]", self.directions["labels"]))
 
     @property

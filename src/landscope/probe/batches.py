@@ -194,6 +194,15 @@ class Layout:
         shapes = {key: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for key, v in named.items()}
         return ", ".join(f"{key} {shape}" for key, shape in shapes.items())
 
+    def remark(self, raw: object) -> str:
+        """For messages: which parts of a batch went into the model, where that is not only the first."""
+        if not isinstance(raw, tuple) or self.inputs < 2:
+            return ""
+        return (
+            f" The first {self.inputs} of the {len(raw)} parts of a batch went into the model, whose forward takes as many; "
+            f"targets that belong together are one part: (x, (y1, y2))."
+        )
+
     def targets(self, raw: object) -> object:
         """What the outputs are compared with; `None` where the batch holds nothing for that."""
         if isinstance(raw, dict):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from landscope.core.errors import ModelError
 from landscope.core.memory import available_bytes
@@ -49,6 +49,8 @@ NAMED = 5
 """How many tensors a message names."""
 ROWS = 32
 """Samples at once where all of the data is searched for a way from the parameters to the loss."""
+LARGE = 2**24
+"""Parameters from which on the precision is the model's own: no copy in float64 is made."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -83,20 +85,19 @@ def _check_values_are_used(point: _Point) -> None:
     It keeps what it computed from them before, and asks the tensors (`_version`, `id`) whether they have changed since.
     """
     probe, batch = point.probe, point.batch
-    model = probe.module("")
     with probe.measuring(), torch.no_grad():
-        moved = {name: value + AWAY * point.direction[name] for name, value in probe.params.items()}
+        moved = {name: value + AWAY * point.direction(name) for name, value in probe.params.items()}
         put_in = output_tensors(probe.call(moved, batch))
-        before = {name: value.clone() for name, value in probe.params.items()}
-        for name, value in probe.params.items():
-            value.copy_(
-                moved[name]
-            )  # the memory of the model's own parameters, of a copy that is for these checks alone
+        del moved
+
+        def move(copy: nn.Module) -> None:
+            for name, value in copy.named_parameters():
+                if name in probe.params:
+                    value.add_(AWAY * point.direction(name))
+
         args, kwargs = probe.layout.arguments(batch.raw)
         args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
-        own = output_tensors(model(*args, **kwargs))
-        for name, value in probe.params.items():
-            value.copy_(before[name])
+        own = output_tensors(probe.with_model(move).module("")(*args, **kwargs))
     differ = max((relative_change(a, b) for a, b in zip(put_in, own, strict=False)), default=0.0)
     if differ > SAME:
         raise ModelError(
@@ -136,7 +137,7 @@ def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
 
 
 def _in_float64(probe: Probe, batch: Batch) -> Probe:
-    if 256 * probe.n_params > available_bytes(probe.device):
+    if probe.n_params >= LARGE or 64 * probe.n_params > available_bytes(probe.device):
         raise ValueError("too large for a second copy")
     return probe.at_batch(batch, torch.float64)
 
@@ -146,27 +147,22 @@ class _Point:
 
     def __init__(self, probe: Probe, attempt: int) -> None:
         self.probe = probe
-        rng = generator(attempt, "first derivatives")
+        self._attempt = attempt
         sizes = {name: _size(value) for name, value in probe.params.items()}
         typical = max(sizes.values()) or 1.0
-        sizes = {name: size or typical for name, size in sizes.items()}
-
-        def drawn() -> dict[str, Tensor]:
-            return {name: _dense(value, rng) * sizes[name] for name, value in probe.params.items()}
-
+        self._sizes = {name: size or typical for name, size in sizes.items()}
+        self._at_rest: dict[str, list[int]] = {}
         with probe.measuring():
-            self.direction = drawn()
             self.params = dict(probe.params)
             if attempt:
-                self.params = {name: self.params[name] + NEARBY * by for name, by in drawn().items()}
+                self.params = {name: p + NEARBY * self.direction(name, "nearby") for name, p in self.params.items()}
             self.batch = next(probe.batches())
-            leaves = {name: value.detach().clone().requires_grad_() for name, value in self.params.items()}
+            leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
             loss = probe.loss_sum(leaves, self.batch)
             refuse_half_precision(loss, probe)
             if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
                 refuse_simulated_quantisation()
-            for name, rows in _padding(loss, leaves).items():
-                self.direction[name][rows] = 0  # gradients count these rows as constants, a step would move them
+            self._at_rest = _padding(loss, leaves)  # gradients count these rows as constants, a step would move them
             grads = (
                 torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
                 if loss.requires_grad
@@ -180,6 +176,14 @@ class _Point:
         self.noise = ROUNDING_UNITS * eps * max(1.0, abs(self.loss)) * FINER / self.step
         self.known: dict[tuple[str, ...], bool | None] = {}
 
+    def direction(self, name: str, stream: str = "") -> Tensor:
+        """The step of one tensor: drawn whenever it is needed, so that none is held."""
+        rng = generator(self._attempt, "first derivatives", stream, name)
+        found = _dense(self.probe.params[name], rng) * self._sizes[name]
+        if name in self._at_rest:
+            found[self._at_rest[name]] = 0
+        return found
+
     def agrees(self, names: Sequence[str]) -> bool | None:
         """Whether the quotient along some tensors is what the gradient says; `None` where that cannot be decided."""
         key = tuple(names)
@@ -188,9 +192,7 @@ class _Point:
         return self.known[key]
 
     def _agrees(self, names: tuple[str, ...]) -> bool | None:
-        products = {name: self.gradient[name] * self.direction[name] for name in names}
-        slope = sum(float(product.sum()) for product in products.values())
-        spread = math.sqrt(sum(float(product.square().sum()) for product in products.values()))
+        slope, spread = self.slope(names)
         coarse = (self._loss(names, self.step) - self.loss) / self.step
         scale = max(abs(slope), abs(coarse), spread)
         if not math.isfinite(scale) or scale < 10 * self.noise:
@@ -208,12 +210,20 @@ class _Point:
             return True
         return None if difference <= ALLOWED * scale else False
 
+    def slope(self, names: Sequence[str]) -> tuple[float, float]:
+        """⟨gradient, direction⟩ over some tensors, and the root of the sum of the squares of its terms."""
+        total = squares = 0.0
+        for name in names:
+            product = self.gradient[name] * self.direction(name)
+            total, squares = total + float(product.sum()), squares + float(product.square().sum())
+        return total, math.sqrt(squares)
+
     def _quotient(self, names: tuple[str, ...], step: float) -> float:
         return (self._loss(names, step) - self._loss(names, -step)) / (2 * step)
 
     def _loss(self, names: tuple[str, ...], step: float) -> float:
         with self.probe.measuring(), torch.no_grad():
-            moved = {name: self.params[name] + step * self.direction[name] for name in names}
+            moved = {name: self.params[name] + step * self.direction(name) for name in names}
             return float(self.probe.loss_sum({**self._fresh(), **moved}, self.batch))
 
     def _fresh(self) -> dict[str, Tensor]:
@@ -228,7 +238,7 @@ def _dense(like: Tensor, rng: torch.Generator) -> Tensor:
 
 def _size(value: Tensor) -> float:
     """The root mean square of a tensor's entries."""
-    return float(torch.linalg.vector_norm(value.double())) / math.sqrt(max(value.numel(), 1))
+    return float(torch.linalg.vector_norm(value)) / math.sqrt(max(value.numel(), 1))
 
 
 def graph_behind(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
@@ -288,7 +298,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _refuse(point: _Point, names: list[str]) -> None:
-    slope = sum(float((point.gradient[name] * point.direction[name]).sum()) for name in names)
+    slope, _ = point.slope(names)
     quotient = point._quotient(tuple(names), point.step)
     if not any(bool(point.gradient[name].any()) for name in names):
         cause = (

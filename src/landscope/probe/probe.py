@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from landscope.core.distributed import processes, raise_together, sum_over_processes
 from landscope.core.memory import allowance
 from landscope.core.parameters import ParameterSpace, Selection, select_parameters
+from landscope.core.shared_state import Precision
 from landscope.probe import checks
 from landscope.probe.batches import Batch, Layout, map_tensors, with_non_finite_inputs
-from landscope.probe.checks import refuse_unmeasurable
-from landscope.probe.conditions import Precision, measuring
+from landscope.probe.conditions import measuring
 from landscope.probe.copying import copied_with
 from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
 from landscope.probe.guards import guarded
@@ -113,7 +113,7 @@ class Probe(LossFunction):
         """What a reader of the numbers should know about this point."""
         error: Exception | None = None
         try:
-            refuse_unmeasurable(inner, params)
+            checks.refuse_unmeasurable(inner, params)
             with measuring(self.device, dtype=dtype or working_dtype(inner), allowed=self._allowed):
                 self.loss = resolve_loss(loss)
                 self._model, function = frozen_copy(inner, mode, dtype, self.device, self.loss.function)
@@ -271,8 +271,8 @@ class Probe(LossFunction):
         return self._held is not None and len(self._held) == 1 and self._held[0].divisible and processes() == 1
 
     def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
-        """The same point on one batch, in another precision, for checks; with a ledger of its own."""
-        twin = self._copied_twin()
+        """The same point on one batch, for checks: a copy in float64, or as it is; with a ledger of its own."""
+        twin = self._copied_twin() if dtype == torch.float64 else self._twin()
         if dtype == torch.float64:
             twin._model.double()
         twin._measure(self.space.names)

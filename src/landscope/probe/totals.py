@@ -181,7 +181,7 @@ def checked_limit(name: str, value: SupportsFloat | None) -> float | None:
         return None
     number = math.nan
     if isinstance(value, SupportsFloat) and not isinstance(value, bool):
-        with suppress(TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+        with suppress(TypeError, ValueError, RuntimeError, OverflowError):  # an array of several numbers, or beyond any
             number = float(value)
     if not number > 0:
         raise SpecError(f"{name} must be a positive number, got {value!r}; leave it out for no limit")

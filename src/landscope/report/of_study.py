@@ -107,7 +107,7 @@ def _left_out(analysis: AnalysisSpec, known: Collection[str]) -> list[str]:
 
 
 COLUMNS = 8
-"""Of the table: those that most studies have."""
+"""Columns of the table: those that most studies have."""
 
 
 def write_landing_page(studies: Mapping[str, StudyReport], path: str | os.PathLike[str]) -> Path:

@@ -62,7 +62,7 @@ class ReportOptions:
     question: str | None = None
     """What the study asks."""
     spec: Mapping[str, Plain] | None = None
-    """Of the study, shown under its provenance."""
+    """The study's spec, shown under its provenance."""
     measures: Sequence[str] | None = None
     """Columns, such as "train.hessian_trace"; by default everything measured on the training rows."""
     outcomes: Sequence[str] | None = None

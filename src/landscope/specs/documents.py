@@ -34,7 +34,7 @@ class _RefusedYAMLError(yaml.MarkedYAMLError):  # type: ignore[misc]
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3, and on/off/yes/no are words.
+    """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3; on/off/yes/no, 1:30 and 010 are words.
 
     What anchors stand for is counted while the text is read, and refused before it is expanded.
     """
@@ -95,11 +95,12 @@ def _tag(node: yaml.Node) -> str:
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
-    ]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("int", "float", "bool")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][\d_]*|0x[\da-fA-F_]+)$"), list("-+0123456789")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(
@@ -151,7 +152,7 @@ def _yaml(file: FilePath, text: str) -> Document:
                 name = str(key.value)
                 line = f"{file}:{key.start_mark.line + 1}"
                 if name in seen:
-                    raise SpecError(f"{line}: the key {name!r} is here twice")
+                    raise SpecError(f"{line}: the key {name!r} is given twice")
                 seen.add(name)
                 place[(*path, name)] = line
                 walk(value, (*path, name))

@@ -18,7 +18,7 @@ MOST_IN_MEMORY = 2_000_000
 DEEPEST = 100
 """Mappings and lists within one another."""
 MOST_RUNS = 100_000
-"""Of one study."""
+"""The most runs of one study."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -24,10 +24,10 @@ from landscope.core.errors import OperandError
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.spectra.certificate import products_to_claim, rules_out_hidden
-from landscope.spectra.lanczos import LONG, fresh_rows, orthogonalise
+from landscope.spectra.lanczos import fresh_rows, orthogonalise
 from landscope.spectra.long_pairs import Basis, long_pairs
 from landscope.spectra.pairs import Eigenpairs, RitzValues
-from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
 from landscope.spectra.subspace import Subspace
 
 SAFETY = 0.8
@@ -40,6 +40,8 @@ mostly along small eigenvalues and vanish with the first product: 0.1 to 0.8 of 
 
 SMALL = 2**16
 """Size up to which neither memory nor products matter much: a larger basis is kept for fewer restarts."""
+LONG_PAIR = 2**24
+"""Length from which on three vectors do for a single pair: full reorthogonalisation takes a quarter of the time of a product."""
 FIRST_ROWS = 16
 """Of the basis, held from the start: λ₁ to 1e-3 takes about a dozen products."""
 LEAST_PRODUCTS = 24
@@ -71,7 +73,7 @@ def eigsh(
     single pair is believed once products enough were made to have met an eigenvalue larger by half (`products_to_claim`).
 
     Memory: `basis_size` + 8 vectors of length P (default max(30, 2k + 20), and 100 instead of 30 up to P = 65536); 7k
-    at the end, if that is more; three for a single pair of 67 million entries and more (`landscope.spectra.long_pairs`).
+    at the end, if that is more; three for a single pair of 17 million entries and more (`landscope.spectra.long_pairs`).
     Products are single vectors except the last k > 1, which are one block.
 
     >>> A = torch.diag(torch.tensor([5.0, 5.0, -9.0, 1.0], dtype=torch.float64))
@@ -79,7 +81,8 @@ def eigsh(
     >>> pairs.converged, [round(v, 9) for v in pairs.values.tolist()], round(float(eigsh(A, which="LM").values), 9)
     (True, [5.0, 5.0], -9.0)
     """
-    *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
+    with plainly(op):
+        *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
     assert isinstance(pairs, Eigenpairs)
     return pairs
 
@@ -110,7 +113,7 @@ def eigsh_steps(
         yield from _certified(op, cheap, which, tol, max_matvecs, seed, v0, basis_size)
         return
     counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
-    if k == 1 and basis_size is None and counted.size >= LONG:
+    if k == 1 and basis_size is None and counted.size >= LONG_PAIR:
         yield from long_pairs(
             counted, prefer, tol, budget, start_row(counted, v0, seed), 1.0 if v0 is None else RANDOM_SHARE
         )

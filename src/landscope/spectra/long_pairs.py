@@ -44,11 +44,11 @@ class Basis:
         return None
 
     def note(self, row: Tensor) -> None:
-        """One more vector; they are forgotten where there are too many."""
+        """One more vector, which nobody changes later on; they are forgotten where there are too many."""
         if len(self._rows) == self._most:
             self._place, self._rows = None, []
         if self._place is not None:
-            self._rows.append(row.to(self._place, copy=True))
+            self._rows.append(row.to(self._place))
 
     @property
     def wider(self) -> float:

@@ -8,6 +8,7 @@ their own precision; everything else is multiplied as NumPy float64 on the CPU.
 from __future__ import annotations
 
 import operator
+from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import NonFiniteProductError, OperandError
+from landscope.core.shared_state import plain_arithmetic
 
 DEFAULT_BUDGET = 1000
 """Products that `max_matvecs=None` allows."""
@@ -111,6 +113,12 @@ def as_operator(matrix: MatrixLike) -> CountedOperator:
             raise OperandError(f"expected a real symmetric matrix, got dtype {numpy_dtype}")
         eps = float(np.finfo(numpy_dtype if numpy_dtype.kind == "f" else np.float64).eps)
     return CountedOperator(matrix, shape[0], dtype, device, ROUNDING_IN_EPS * eps)
+
+
+def plainly(matrix: MatrixLike) -> AbstractContextManager[None]:
+    """Inside, products with `matrix` and what is made of them keep its precision, whatever the caller has switched on."""
+    device = getattr(matrix, "device", None)
+    return plain_arithmetic(device if isinstance(device, torch.device) else torch.device("cpu"))
 
 
 def check_budget(max_matvecs: int | None) -> int:

@@ -20,7 +20,7 @@ from landscope.core.json import Plain
 from landscope.core.seeding import generator
 from landscope.spectra.lanczos import LONG, lanczos_steps, recurrence_steps
 from landscope.spectra.probes import sphere_rows
-from landscope.spectra.protocol import MatrixLike, as_operator
+from landscope.spectra.protocol import MatrixLike, as_operator, plainly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -308,7 +308,8 @@ def spectrum(op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, ma
     >>> spectrum(np.diag([1.0, 2.0, 4.0]), steps=10, probes=2)
     Spectrum(P=3, Ritz values 1 … 4, 2 probes × 3 steps)
     """
-    *_, found = spectrum_steps(op, steps, probes, seed, max_bytes)
+    with plainly(op):
+        *_, found = spectrum_steps(op, steps, probes, seed, max_bytes)
     assert isinstance(found, Spectrum)
     return found
 

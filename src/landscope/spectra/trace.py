@@ -24,7 +24,7 @@ from landscope.spectra.probes import (
     sample,
     sphere_rows,
 )
-from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
 
 # The trace from products alone, with an error bar that is true.
 #
@@ -35,7 +35,7 @@ from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator,
 #     tr A  =  tr QᵀAQ  +  E ωᵀAω,    ω on the sphere orthogonal to Q,
 #
 # with k products for the first term and fresh probes, independent of Q, for the second. Given Q the estimate is unbiased
-# and its variance known, whatever made us choose Q. Otherwise the probes simply go on (Hutchinson 1989).
+# and its variance known, whatever made us choose Q. Otherwise the probes simply continue (Hutchinson 1989).
 #
 # Evidence: 21 spectra (flat, geometric, powers s^-0.5 … s^-2, outliers on a bulk, indefinite, low rank, Wishart,
 # log-normal, Cauchy, near identity), P = 200, 700 or 1000, tol = 0.2, 0.05, 0.01 and a budget of 60, 200 to 400 seeds
@@ -72,7 +72,8 @@ def trace(
     >>> bool(abs(estimate.value - A.trace()) < 2 * estimate.stderr), estimate.details["matvecs"] < 50
     (True, True)
     """
-    *_, found = trace_steps(op, tol, seed, max_matvecs, max_sketch)
+    with plainly(op):
+        *_, found = trace_steps(op, tol, seed, max_matvecs, max_sketch)
     return found
 
 
@@ -199,7 +200,11 @@ def diagonal(op: MatrixLike, max_matvecs: int | None = 64, seed: int = 0) -> Dia
     >>> diagonal(torch.tensor([[2.0, 1.0], [1.0, 3.0]])).values
     tensor([2., 3.])
     """
-    counted, budget, rng = as_operator(op), check_budget(max_matvecs), generator(seed, "diagonal")
+    with plainly(op):
+        return _diagonal(as_operator(op), check_budget(max_matvecs), generator(seed, "diagonal"))
+
+
+def _diagonal(counted: CountedOperator, budget: int, rng: torch.Generator) -> DiagonalEstimate:
     if counted.size <= budget:
         entries, norms = diagonal_and_norms(counted)
         exact, errors = (x.to(dtype=counted.dtype, device=counted.device) for x in (entries, counted.rounding * norms))

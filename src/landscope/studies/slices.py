@@ -42,7 +42,7 @@ from landscope.training.task_data import SPLITS, TaskData, load_task_data
 MOMENT = 0.4
 """Seconds for the gradients of every kind of training together."""
 TRIALS = 3
-"""Of a gradient; the fastest counts."""
+"""How often a gradient is timed; the fastest counts."""
 MEASURING = 20.0
 """Seconds in which everything is measured once, where none are given."""
 PATIENCE = 4 * MOMENT
@@ -135,7 +135,12 @@ def _task(run: RunSpec, loaded: dict[str, TaskData]) -> Task | None:
             network = built_model(spec, rows, LOSSES[spec.loss or "cross_entropy"])
         small = sum(weight.numel() for weight in network.parameters()) <= MOST_WEIGHTS
         return make_task(spec, data=rows) if small else None
-    except (LandscopeError, RuntimeError, NotImplementedError):
+    except (
+        LandscopeError,
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+    ):  # the last of sizes beyond any integer of torch
         return None
 
 

@@ -388,7 +388,7 @@ def has_mark(page: FilePath, mark: str) -> bool:
 
 
 def kept_answer(page: FilePath) -> str:
-    """What a report says first, as its head has it."""
+    """The answer of a report, from its head."""
     with suppress(OSError), page.open("rb") as file:
         found = re.search(rb'<meta name="description" content="([^"]*)"', file.read(HEAD))
         return html.unescape(found[1].decode(errors="replace")) if found else ""

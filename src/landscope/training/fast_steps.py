@@ -131,8 +131,7 @@ def _release_generator(device: torch.device) -> None:
 # do; there the modules before the layer are compiled.
 #
 # ResNet-18, batch 64, bfloat16, channels last, recorded, one H200: the kernels of a step take 1.92 ms instead of 2.41 (600
-# replays
-# each, cuDNN's benchmark mode on).
+# replays each, cuDNN's benchmark mode on).
 
 
 def parts_to_compile(model: nn.Module, before: nn.Module | None = None) -> tuple[nn.Module, ...]:

@@ -173,7 +173,7 @@ class EarlyStoppingSpec:
 
     patience: Natural | None = None
     metric: Literal["loss", "error"] = "loss"
-    """By which of the two weights are the best."""
+    """Which of the two chooses the best weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ class TrainingSpec:
     averaging: AveragingSpec | None = None
     augmentation: Augmentation | None = None
     label_smoothing: Probability = 0.0
-    """Of the training loss; evaluation is without it."""
+    """Applies to the training loss; evaluation is without it."""
     clip_norm: Positive | None = None
     """Gradients longer than this norm are scaled down to it."""
     accumulate: Natural = 1

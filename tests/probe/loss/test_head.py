@@ -110,6 +110,19 @@ def test_the_logits_are_not_held() -> None:
     assert ls.Probe(net, data).with_loss(probe.loss).activation_bytes > T * V * 4
 
 
+@pytest.mark.parametrize("key", ["gradient_noise", "fisher_trace", "relative_flatness_layerwise", "sam_sharpness"])
+def test_measures_that_look_at_layers_are_the_same(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, data = Texts(tied=False, bias=True).double(), texts()
+    probe = ls.Probe(net, data)
+    assert probe.head is not None
+    monkeypatch.setattr(head, "LARGE_VOCABULARY", V + 1)
+    plain = ls.Probe(net, data)
+    assert plain.head is None
+    found, expected = (ls.measure(at, measures=[key])[key] for at in (probe, plain))
+    assert found.value == pytest.approx(expected.value, rel=1e-9)
+
+
 class Capped(Texts):
     """Logits that are bent behind the last layer, as Gemma 2 does."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from landscope.studies.study import KeptStudy, Study
 
 MOST_ROWS = 60
-"""Of a table."""
+"""The most rows of a table."""
 
 
 def reports_without_script() -> bool:

@@ -34,7 +34,7 @@ _ORDER_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_pad
 
 
 class _Geometry(NamedTuple):
-    """As `aten::convolution` has it."""
+    """The arguments of `aten::convolution`."""
 
     stride: list[int]
     padding: list[int]

@@ -26,8 +26,7 @@ from landscope.measures.calibration.scores import Logits, check_bins
 from landscope.measures.calibration.tokens import TokenScores
 from landscope.measures.facts import Better, Family
 from landscope.measures.row_measure import is_sample, output_looks
-from landscope.probe.checks import tensor_output
-from landscope.probe.loss.answers import LabelScores
+from landscope.probe.loss.answers import LabelScores, predictions_in
 from landscope.probe.probe import Probe
 from landscope.probe.rows.means import WIDE, RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
@@ -83,7 +82,7 @@ def _labelled(probe: Probe, outputs: Outputs) -> tuple[Logits, Tensor]:
     if probe.loss.likelihood == "gaussian":
         raise NotApplicableError(f"the loss {probe.loss.name!r} is a regression loss: there are no classes to predict")
     if not outputs.one_tensor:
-        tensor_output(outputs.example)
+        predictions_in(outputs.example)
     if outputs.outputs is None:
         raise NotApplicableError(f"logits (n, C) and labels (n,) are needed; the model gives {outputs.described}")
     logits, labels = _classes(probe, outputs.outputs, outputs.targets)

@@ -124,7 +124,7 @@ def _place(kind: Kind, near: Iterable[int], parameters: int, name: str, estimate
 
 
 def architecture(modules: Iterable[nn.Module]) -> str:
-    """What the layers of a network are, in broad terms; empty where they are none of the kinds that are told apart.
+    """What the layers of a network are, in broad terms; empty where they are none of the kinds that are distinguished.
 
     >>> architecture(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).modules())
     'fully connected'

@@ -47,7 +47,7 @@ and on the very first ones, from their gradient."""
 MOST_PRODUCTS = 1.5
 """Products on all rows that brackets may cost: beyond that, products on all rows are the better way."""
 LAUNCHES = {"cuda": 2**32}
-"""Bytes of activations below which a product takes as long as with so many: a GPU is then busy with launching operations."""
+"""Bytes of activations below which a product takes as long as with this many: a GPU is then busy with launching operations."""
 FEWEST_ROWS = 20
 NARROW = 0.3
 """Half-width, relative to the point, below which more rows do not pay."""

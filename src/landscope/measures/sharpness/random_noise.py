@@ -86,7 +86,7 @@ class PartOfRows:
 
 
 def first_rows(probe: Probe, order: RowOrder, changes: RowChanges) -> PartOfRows:
-    """The changes on the first rows: so many that a bar can be believed, fewer where others have no patience for that."""
+    """The changes on the first rows: enough for an error bar, fewer where others have no patience for that."""
     fitting = 2 * probe.ledger.samples_in_time(changes.passes / probe.n_samples)
     count = min(FEWEST, probe.n_samples, max(LEAST_ROWS, int(min(fitting, FEWEST))))
     return PartOfRows(changes.of(order.rows[:count])[:, 1:].numpy(), order)

@@ -21,9 +21,8 @@ from landscope.core.distributed import processes
 from landscope.core.errors import BudgetSpentError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.seeding import generator, normal
-from landscope.measures.norm_ball import NormBall
 from landscope.measures.row_measure import early_looks_pay
-from landscope.measures.sharpness.ascent import AscentResult, Method, ascend
+from landscope.measures.sharpness.ascent import AscentResult, Method, NormBall, ascend
 from landscope.probe.batches import Batch
 from landscope.probe.perturbed import (
     RowChanges,

@@ -14,8 +14,7 @@ from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.norm_ball import NormBall
-from landscope.measures.sharpness.ascent import Method
+from landscope.measures.sharpness.ascent import Method, NormBall
 from landscope.measures.sharpness.search import (
     Search,
     WorstCase,

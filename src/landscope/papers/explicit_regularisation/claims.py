@@ -228,9 +228,7 @@ def _over_conditions() -> Iterator[Claim]:
         return Values(part=STRENGTHS, column=column, temperature=temperature)  # type: ignore[arg-type]
 
     def claim(text: str, question: Question, paper: str = "", headline: int = 0) -> Claim:
-        return Claim(
-            part=STRENGTHS, text=f"over 24 conditions: {text}", question=question, paper=paper, headline=headline
-        )
+        return Claim(part=STRENGTHS, text=f"over conditions: {text}", question=question, paper=paper, headline=headline)
 
     for kind, meaning in KINDS.items():
         of = f"train.{kind}."
@@ -290,7 +288,7 @@ def _only_temperature_and_loss() -> Iterator[Claim]:
         values = Values(part=STRENGTHS, column=column)
         yield Claim(
             part=STRENGTHS,
-            text=f"over 24 conditions: {name} falls with the ECE, given the training loss",
+            text=f"over conditions: {name} falls with the ECE, given the training loss",
             question=correlates(values, "test.ece", -1, over="conditions", given=["train.loss"]),
             ours=True,
         )
@@ -298,19 +296,19 @@ def _only_temperature_and_loss() -> Iterator[Claim]:
             tempered = Values(part=STRENGTHS, column=column, temperature="fitted")
             yield Claim(
                 part=STRENGTHS,
-                text=f"over 24 conditions: after a converged temperature, {name} falls with the ECE, given that temperature",
+                text=f"over conditions: after a converged temperature, {name} falls with the ECE, given that temperature",
                 question=correlates(tempered, "test.ece", -1, over="conditions", given=["calibration.temperature"]),
                 ours=True,
             )
         yield Claim(
             part=STRENGTHS,
-            text=f"24 trainings, from epoch 15 to the end: where {name} falls, the ECE rises",
+            text=f"over trainings, from epoch 15 to the end: where {name} falls, the ECE rises",
             question=moves(STRENGTHS, column, "test.ece", -1, log=not name.endswith("log_igs")),
             ours=True,
         )
     yield Claim(
         part=STRENGTHS,
-        text="24 trainings, from epoch 15 to the end: where the training loss falls, the ECE rises",
+        text="over trainings, from epoch 15 to the end: where the training loss falls, the ECE rises",
         question=moves(STRENGTHS, "train.loss", "test.ece", -1, log=True),
         ours=True,
     )

@@ -14,8 +14,9 @@ from torch.func import functional_call
 from landscope.core import display
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.parameters import ParameterSpace
+from landscope.core.shared_state import Precision
 from landscope.probe.batches import Batch, Layout, map_tensors
-from landscope.probe.conditions import Precision, measuring
+from landscope.probe.conditions import measuring
 from landscope.probe.loss.head import Head
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.readings import Reading
@@ -152,7 +153,7 @@ class LossFunction:
 
     def loss_sum(self, params: Params, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, at the given parameters."""
-        if self.head is not None and self.temperature == 1.0 and not _transformed():
+        if self.head is not None and self.temperature == 1.0 and not _transformed() and self.head.is_bare(self._model):
             return self.head.loss_sum(self, params, batch)
         return self.loss_of(self.outputs(params, batch), batch)
 

@@ -50,6 +50,11 @@ class Head:
 
     name: str
 
+    def is_bare(self, model: nn.Module) -> bool:
+        """Whether nothing looks at what the layer is given and returns, which are no logits here."""
+        layer = model.get_submodule(self.name)
+        return not (layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer))
+
     def inputs(self, function: LossFunction, params: Params, batch: Batch) -> Parts:
         """What the layer is given, one row for every position, with its weight and bias; the logits are not computed."""
         with _giving_features(function.module(self.name)) as seen:
@@ -111,7 +116,7 @@ def find_head(probe: Probe) -> Head | None:
         for name, module in probe.modules.items()
         if type(module) is nn.Linear
         and module.out_features >= LARGE_VOCABULARY
-        and not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+        and Head(name).is_bare(probe.module(""))
     }
     if not layers or probe.temperature != 1.0:
         return None

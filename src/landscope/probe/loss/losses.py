@@ -26,6 +26,7 @@ from landscope.probe.loss.targets import IGNORED, class_dimension, kept_labels, 
 
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 Reduction = Literal["per_sample", "mean", "sum", "label_mean", "unknown"]
+LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
 REDUCTIONS = ("per_sample", "mean", "sum", "label_mean", "unknown")
 
 LOSSES = Registry["Loss"]("loss")
@@ -72,6 +73,11 @@ class Loss:
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
             raise LossError(f"reduction must be 'per_sample', 'mean', 'sum' or 'label_mean', got {self.reduction!r}")
+        if self.likelihood not in (None, *LIKELIHOODS):
+            raise LossError(
+                f"likelihood must be 'categorical', 'bernoulli', 'gaussian' or None, got {self.likelihood!r}; the GGN exists for "
+                f"any loss"
+            )
         if self.takes not in ("targets", "batch"):
             raise LossError(f"takes must be 'targets' or 'batch', got {self.takes!r}")
         if self.reduction == "label_mean" and self.takes != "targets":

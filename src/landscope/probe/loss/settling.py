@@ -160,6 +160,7 @@ def _value(probe: Probe, outputs: object, batch: Batch) -> Tensor:
             f"the loss {probe.loss.name!r} could not be evaluated on outputs {_kind(outputs)} and targets {_kind(second)}: "
             f"{error}. It is called as loss(outputs, targets) with what the model returns in eval mode; labels are "
             f"integers (targets.long()), and tensors inside the loss must follow its outputs: weight.to(outputs)."
+            f"{probe.layout.remark(batch.raw)}"
         ) from error
 
 

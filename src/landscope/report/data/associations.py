@@ -31,6 +31,8 @@ FEW = 300
 ENOUGH = 3
 """Units below which there is no correlation at all."""
 LOSS = "train.loss"
+UNITS = 3
+"""Below which no correlation is defined."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Associations:
     def sizes(self) -> list[int]:
         """The numbers of units that the correlations rest on, without those that have none."""
         return [f.correlation.n for f in self.table if f.correlation.p_value is not None]
+
+    @property
+    def undrawn(self) -> bool:
+        """Whether there are too few units for any coefficient, so that a figure of them would be empty."""
+        return max((f.correlation.n for f in self.table), default=0) < UNITS
 
     @property
     def by_condition(self) -> bool:

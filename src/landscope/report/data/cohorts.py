@@ -60,7 +60,7 @@ class Cohorts:
     repeats: Mapping[str, str]
     """Measures not asked for by name that equal another up to a constant factor, and which that is."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the cohorts."""
+    """What a reader must know about the cohorts."""
 
     @property
     def main(self) -> Cohort:

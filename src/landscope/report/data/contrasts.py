@@ -48,7 +48,7 @@ class Contrast:
     direction: int
     """−1 where lower is flatter or better, +1 where higher is, 0 where neither is."""
     means: tuple[float, float]
-    """Of the condition and of the baseline."""
+    """Means of the condition and of the baseline."""
     level: float = 0.0
     reason: str = ""
 

@@ -24,7 +24,7 @@ DASHES: tuple[Dash, ...] = ("solid", "dash", "dot")
 SPREAD = 100.0
 """A positive axis whose largest value is more than this many times the smallest is logarithmic."""
 POINTS = 200
-"""Of a curve."""
+"""The most points of a curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Marker:
     """How points look. Without a symbol they have that of their condition on paper, and are circles in the browser."""
 
     size: float | Floats
-    """In pixels of the browser."""
+    """In browser pixels."""
     symbol: Symbol = ""
     hollow: bool = False
     opacity: float | None = None
@@ -45,7 +45,7 @@ class Errors:
     plus: Floats
     minus: Floats | None = None
     colour: str = ""
-    """That of the points where it is empty."""
+    """Empty for the colour of the points."""
     thickness: float = 1
     cap: float = 0
 
@@ -178,7 +178,7 @@ class Axis:
     zero: bool = False
     """Whether a line marks 0."""
     angle: int | None = None
-    """Of the ticks' texts."""
+    """Angle of the tick labels."""
     top: bool = False
 
 
@@ -195,7 +195,7 @@ class Panel:
     note: str = ""
     """What stands beside the title on paper, where panels have no captions: "n = 20"."""
     height: int = 300
-    """In pixels of the browser."""
+    """In browser pixels."""
     size: tuple[float, float] | None = None
     """Of the axes on paper, in inches; by what is in the panel where it is not given."""
     square: bool = False
@@ -217,7 +217,7 @@ class Figure:
     """
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     panels: Sequence[Panel]
     caption: str = ""
     """Under all of them on paper; that of the first panel where it is empty."""

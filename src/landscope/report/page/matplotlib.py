@@ -58,11 +58,11 @@ SCREEN = 110
 """Dots per inch of figures inside a page."""
 PALETTE = 256
 WIDTH, HEIGHT = 2.3, 1.75
-"""Of a panel, in inches."""
+"""Size of a panel in inches."""
 THIN, SMALL = 0.6, 0.55
 """Points on paper for a pixel of the browser: of lines and of markers."""
 LEVELS = 21
-"""Of contours."""
+"""Number of contour levels."""
 NARROW, TICKS = 2.0, 3
 """Panels narrower than this many inches have about this many numbers below them."""
 WIDEST = 1e300
@@ -152,7 +152,7 @@ def on_paper(figure: Figure, conditions: Sequence[str]) -> Drawn:
 
 
 def _size(panel: Panel) -> tuple[float, float]:
-    """Of the axes of a panel, in inches."""
+    """Size of a panel's axes in inches."""
     if panel.size is not None:
         return panel.size
     if panel.square:

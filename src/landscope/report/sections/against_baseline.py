@@ -17,7 +17,7 @@ from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Po
 USUAL = "train.hessian_top_eigenvalue"
 """The measure that most readers look for first."""
 CONDITIONS = 8
-"""Of the figure."""
+"""The most conditions in the figure."""
 FEW = 4
 """Conditions whose values a sentence names."""
 
@@ -30,7 +30,7 @@ def baseline_words(found: Contrasts) -> tuple[list[str], list[str]]:
     lead = " ".join(filter(None, [_flatness(found), _flatter_and_better(found)]))
     sentences = [lead, _better(found)]
     if not found.named:
-        sentences.append("The baseline is the first condition; `analysis: {baseline: …}` names another.")
+        sentences.append("The baseline is the first condition; the key baseline under analysis names another.")
     return [each for each in sentences if each], _explanations(found)
 
 
@@ -57,7 +57,7 @@ def too_few_words(study: Cohorts, baseline: str | None) -> str:
         if column in rows and len(names) <= FEW
     ]
     seen = f" The single runs have {'; '.join(shown)}." if shown and len(few) == len(study.conditions) else ""
-    return f"Which condition is flatter, and which is better, cannot be told: {why}.{seen}"
+    return f"Which condition is flatter, and which is better, is undecided: {why}.{seen}"
 
 
 def _flatness(found: Contrasts) -> str:

@@ -60,7 +60,7 @@ def answer_section(
     guard = learnt_of(study, study.main)
     left_out = [guard.sentence] if guard is not None and guard.left_out else []
     blocks += [Prose(note, tone="note") for note in (*notes, *study.notes, *left_out)]
-    return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
+    return Section("answer", "The answer", [*blocks, *([] if found is None or found.undrawn else [_forest(found)])])
 
 
 def _correlated(study: Cohorts, found: Associations | None) -> tuple[str, list[str]]:

@@ -16,15 +16,17 @@ from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section
 from landscope.report.page.figure import Axis, Errors, Figure, Heat, Marker, Panel, Points, value_axis
 
 COLUMNS = 40
-"""Of the matrix of everything with everything."""
+"""The most columns that are compared with each other."""
 
 
 def correlation_section(study: Cohorts, every: list[Associations]) -> Section:
     """Heat maps and a table."""
     if not every:
         return Section("correlations", "Correlations", [])
-    maps = [_map(found, place, named=len(every) > 1) for place, found in enumerate(every)]
-    blocks: list[Block] = [Figure("correlations", maps, maps[0].caption, across=1), _table(every[0])]
+    drawn = [(place, found) for place, found in enumerate(every) if not found.undrawn]
+    maps = [_map(found, place, named=len(every) > 1) for place, found in drawn]
+    blocks: list[Block] = [Figure("correlations", maps, maps[0].caption, across=1)] if maps else []
+    blocks.append(_table(every[0]))
     redundancy = _redundancy(study)
     if redundancy is not None:
         blocks.append(redundancy)

@@ -37,7 +37,7 @@ FALLING = 0.05
 """Share of the loss that a settled training does not lose in its last tenth."""
 TIMES = ("epoch", "step", "iteration")
 SCHEDULES = ("lr", "learning_rate")
-"""What was set and not found out: shown last."""
+"""Columns that were set and not measured: shown last."""
 NOT_CURVES = (*TIMES, "seconds", "time", "time_s", "samples")
 
 Curves: TypeAlias = dict[int, tuple[list[float], list[float]]]

@@ -62,7 +62,7 @@ class Trend:
     column: str
     values: pd.DataFrame
     conditions: Sequence[int]
-    """Of the rows."""
+    """The condition of each row."""
 
     @property
     def steps(self) -> list[int]:

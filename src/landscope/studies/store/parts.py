@@ -121,7 +121,7 @@ class TakenParts:
         return {name: Estimate.from_dict(cast(dict[str, Plain], plain)) for name, plain in named.items()}
 
     def about(self, checkpoint: str, number: int, report: str) -> dict[str, Plain] | None:
-        """What a report is about, where it was taken."""
+        """What a report is about, if it was taken over."""
         return cast("dict[str, Plain] | None", self._found.get((checkpoint, number, report, "")))
 
     def extra(self, checkpoint: str, number: int, name: str) -> Plain:

@@ -168,7 +168,9 @@ def _differ(spec: MeasuringSpec) -> bool:
 
 def _are_same(one: Weights, other: Weights) -> bool:
     """Whether two models are one: the best is often the last."""
-    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(value.cpu(), other[name].cpu()) for name, value in one.items()
+    )
 
 
 def _kept_subject(path: Path) -> MeasuredModel:

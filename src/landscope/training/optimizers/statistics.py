@@ -40,7 +40,7 @@ class _Watchers(threading.local):
 _watchers = _Watchers()
 _lock = threading.Lock()
 _watches = 0
-"""In all threads."""
+"""Number of watches in all threads."""
 _KEY = RemovableHandle(_global_forward_pre_hooks).id
 """Compiled code is compiled again where the hooks have other keys, so it is one key for good."""
 
