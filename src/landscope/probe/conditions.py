@@ -23,6 +23,8 @@ from torch.utils import checkpoint as checkpointing
 from landscope.core.seeding import preserved_rng
 from landscope.core.shared_state import Precision, entered, plain_arithmetic
 
+__all__ = ["Precision", "measuring"]
+
 
 @contextmanager
 def measuring(
