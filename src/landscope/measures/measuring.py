@@ -334,7 +334,7 @@ def _probe(  # noqa: PLR0913
     if isinstance(model, Probe):
         if data is not None:
             raise LandscopeError(
-                "a Probe holds its data already; pass a Probe alone (measures by name: measures=[…]), or a model and data"
+                "a Probe holds its data already; pass it alone (and measures=[…]), or a model and data"
             )
         return model
     if data is None:
