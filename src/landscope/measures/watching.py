@@ -32,12 +32,12 @@ def about(probe: Probe) -> dict[str, Plain]:
     whole = sum(p.numel() for p in probe.module("").parameters())
     part: dict[str, Plain] = {"part": True} if probe.n_params < whole else {}
     example = first_outputs(probe)
-    seen = isinstance(example, Tensor) and example.dim() == 2
+    width = example.shape[1] if isinstance(example, Tensor) and example.dim() == 2 else outputs(modules)
     notices: dict[str, Plain] = {"notices": list(probe.notices)} if probe.notices else {}
     return {
         "model": type(probe.module("")).__name__,
         "architecture": architecture(modules),
-        "outputs": example.shape[1] if seen else outputs(modules),
+        "outputs": width,
         "parameters": f"{probe.n_params:,}{f' of {whole:,}' if part else ''} parameters",
         **part,
         "samples": probe.amount,

@@ -334,7 +334,8 @@ def also_searched() -> tuple[str, ...]:
 
 def _searched() -> str:
     where = " and ".join(_own_folders())
-    return f"It was looked for where packages are installed and in {where}. Run the command in its folder, or put that on PYTHONPATH"
+    looked = f"It was looked for where packages are installed and in {where}"
+    return f"{looked}. Run the command in its folder, or put that on PYTHONPATH"
 
 
 def _search_here() -> bool:
