@@ -342,6 +342,7 @@ def spectrum_steps(
             runs = lanczos_steps(counted, start.T, steps, seed=seed)
         else:
             runs = recurrence_steps(counted, start[0], steps)
+        del start  # as long as every other
         for result in runs:
             yield float(torch.linalg.eigvalsh(result.tridiagonal()).max())
         depth = result.diagonal.shape[1]

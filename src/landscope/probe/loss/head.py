@@ -95,7 +95,7 @@ def _giving_features(layer: nn.Module) -> Iterator[list[tuple[Tensor, Tensor, Te
         seen.append((x, layer.weight, layer.bias))  # type: ignore[arg-type]
         return x
 
-    layer.forward = forward  # type: ignore[method-assign]
+    layer.forward = forward
     try:
         yield seen
     finally:
@@ -122,7 +122,7 @@ def find_head(probe: Probe) -> Head | None:
         return None
     seen: dict[str, Tensor] = {}
     handles = [
-        module.register_forward_hook(lambda _, __, out, name=name: seen.__setitem__(name, out))  # type: ignore[misc]
+        module.register_forward_hook(lambda _, __, out, name=name: seen.__setitem__(name, out))
         for name, module in layers.items()
     ]
     try:
@@ -178,7 +178,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         features, weight, bias, labels, mass = ctx.saved_tensors
-        return (*_Slopes.apply(features, weight, bias, labels, mass * slopes[0]), None, None)  # type: ignore[no-untyped-call]
+        return (*_Slopes.apply(features, weight, bias, labels, mass * slopes[0]), None, None)
 
 
 class _Slopes(torch.autograd.Function):
@@ -200,7 +200,7 @@ class _Slopes(torch.autograd.Function):
         return by_features, by_weight, by_bias
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *along: Tensor) -> tuple[Tensor | None, ...]:
         features, weight, bias, labels, mass = ctx.saved_tensors
         step = along[0], along[1], None if bias is None else along[2]
