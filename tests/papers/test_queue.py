@@ -10,6 +10,7 @@ import pytest
 from landscope.papers import PAPERS
 from landscope.papers.framework.records import load_bundle
 from landscope.studies.grid import runs_of
+from landscope.studies.store.identity import canonical
 
 ROOT = Path(__file__).parent.parent.parent
 QUEUE = (ROOT / "papers" / "QUEUE.md").read_text(encoding="utf-8")
@@ -39,3 +40,16 @@ def test_the_queue_names_files_that_are_there():
     files = re.findall(r"`((?:results|papers)/[^`\s]+\.(?:json|json\.gz|py))`", QUEUE)
     assert files
     assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_records_of_runs_that_are_not_complete_can_be_taken_up():
+    """`--from papers/records`: runs of the part as it is, measured as it asks."""
+    path = ROOT / "papers" / "records" / "explicit-regularisation" / "cifar10-strengths.json.gz"
+    part = PAPERS["explicit-regularisation"].parts("paper")["cifar10-strengths"].study
+    asked = {run.condition: canonical(run.plain) for run in runs_of(part)}
+    for record in load_bundle(path).records:
+        kept = canonical(record.spec)
+        assert [kept[name] for name in ("training", "measuring")] == [
+            asked[record.condition][name] for name in ("training", "measuring")
+        ]
+        assert [len(model.reports["test"].estimates) for model in record.subjects] == [8, 8, 8]
