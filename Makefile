@@ -20,7 +20,7 @@ bench: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs.py
-	$(BIN)/python -m mkdocs build --strict
+	OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
 test: lint types imports tests
 
@@ -42,7 +42,7 @@ test-all: lint types imports
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --doctest-modules src
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
 
-# torch first and by itself: another package's open-ended wish for it must find it there
+# torch first and by itself: another package's unpinned requirement must find it there
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch

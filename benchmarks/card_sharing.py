@@ -3,7 +3,7 @@
     python benchmarks/card_sharing.py [--device cuda] [--workers 1 5 8] [--parts all even double] [--network resnet18]
                                       [--batch 64] [--seconds 5] [--rounds 1]
 
-So many processes train the same network on the same random images, each with all of the card's multiprocessors (what
+Several processes train the same network on the same random images, each with all of the card's multiprocessors (what
 `-e per_gpu=N -e mps=true` gives), an even part of them, or twice that. All begin to count at the same moment and stop some
 seconds later. A row has the time of a step of all of them together (the sum of their rates, inverted), the median over rounds
 and their range, and by how much the losses of the first steps are off from those of one process with the whole card, at most:
@@ -65,7 +65,7 @@ class Counter(Callback):
 
 
 def work(begin: Barrier, found: Queue[Found], network: str, batch: int, seconds: float, device: str) -> None:
-    """One of the trainings; it goes on until all have counted."""
+    """One of the trainings; it continues until all have counted."""
     rng = generator(0, "benchmark", network)
     data = {"train": (torch.randn(ROWS, 3, 32, 32, generator=rng), torch.randint(0, 10, (ROWS,), generator=rng))}
     spec = {

@@ -1,14 +1,19 @@
 """How often what `landscope.measure` says holds the truth where it is stopped after part of its work.
 
-    python benchmarks/coverage.py --seeds 200                          # every cell, several hours on one core
+    python benchmarks/coverage.py --processes 16 --seconds 500         # as much as fits; run the same command to resume
+    python benchmarks/coverage.py --processes 16 --write               # all of it, into docs/progressive.md
     python benchmarks/coverage.py --seeds 20 --networks trained --measures hessian_trace --measures loss
+    python benchmarks/coverage.py --seeds 1000 --networks trained --measures ece --write        # a cell that fell short
 
-Networks on 1,500 digits in float64: half trained, trained, trained with 4 % wrong labels, and one whose two largest
-eigenvalues lie 0.5 % apart. Every measure is run by itself to its end, then with 5, 20, 50 and 100 % of the passes that this
-took. Every seed draws another order of rows, other probes, starts and directions. What is said holds the truth where a
-bracket contains it, where a bound lies on the right side, or where the value is at most two standard errors away. The truth is
-that of the dense Hessian and Gauss–Newton matrix, a value that is exact with all rows read, or, for noise whose law has no closed
-form, the mean over all seeds at the end. Finished cells are kept (`benchmarks/measured/coverage.json`), so the command resumes.
+Networks on 1,500 digits in float64: half trained, trained, trained with 4 % wrong labels, one whose two largest eigenvalues lie
+0.5 % apart, and one with convolutions and rectifiers. Every measure is run by itself to its end, then with 5, 20 and 50 % of the
+passes that this took. Every seed draws another order of rows, other probes, starts and directions. What is said holds the truth
+where a bracket contains it, where a bound lies on the right side, or where the value is at most two standard errors away. The
+truth is that of the dense Hessian and Gauss–Newton matrix; elsewhere what the measure says at the end, where that has no bar
+(it is exact for this seed's batches, or the most that its search found), and otherwise the mean of that over all seeds.
+
+Seeds go round all cells, so that a run that is stopped has as many of each. What was said is kept line by line (`--kept`), and
+seeds that are there are not run again; `--write` makes `benchmarks/measured/coverage.json` and the table of the docs from it.
 """
 
 from __future__ import annotations
@@ -16,10 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -28,17 +38,24 @@ import landscope as ls
 from landscope.core.estimate import Estimate, Status
 from landscope.probe import points
 
+ROOT = Path(__file__).parents[1]
 ROWS = 1500
 PARTS = (0.05, 0.2, 0.5, 1.0)
-KEPT = Path(__file__).parent / "measured" / "coverage.json"
 ROUNDING = 1e-9
 """Relative: two float64 sums of the same numbers in another order."""
+TURN = 5
+"""Seeds of a cell that are run before the next cell has its turn."""
+MARKERS = ("<!-- coverage: begin -->", "<!-- coverage: end -->")
 
 MEASURES = (
-    "loss", "accuracy", "ece", "hessian_top_eigenvalue", "hessian_bottom_eigenvalue", "hessian_trace", "hessian_frobenius",
-    "ggn_top_eigenvalue", "ggn_trace", "hessian_spectrum", "average_sharpness", "sam_sharpness", "relative_flatness",
-    "fisher_rao", "gradient_norm", "gradient_noise",
+    "loss", "accuracy", "brier", "ece", "classwise_ece", "hessian_top_eigenvalue", "hessian_bottom_eigenvalue", "hessian_trace",
+    "hessian_frobenius", "hessian_spectrum", "log_volume", "ggn_top_eigenvalue", "ggn_trace", "ggn_frobenius",
+    "average_sharpness", "random_sharpness", "sam_sharpness", "adaptive_sharpness", "relative_flatness", "fisher_rao", "igs",
+    "gradient_norm", "gradient_noise",
 )  # fmt: skip
+
+Said = tuple[str, float, float, float]
+"""Status, value, and the ends of the bracket, or two standard errors either way."""
 
 
 class Twin(nn.Module):
@@ -61,12 +78,17 @@ class Twin(nn.Module):
         return torch.stack([self.net(x[:, 0]), second], -1)
 
 
-def trained(wrong: int, steps: int) -> tuple[nn.Module, Tensor, Tensor]:
+def tanh_network() -> nn.Module:
+    """610 parameters."""
+    return nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
+
+
+def trained(wrong: int, steps: int, made: Callable[[], nn.Module] = tanh_network) -> tuple[nn.Module, Tensor, Tensor]:
     """A small network on digits, some labels of which are drawn at random."""
     digits = load_digits()
     x, y = torch.tensor(digits.data[:ROWS] / 16, dtype=torch.float32), torch.tensor(digits.target[:ROWS])
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
+    net = made()
     if wrong:
         y[torch.randperm(ROWS)[:wrong]] = torch.randint(0, 10, (wrong,))
     optimizer = torch.optim.Adam(net.parameters(), 2e-2)
@@ -84,11 +106,29 @@ def twins() -> tuple[nn.Module, Tensor, Tensor]:
     return Twin(net, math.sqrt(0.995)).double(), torch.stack([x, x[other]], 1), torch.stack([y, y[other]], 1)
 
 
+def convolutions() -> tuple[nn.Module, Tensor, Tensor]:
+    """Convolutions and rectifiers: the Hessian has the diagonal of the Gauss–Newton matrix."""
+    return trained(
+        0,
+        300,
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)),
+            nn.Conv2d(1, 6, 3, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(6, 6, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(6, 10),
+        ),
+    )
+
+
 NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
     "half trained": lambda: trained(0, 25),
     "trained": lambda: trained(0, 900),
     "4 % wrong labels": lambda: trained(60, 900),
     "λ₂ = 0.995 λ₁": twins,
+    "convolutions": convolutions,
 }
 
 
@@ -108,99 +148,164 @@ def dense_truths(net: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float
     }
 
 
-def holds(said: Estimate, truth: float) -> bool:
-    """Whether an estimate is true: within its bracket, on the right side of its bound, or within two standard errors."""
-    slack = ROUNDING * max(abs(truth), abs(said.value))
-    if said.status is Status.LOWER_BOUND:
-        return truth >= said.value - slack
-    if said.status is Status.UPPER_BOUND:
-        return truth <= said.value + slack
-    low, high = said.bracket or (said.value - 2 * (said.stderr or 0.0), said.value + 2 * (said.stderr or 0.0))
+def said_by(found: Estimate) -> Said:
+    """What an estimate says about the truth, in numbers."""
+    low, high = found.bracket or (found.value - 2 * (found.stderr or 0.0), found.value + 2 * (found.stderr or 0.0))
+    return found.status.value, found.value, low, high
+
+
+def holds(said: Said, truth: float) -> bool:
+    """Whether it is true: a bound on the right side, or the truth between the ends."""
+    status, value, low, high = said
+    slack = ROUNDING * max(abs(truth), abs(value))
+    if status == Status.LOWER_BOUND.value:
+        return truth >= value - slack
+    if status == Status.UPPER_BOUND.value:
+        return truth <= value + slack
     return low - slack <= truth <= high + slack
 
 
-def half_width(said: Estimate) -> float:
-    """Half of the bracket, or two standard errors."""
-    return (said.bracket[1] - said.bracket[0]) / 2 if said.bracket else 2 * (said.stderr or 0.0)
+@cache
+def subject(network: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """The network and its data, made once in every process."""
+    torch.set_num_threads(1)
+    points.SMALL_WORK = 0  # these networks are small: their early answers are wanted here all the same
+    net, x, y = NETWORKS[network]()
+    return net, (x, y)
 
 
-def cell(net: nn.Module, data: tuple[Tensor, Tensor], name: str, truth: float | None, seeds: int) -> dict[str, object]:
-    """Coverage, half-widths and kinds of answers of one measure on one network, for every part of its work."""
-    said: dict[float, list[Estimate]] = {part: [] for part in PARTS}
-    ends: list[Estimate] = []
-    for seed in range(seeds):
-        whole = ls.measure(ls.Probe(net, data, seed=seed), None, [name])[name]
-        ends.append(whole)
-        for part in PARTS:
-            budget = whole.cost.passes * part if part < 1 else None
-            said[part].append(
-                whole
-                if budget is None
-                else ls.measure(ls.Probe(net, data, seed=seed), None, [name], passes=budget)[name]
-            )
-    bound = any(end.status.is_bound for end in ends)
-    if truth is None:  # the best of a search is the largest of all seeds
-        truth = max(end.value for end in ends) if bound else float(np.mean([end.value for end in ends]))
-    found: dict[str, object] = {"truth": truth, "seeds": seeds}
-    for part, estimates in said.items():
-        given = [one for one in estimates if one.status is not Status.SKIPPED]
-        numbers = [one for one in given if not one.status.is_bound]
+def run(network: str, name: str, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """What a measure says after every part of its work, seed by seed."""
+    net, data = subject(network)
+
+    def stopped(seed: int, passes: float | None) -> Estimate:
+        return ls.measure(ls.Probe(net, data, seed=seed), None, [name], passes=passes)[name]
+
+    lines = []
+    for seed in seeds:
+        whole = stopped(seed, None)
+        parts = [stopped(seed, max(part * whole.cost.passes, 1e-9)) for part in PARTS[:-1]]
+        said = [said_by(found) for found in (*parts, whole)]
+        lines.append({"network": network, "measure": name, "seed": seed, "said": said})
+    return lines
+
+
+def cell(lines: Sequence[dict[str, Any]], truth: float | None) -> dict[str, Any] | None:
+    """Coverage and half-widths of one measure on one network, after every part of its work; `None` where it is not defined."""
+    ends: list[Said] = [tuple(line["said"][-1]) for line in lines]
+    if all(status == Status.NOT_APPLICABLE.value for status, *_ in ends):
+        return None
+    mean = statistics.fmean(value for _, value, _, _ in ends) if truth is None else truth
+    own = truth is None and all(low == high for _, _, low, high in ends)
+    truths = [end[1] if own else mean for end in ends]
+    found: dict[str, Any] = {"truth": mean, "seeds": len(lines)}
+    for place, part in enumerate(PARTS):
+        said = [tuple(line["said"][place]) for line in lines]
+        given = [(one, true) for one, true in zip(said, truths, strict=True) if one[0] != Status.SKIPPED.value]
+        numbers = [one for one, _ in given if Status(one[0]).has_value and not Status(one[0]).is_bound]
         found[f"{part:g}"] = {
-            "held": sum(holds(one, truth) for one in given),
+            "held": sum(holds(one, true) for one, true in given),
             "given": len(given),
             "numbers": len(numbers),
-            "half_width": float(np.median([half_width(one) for one in numbers]) / abs(truth)) if numbers else None,
+            "half_width": statistics.median((one[3] - one[2]) / 2 for one in numbers) / abs(mean) if numbers else None,
         }
     return found
 
 
-def table(cells: dict[str, dict[str, dict[str, object]]]) -> str:
+def cells(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Every cell of which there are seeds."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for network in NETWORKS:
+        mine = [line for line in lines if line["network"] == network]
+        truths = dense_truths(*subject(network)) if mine else {}
+        for name in MEASURES:
+            if of_name := sorted((line for line in mine if line["measure"] == name), key=lambda line: line["seed"]):
+                one = cell(of_name, truths.get(name))
+                found.setdefault(network, {}).update({} if one is None else {name: one})
+    return found
+
+
+def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Markdown: per network and measure, coverage (and median half-width) after each part of the work."""
     lines = ["| network | measure | seeds | 5 % | 20 % | 50 % | all |", "|---|---|--:|--:|--:|--:|--:|"]
-    for network, row in cells.items():
-        for name, found in row.items():
-            lines.append(
-                f"| {network} | `{name}` | {found['seeds']} | "
-                + " | ".join(map(_shown, (found[f"{p:g}"] for p in PARTS)))
-                + " |"
-            )
+    for network, row in found.items():
+        for name, one in row.items():
+            shown = " | ".join(_shown(one[f"{part:g}"]) for part in PARTS)
+            lines.append(f"| {network} | `{name}` | {one['seeds']} | {shown} |")
     return "\n".join(lines)
 
 
-def _shown(part: object) -> str:
-    assert isinstance(part, dict)
+def _shown(part: dict[str, Any]) -> str:
     if not part["given"]:
         return "–"
-    text = f"{part['held'] / part['given']:.1%}"
-    if part["numbers"]:
-        text += f", ± {part['half_width']:.2g}"
-    if part["numbers"] < part["given"]:
+    text = f"{100 * part['held'] / part['given']:.3g} %"
+    if part["numbers"] and part["half_width"] > 1e-6:
+        text += f", ± {100 * part['half_width']:.2g} %"
+    if 0 < part["numbers"] < part["given"]:
         text += f" ({part['given'] - part['numbers']} bounds)"
+    elif not part["numbers"]:
+        text += ", bounds"
     return text
+
+
+def jobs(asked: argparse.Namespace, lines: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, list[int]]]:
+    """What is missing: a few seeds of every cell, then the next few."""
+    there = {(line["network"], line["measure"], line["seed"]) for line in lines}
+    for first in range(0, asked.seeds, TURN):
+        for network in asked.networks or NETWORKS:
+            for name in asked.measures or MEASURES:
+                turn = range(first, min(first + TURN, asked.seeds))
+                if seeds := [seed for seed in turn if (network, name, seed) not in there]:
+                    yield network, name, seeds
+
+
+def work(asked: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
+    """Run what is missing, and keep it."""
+    end = time.monotonic() + asked.seconds
+    asked.kept.parent.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(asked.processes, context) as pool, asked.kept.open("a", encoding="utf-8") as kept:
+        waiting = {pool.submit(run, *job) for job in jobs(asked, lines)}
+        for done in as_completed(waiting):
+            if done.cancelled():
+                continue
+            lines += done.result()
+            kept.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in done.result())
+            kept.flush()
+            if time.monotonic() > end:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def write(found: dict[str, dict[str, dict[str, Any]]]) -> None:
+    """The numbers as JSON, and the table in the docs."""
+    numbers = ROOT / "benchmarks" / "measured" / "coverage.json"
+    numbers.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    page = ROOT / "docs" / "progressive.md"
+    before, begin, rest = page.read_text(encoding="utf-8").partition(MARKERS[0])
+    _, end, after = rest.partition(MARKERS[1])
+    if not (begin and end):
+        raise SystemExit(f"{page} has no place for the table: put {MARKERS[0]} and {MARKERS[1]} on two lines of it")
+    page.write_text("\n".join([before + begin, table(found), end + after]), encoding="utf-8")
 
 
 def main() -> None:
     """Run what is missing, keep it, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing after this long")
     parser.add_argument("--networks", action="append", choices=NETWORKS)
     parser.add_argument("--measures", action="append", choices=MEASURES)
-    parser.add_argument("--again", action="store_true", help="run cells again that are kept")
+    parser.add_argument("--kept", type=Path, default=ROOT / ".bench" / "coverage.jsonl", help="what was said so far")
+    parser.add_argument("--write", action="store_true", help="write the numbers and the table of the docs")
     asked = parser.parse_args()
-    points.SMALL_WORK = 0  # these networks are small: their early answers are wanted here all the same
-    torch.set_num_threads(1)
-    cells: dict[str, dict[str, dict[str, object]]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for network in asked.networks or NETWORKS:
-        net, x, y = NETWORKS[network]()
-        truths = dense_truths(net, (x, y))
-        for name in asked.measures or MEASURES:
-            kept = cells.setdefault(network, {}).get(name)
-            if kept is not None and int(str(kept["seeds"])) >= asked.seeds and not asked.again:
-                continue
-            cells[network][name] = cell(net, (x, y), name, truths.get(name), asked.seeds)
-            KEPT.write_text(json.dumps(cells, indent=1, ensure_ascii=False) + "\n")
-            print(table({network: {name: cells[network][name]}}).splitlines()[-1], flush=True)
-    print(table(cells))
+    known = asked.kept.read_text(encoding="utf-8").splitlines() if asked.kept.exists() else []
+    lines = [json.loads(line) for line in known]
+    work(asked, lines)
+    found = cells(lines)
+    print(table(found))
+    if asked.write:
+        write(found)
 
 
 if __name__ == "__main__":

@@ -10,27 +10,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
 
 import torch
+from timing import seconds
 
 from landscope import Probe
 from landscope.core.seeding import generator
 from landscope.curvature.gram import gram
 from landscope.measures.sharpness.igs import igs_curve, saturated_igs
 from landscope.models import MODELS, build
-
-
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def main() -> None:

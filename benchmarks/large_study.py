@@ -32,7 +32,7 @@ from landscope.studies.work.run import run_in_folder
 
 
 def written(runs: int) -> dict[str, object]:
-    """A study of about so many runs: 20 rates, 10 decays, the rest seeds."""
+    """A study of about this many runs: 20 rates, 10 decays, the rest seeds."""
     return {
         "name": "large",
         "training": {"data": "circles", "model": {"name": "mlp", "widths": [4]}, "epochs": 2, "batch_size": 20},

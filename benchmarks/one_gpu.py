@@ -7,9 +7,10 @@
 
 The language models (random weights, then a short training on the sources of Python's standard library, words hashed into
 the vocabulary) are measured at the loss that they compute themselves, GPT-2 on 16 sequences of 512 tokens; ResNet-18 as in
-`landscope bench --size gpu`. The clock runs from the model and its data to the number, checks included. Memory is the
-peak of torch's allocations above model and data. One run of each, in float32 without TF32 except where Landscope takes TF32
-by itself and certifies its result. A row that takes longer than `--row-seconds` ends with what is known by then; a row that
+`landscope bench --size gpu`, on 2,000 and (`resnet18-50k`) on 50,000 images of CIFAR's shape. The clock runs from the model and
+its data to the number, checks included. Memory is the peak of torch's allocations above model and data; passes are counted in
+gradients over all rows, of which a product takes three. One run of each, in float32 without TF32 except where Landscope takes
+TF32 by itself and certifies its result. A row that takes longer than `--row-seconds` ends with what is known by then; a row that
 fails says why, and the next one begins.
 """
 
@@ -32,6 +33,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import landscope as ls
+from landscope.curvature.differences import difference_quotient
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -93,10 +95,12 @@ def machine(device: str) -> Mapping[str, str]:
 def _said(found: object) -> Row:
     if isinstance(found, ls.Estimate):
         bar = None if found.stderr is None else float(f"{found.stderr:.3g}")
+        products = found.details.get("matvecs")
         return {
             "value": float(f"{found.value:.6g}"),
             "stderr": bar,
             "status": str(found.status),
+            "cost": f"{found.cost.passes:.1f} passes" + (f", {products} products" if products is not None else ""),
             "reason": found.reason,
         }
     return {"note": found} if isinstance(found, str) else {}
@@ -264,7 +268,10 @@ def _measure_with_eigenthings(table: Table, model: torch.nn.Module, data: Mappin
             table.timed(f"gpt2: hessian-eigenthings, {name}", work)
 
 
-def _time_products(table: Table, name: str, model: torch.nn.Module, data: Mapping[str, torch.Tensor]) -> None:
+Data = Mapping[str, torch.Tensor] | tuple[torch.Tensor, torch.Tensor]
+
+
+def _time_products(table: Table, name: str, model: torch.nn.Module, data: Data) -> None:
     probe = table.timed(f"{name}: probe and its checks", lambda: ls.Probe(model, data))
     if probe is None:
         return
@@ -277,6 +284,8 @@ def _time_products(table: Table, name: str, model: torch.nn.Module, data: Mappin
     table.timed(f"{name}: Hessian product", lambda: hessian @ vector)
     table.timed(f"{name}: GGN product, the first", lambda: ggn @ vector)
     table.timed(f"{name}: GGN product", lambda: ggn @ vector)
+    if not isinstance(data, Mapping):  # a network with kinks has no difference quotients
+        return
     made = table.timed(f"{name}: difference quotients, made", lambda: ls.Hessian(probe, method="difference"))
     if made is None or product is None:
         return
@@ -285,42 +294,82 @@ def _time_products(table: Table, name: str, model: torch.nn.Module, data: Mappin
         found = made @ vector
         return f"{float((found - product).norm() / product.norm()):.1e} from the exact one"
 
-    table.timed(f"{name}: difference quotient, the first", difference)
-    table.timed(f"{name}: difference quotient", difference)
+    table.timed(f"{name}: difference quotient, its step and certificate", difference)
+    step = made.differences.step
+    table.timed(
+        f"{name}: difference quotient at a known step", lambda: difference_quotient(probe, vector, step) is None
+    )
 
 
-def measure_residual_network(table: Table, size: str, device: str, folder: Path) -> None:
-    """λ₁ and the trace beside PyHessian, and everything at once."""
-    network = NETWORKS["tiny"]["mlp"] if size == "tiny" else NETWORKS["gpu"]["resnet18"]
-    subject: Subject | None = table.timed("ResNet-18: training", lambda: load(network, folder, device))
+def measure_residual_network(table: Table, name: str, options: argparse.Namespace) -> None:
+    """λ₁ and the trace beside PyHessian, and on 2,000 rows everything at once, from its first values to its tolerances."""
+    network = NETWORKS["gpu"][name.replace("-", "_")] if options.size == "full" else NETWORKS["tiny"]["mlp"]
+    many = name == "resnet18-50k"
+    subject: Subject | None = table.timed(f"{name}: training", lambda: load(network, options.folder, options.device))
     if subject is None:
         return
-    data = (subject.x, subject.y)
-    for name, tol in (("hessian_top_eigenvalue", 1e-3), ("hessian_trace", 2e-2)):
-        settings: dict[str, object] = {"tol": tol}
-        table.timed(
-            f"ResNet-18: {name} {settings}", lambda n=name, s=settings: ls.measure(subject.model, data, {n: s})[n]
-        )
-    table.timed("ResNet-18: core set within 10 s", lambda: _counts(subject, seconds=10))
-    table.timed("ResNet-18: all measures within 10 s", lambda: _counts(subject, measures="all", seconds=10))
-    for name, tool in (
+    model, data = subject.model, (subject.x, subject.y)
+    _time_products(table, name, model, data)
+    table.timed(f"{name}: first looks at λ₁", lambda: _first_looks(subject))
+    for key, tol in (("hessian_top_eigenvalue", 1e-3), ("hessian_trace", 1e-2 if many else 2e-2)):
+        settings: Settings = {"tol": tol}
+        table.timed(f"{name}: {key} {settings}", lambda k=key, s=settings: ls.measure(model, data, {k: s})[k])
+    if many:
+        return
+    for what, tool in (
         ("λ₁ to 1e-3", lambda: peers.pyhessian_top_eigenvalue(subject, tol=1e-3)()),
         ("trace to 2 %", lambda: peers.pyhessian_trace(subject, tol=2e-2)()),
     ):
-        table.timed(f"ResNet-18: PyHessian, {name}", lambda t=tool: f"{float(t().value):.6g}")
-    table.timed("ResNet-18: λ₁ to 1e-4", lambda: f"{float(ours.top_eigenvalue(subject, tol=1e-4)().value):.6g}")
-    table.timed("ResNet-18: core set to the end", lambda: _counts(subject))
+        table.timed(f"{name}: PyHessian, {what}", lambda t=tool: f"{float(t().value):.6g}")
+    table.timed(f"{name}: λ₁ to 1e-4", lambda: f"{float(ours.top_eigenvalue(subject, tol=1e-4)().value):.6g}")
+    table.timed(f"{name}: core set within 10 s", lambda: _counts(subject, seconds=10))
+    table.timed(f"{name}: all measures within 10 s", lambda: _counts(subject, measures="all", seconds=10))
+    table.timed(f"{name}: all measures to their tolerances, densities of 64 × 1", lambda: _everything(subject))
+
+
+def _first_looks(subject: Subject) -> str:
+    """After how many seconds λ₁ has a bound, and a bracket, on the way to 1e-3."""
+    seen: dict[str, str] = {}
+    wanted = {"hessian_top_eigenvalue": {"tol": 1e-3}}
+    start = time.perf_counter()
+    for report in ls.progressive(subject.model, (subject.x, subject.y), wanted):
+        found = report["hessian_top_eigenvalue"]
+        kind = "" if not found.status.has_value else "bound" if found.status.is_bound else str(found.status)
+        if kind:
+            seen.setdefault(kind, f"{kind} after {time.perf_counter() - start:.2f} s: {found}")
+    return "; ".join(seen.values())
+
+
+def _everything(subject: Subject) -> str:
+    """When each measure has its first value, when it ends, and how."""
+    wanted = {name: {"probes": 1} if name.endswith("_spectrum") else {} for name in sorted(ls.MEASURES)}
+    first: dict[str, float] = {}
+    start = time.perf_counter()
+    for report in ls.progressive(subject.model, (subject.x, subject.y), wanted):
+        for name, found in report.items():
+            if found.status.has_value:
+                first.setdefault(name, time.perf_counter() - start)
+    last = max(first, key=first.__getitem__)
+    dearest = sorted(report, key=lambda name: report[name].cost.seconds, reverse=True)[:8]
+    costs = ", ".join(f"{name} {report[name].cost.seconds:.1f} s" for name in dearest)
+    return f"first values within {first[last]:.1f} s, the last of {last}; {_ended(report)}; dearest: {costs}"
 
 
 def _counts(subject: Subject, **options: Any) -> str:
-    report = ls.measure(subject.model, (subject.x, subject.y), **options)
+    return _ended(ls.measure(subject.model, (subject.x, subject.y), **options))
+
+
+def _ended(report: ls.Report) -> str:
+    """How many measures ended how, and which without a value."""
     ended = [str(estimate.status) for estimate in report.values()]
-    return ", ".join(f"{ended.count(status)} {status}" for status in dict.fromkeys(ended))
+    without = [f"{name} ({found.reason[:80]})" for name, found in report.items() if not found.status.has_value]
+    counts = ", ".join(f"{ended.count(status)} {status}" for status in dict.fromkeys(ended))
+    return counts + (f"; without a value: {', '.join(without)}" if without else "")
 
 
 def main() -> None:
     """Subject after subject."""
-    subjects = [*LANGUAGES["full"], "resnet18"]
+    subjects = [*LANGUAGES["full"], "resnet18", "resnet18-50k"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=("tiny", "full"), default="full")
     parser.add_argument("--device", default="cuda")
@@ -338,8 +387,8 @@ def main() -> None:
     torch.backends.cudnn.allow_tf32 = False
     table = Table(options.into, options.device, options.seconds)
     for name in options.only:
-        if name == "resnet18":
-            measure_residual_network(table, options.size, options.device, options.folder)
+        if name.startswith("resnet18"):
+            measure_residual_network(table, name, options)
         else:
             measure_language_model(table, name, options)
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
+from timing import seconds
 from torch import Tensor
 
 from landscope.core.seeding import generator
@@ -98,17 +98,6 @@ def plain_loop(subject: Subject, data: Mapping[str, tuple[Tensor, Tensor]], seed
             optimizer.step()
 
 
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
 def compare(subject: Subject, members: int, alone: int, rounds: int, device: torch.device) -> str:
     """The row of one network."""
     data, spec = subject.data(), subject.spec()
@@ -144,7 +133,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=50)
     parser.add_argument("--alone", type=int, default=3, help="how many members are timed one after another")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--longer", type=int, help="so many times the epochs; 1 on a CPU, 40 on a GPU by default")
+    parser.add_argument("--longer", type=int, help="this many times the epochs; 1 on a CPU, 40 on a GPU by default")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--networks", nargs="+", default=list(SUBJECTS), choices=list(SUBJECTS))
     args = parser.parse_args()

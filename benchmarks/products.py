@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import seconds
 from torch import Tensor, nn
 
 from landscope import Hessian, Probe
@@ -45,17 +45,6 @@ def network(name: str, batch: int) -> tuple[nn.Module, Tensor]:
     if name == "transformer":
         return TextClassifier(), torch.randint(0, 1000, (batch, 64), generator=rng)
     return build(name), torch.randn(batch, 3, 32, 32, generator=rng)
-
-
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def double_backward(model: nn.Module, x: Tensor, y: Tensor, vectors: Tensor) -> None:

@@ -6,7 +6,7 @@ Prints, for ResNet-18 on random 32×32 images, medians of interleaved rounds of
 
 - the closed form of the softmax head on all samples over one forward pass over the same samples, in the same pieces,
   and over a plain loop of the model over batches of 128;
-- the same with everything that is looked up once per probe (which layer, which form) looked up anew;
+- the same with everything that is looked up once per probe (which layer, which form) looked up again;
 - the same number the papers' way (the head's C×d×C×d Hessian by autograd) over the closed form, both on the same
   features;
 - the general form (a linear layer with a hidden layer behind it, and a convolution) over a forward and a backward pass.
@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
+from timing import seconds
 from torch import Tensor, nn
 
 from landscope.core.seeding import generator
@@ -29,17 +29,6 @@ from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
-
-
-def seconds(function: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def interleaved(calls: dict[str, Callable[[], object]], rounds: int, device: torch.device) -> dict[str, list[float]]:

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from landscope.core.seeding import generator
 from landscope.specs.schema import parse
+from landscope.training.callbacks import _Silent
 from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State
-from landscope.training.progress import _Silent
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task
 
@@ -45,7 +45,7 @@ def rows(shape: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
 def ours(
     net: str, device: torch.device, batch: int, graphs: bool | None = None, **settings: object
 ) -> Callable[[], None]:
-    """One epoch of the loop, from a run that goes on and on."""
+    """One epoch of the loop, from a run that never ends."""
     model, shape, count = NETS[net]
     spec = parse(TrainingSpec, {"model": model, "epochs": 10_000, "batch_size": batch, "drop_last": True, **settings})
     task = make_task(spec, data={"train": rows(shape, count)}).to(device)

@@ -29,7 +29,7 @@ def command_pages() -> dict[str, str]:
 def _pages(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     inside = getattr(
         command, "commands", {}
-    )  # typer may bring a copy of click's classes: they are told apart by what they have
+    )  # typer may bring a copy of click's classes: they are recognised by what they have
     if not inside:
         yield " ".join(words), _page(command, words)
     for name, inner in inside.items():

@@ -1,4 +1,4 @@
-"""What mkdocs is told beyond its settings: pages made from code and notebooks, and pages that lie elsewhere in the repository.
+"""What mkdocs gets beyond its settings: pages made from code and notebooks, and pages that lie elsewhere in the repository.
 
 A page of this folder stands where it lies, and what its blocks of `python` print, return and draw stands below them. `ELSEWHERE`
 are files outside of it, and where they stand on the site. Links are written as they work in the repository; on the site each
@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
@@ -145,9 +146,22 @@ def measure_page(kind: type[Measure]) -> str:
     return (
         f"# {kind.title[:1].upper()}{kind.title[1:]}\n\n{_first(kind)}\n\n| | |\n|---|---|\n{rows}\n\n"
         f"{_pitfalls(kind)}{_typical(kind)}"
-        f"## What stands behind it\n\n{about}\n\n## Settings\n\n::: {kind.__module__}.{kind.__qualname__}\n    options:\n"
-        f"      heading_level: 3\n      members: false\n      show_bases: false\n"
+        f"## What stands behind it\n\n{about}\n\n## Settings\n\n{settings(kind)}\n"
     )
+
+
+def settings(kind: type[Measure]) -> str:
+    """How the class is made, with its defaults, and what it says beyond its first paragraph."""
+    given = [f"    {field.name}: {field.type} = {field.default!r}," for field in fields(kind)]
+    call = "\n".join([f"{kind.__name__}(", "    *,", *given, ")"]) if given else f"{kind.__name__}()"
+    _, _, rest = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")
+    listed = re.sub(r"^Args:\n((?: {4}.*\n?)+)", _as_list, rest, flags=re.MULTILINE)
+    return f"```python\n{call}\n```\n\n{fenced(listed)}"
+
+
+def _as_list(arguments: re.Match[str]) -> str:
+    """The arguments of a docstring as a list."""
+    return re.sub(r"^ {4}(\S[^:]*): ", r"- `\1`: ", arguments[1], flags=re.MULTILINE)
 
 
 def _pitfalls(kind: type[Measure]) -> str:

@@ -75,6 +75,15 @@ def order(x: dict[int, float], y: dict[int, float], sign: int) -> Effect:
     return sign * float(found.statistic), math.nan, math.nan, float(found.pvalue)
 
 
+def order_of_means(of: Part, x: str, y: str, sign: int) -> Effect:
+    """Kendall's τ over the means of conditions that have learnt (ten classes), at the final weights; no interval."""
+    conditions = dict.fromkeys(record["condition"] for record in of.records)
+    means = [[float(np.mean([*of.values(column, c).values()])) for column in (x, y, "train.loss")] for c in conditions]
+    kept = [(a, b) for a, b, loss in means if loss < math.log(10) / 2]
+    found = stats.kendalltau(*zip(*kept, strict=True))
+    return sign * float(found.statistic), math.nan, math.nan, float(found.pvalue)
+
+
 def claims(folder: Path) -> dict[str, Callable[[], Effect]]:
     """Number of the headline claim (and which of its members) → how it is computed."""
 
@@ -90,7 +99,16 @@ def claims(folder: Path) -> dict[str, Callable[[], Effect]]:
     def compared(of: Part, column: str, first: str, second: str, log: bool = False) -> Callable[[], Effect]:
         return lambda: welch(of.values(column, first), of.values(column, second), log)
 
+    many = folder / "explicit-regularisation" / "cifar10-strengths.json.gz"
+    strengths = Part(many) if many.exists() else None
+    over_conditions: dict[str, Callable[[], Effect]] = {}
+    if strengths is not None:
+        over_conditions = {
+            "4": lambda: order_of_means(strengths, flatness, "test.ece", -1),
+            "6": lambda: order_of_means(strengths, "train.published.log_igs", "train.loss", 1),
+        }
     return {
+        **over_conditions,
         "1": compared(vgg, "test.error", "baseline", "augmentation"),
         "2": compared(vgg, flatness, "augmentation", "baseline", log=True),
         "3": compared(vgg, "test.error", "weight decay", "baseline"),

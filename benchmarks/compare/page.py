@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ Landscope against the tools that people would use instead. This page is written 
     landscope bench --list                              # rows and tools
     landscope bench --rows trace_2e-2 --against pyhessian --networks resnet20
     landscope bench --size gpu --wheels FOLDER          # peers from wheels, where nothing can be installed
+    landscope bench --into FOLDER --resume              # numbers and page elsewhere; resumes where it was stopped
+    python -m benchmarks.compare.page FOLDER            # takes the numbers of such a folder into this page
 
 How to read it:
 
@@ -63,14 +66,14 @@ def write(found: Data, folder: Path, readme: Path | None = None) -> list[Path]:
     """Keep the numbers and write the pages; the files that were written."""
     store = folder / "measured" / f"{found['size']}.json"
     store.parent.mkdir(parents=True, exist_ok=True)
-    kept = json.loads(store.read_text(encoding="utf-8")) if store.exists() else []
+    kept = stored(folder, found["size"])
     fresh = {(case["row"], case["label"]): case for case in found["cases"]}
     order = [row.name for row in ROWS]
     cases = [case for case in kept if (case["row"], case["label"]) not in fresh] + list(fresh.values())
     cases.sort(key=lambda case: order.index(case["row"]) if case["row"] in order else len(order))
     store.write_text(json.dumps(cases, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     written = [store, folder / "README.md"]
-    sizes = {size: stored for size in SIZES if (stored := _stored(folder, size))}
+    sizes = {size: there for size in SIZES if (there := stored(folder, size))}
     written[1].write_text(page(sizes, folder), encoding="utf-8")
     if readme is not None and "tiny" not in found["size"]:
         text = readme.read_text(encoding="utf-8")
@@ -79,7 +82,8 @@ def write(found: Data, folder: Path, readme: Path | None = None) -> list[Path]:
     return written
 
 
-def _stored(folder: Path, size: str) -> list[Data]:
+def stored(folder: Path, size: str) -> list[Data]:
+    """The cases that a folder has."""
     path = folder / "measured" / f"{size}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
@@ -288,6 +292,16 @@ def _said(tool: Data, size: str) -> str:
     return f"{time}, off by {_share(tool['error'])}" if tool["error"] is not None else time
 
 
+def take_over(folder: Path, into: Path, readme: Path | None) -> list[Path]:
+    """Write pages with the numbers of another folder, from another machine perhaps, in place of older ones of the same cases."""
+    return [
+        path
+        for size in SIZES
+        if (cases := stored(folder, size))
+        for path in write({"size": size, "cases": cases}, into, readme)
+    ]
+
+
 def _number(value: float | None, digits: int = 3) -> str:
     """Significant digits without an exponent where people read none."""
     if value is None:
@@ -303,3 +317,9 @@ def _share(value: float | None) -> str:
     if value is None:
         return ""
     return f"{100 * value:.2g} %" if value >= 1e-3 else f"{value:.0e}" if value else "0"
+
+
+if __name__ == "__main__":
+    root = Path(__file__).parents[2]
+    for name in sys.argv[1:]:
+        print(*take_over(Path(name), root / "benchmarks", root / "README.md"), sep="\n")

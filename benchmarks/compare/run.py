@@ -2,7 +2,7 @@
 
 A machine that is busy with something else slows a tool down for a while; with turns of seconds it slows all tools alike, so the
 ratios of a run mean something where the times do not. A tool that fails, is not installed or takes longer than the limit is
-reported as such, and the others go on.
+reported as such, and the others continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -107,9 +107,15 @@ class CaseResult:
 
 
 def run(
-    options: Options, say: Callable[[str], None], keep: Callable[[dict[str, Any]], None] = lambda _: None
+    options: Options,
+    say: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None] = lambda _: None,
+    kept: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Run all chosen rows; plain data for JSON and for the page. `keep` is given each case as soon as it is done."""
+    """Run all chosen rows; plain data for JSON and for the page. `keep` is given each case as soon as it is done.
+
+    Of `kept` cases, those that the same command has run at the same commit are not run again.
+    """
     rows = find(options.rows)
     if unknown := [name for name in options.against if name not in PEERS]:
         raise ValueError(f"unknown tool {unknown[0]!r}; tools: {', '.join(PEERS)}")
@@ -121,9 +127,13 @@ def run(
     for name, why in environment.missing.items():
         say(f"{name} is left out: {why}")
     about = _machine(options)
+    same = {key: about[key] for key in ("command", "landscope", "torch", "processor", "gpu")}
+    done = {(one["row"], one["label"]) for one in kept if same.items() <= one["run"].items()}
     results = []
     for row in rows:
         for case in row.cases(options.size, options.networks):
+            if (case.row, case.label) in done:
+                continue
             say(f"{case.row}, {case.label}")
             results.append({**asdict(_run_case(row, case, options, environment, say)), "run": about})
             keep({"size": options.size, "cases": results[-1:]})
@@ -179,7 +189,7 @@ def _truth(
     row: Row, case: Case, size: int, options: Options, environment: Environment, say: Callable[[str], None]
 ) -> tuple[str, Tensor | None]:
     """How the truth was found, and what it is. Kept, since it takes longer than what is timed."""
-    if row.truth.is_exact(size):
+    if row.truth.is_exact(size, case.network.kind):
         found = _reference(row, case, "exact", "by hand", options, environment, say)
         return ("exact, in float64", found) if found is not None else ("not found", None)
     there = [name for name in row.truth.long if name not in PEERS or name in options.against]

@@ -135,7 +135,7 @@ def granulated(repeat: int) -> Table:
     """Coverage of Ψ for other axes."""
     table = Table(
         "Ψ over axes",
-        "The share of 95 % intervals that hold the Ψ of axes like these (drawn anew for each study): each axis has "
+        "The share of 95 % intervals that hold the Ψ of axes like these (drawn again for each study): each axis has "
         "its own strength of link. Before: groups of models resampled inside axes; now: axes as units, by Student's "
         "t.",
         ["axes (3 levels, 2 seeds)", "spread of links", "before", "now", "half-width before", "half-width now"],

@@ -9,7 +9,7 @@ block, and the learning rate 2/λ₁ above which plain gradient descent climbs a
 used. (AdamW divides gradients by √v̂ and has another limit: 2/λ₁ says how far the two are apart, not whether AdamW is stable.)
 The network is then fine-tuned on pages of documentation with AdamW and with SAM around it, three seeds each.
 
-Whatever is done is kept in the folder; run the same command to go on.
+What is done is kept in the folder; run the same command to resume.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from landscope.core.errors import OperandError
 
 
 def order_with(inversions: int, n: int) -> list[int]:
-    """A permutation with exactly so many inversions."""
+    """A permutation with exactly this many inversions."""
     order: list[int] = []
     for i in range(n):  # model i goes before as many of the earlier ones as are still needed
         order.insert(len(order) - min(i, inversions), i)

@@ -38,7 +38,7 @@ def effect(value: float, stderr: float = 1.0, freedom: float = math.inf) -> Mean
         (effect(1.0), effect(2.0), None, "undecided"),
         (effect(1.0), effect(5.0), None, "excluded"),  # apart by 4 ± 1.41
         (effect(1.0), effect(3.5), None, "undecided"),  # apart by 2.5 ± 1.41, although 3.5 lies outside of ours
-        (effect(1.0), effect(-5.0), None, "undecided"),  # larger than the paper's is no evidence against the claim
+        (effect(1.0), effect(-5.0), None, "undecided"),  # larger than the paper's is not evidence against the claim
         (effect(3.0), effect(9.0), None, "replicates"),  # the direction, but smaller
         (effect(0.1), None, 2.0, "excluded"),
         (effect(0.1), None, 1.0, "undecided"),

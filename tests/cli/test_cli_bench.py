@@ -44,6 +44,9 @@ def test_a_row_runs_and_a_missing_tool_is_reported(call: Call, tmp_path: Path) -
     assert "### Fisher–Rao norm" in written
     assert "curvlinops is not in" in written
     assert case["run"]["torch"] == torch.__version__
+    code, out, err = call(*QUICK, "--rows", "fisher_rao", "--against", "curvlinops", *places, "--json", "--resume")
+    assert (code, json.loads(out)["cases"]) == (0, []), err
+    assert json.loads((tmp_path / "page" / "measured" / "tiny.json").read_text()) == [case]
 
 
 @pytest.mark.slow
@@ -183,6 +186,16 @@ def test_pages_keep_what_was_not_run_again(tmp_path: Path) -> None:
     assert "curvlinops" in line  # the fastest of those that are as accurate as asked for
     assert "pyhessian" not in line
     assert line.endswith("| 3.00 |")
+
+
+def test_a_page_takes_over_the_numbers_of_another_machine(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    old, new = case("trace_2e-2", [tool("landscope", 1.0, 0.01)]), case("trace_2e-2", [tool("landscope", 3.0, 0.01)])
+    page.write({"size": "cpu", "cases": [old, case("ece", [tool("landscope", 7.0, 0.0)])]}, here)
+    page.write({"size": "cpu", "cases": [new]}, there)
+    assert page.take_over(there, here, None)
+    assert page.stored(here, "cpu")[0] == new
+    assert [each["row"] for each in page.stored(here, "cpu")] == ["trace_2e-2", "ece"]
 
 
 def test_growth_has_an_exponent(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from landscope import MEASURES, __version__
-from landscope.cli.doctor import WORKSHOP, requirements
+from landscope.cli.doctor import requirements
 from landscope.cli.failures import EXIT_CODES
 from landscope.data import DATASETS
 from landscope.models import MODELS
@@ -122,9 +122,8 @@ def test_doctor_as_a_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_doctor_knows_every_extra() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = {extra: names for extra, names in declared["optional-dependencies"].items() if extra not in WORKSHOP}
     wanted = {
         extra: tuple(re.split(r"[<>=]", name)[0] for name in names)
-        for extra, names in {"": declared["dependencies"], **extras}.items()
+        for extra, names in {"": declared["dependencies"], **declared["optional-dependencies"]}.items()
     }
     assert requirements() == wanted

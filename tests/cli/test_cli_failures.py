@@ -65,8 +65,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("words", "code", "remedy"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes(words: list[str], code: int, remedy: str, call: Call, digits_net: Path) -> None:
-    came, out, err = call(*(digits_net if word == "NET" else word for word in words))
-    assert (came, out) == (code, "")
+    found, out, err = call(*(digits_net if word == "NET" else word for word in words))
+    assert (found, out) == (code, "")
     assert remedy in err
     assert "Traceback" not in err
     assert [line for line in err.splitlines() if line.startswith("landscope: error: ")] == err.splitlines()[-1:]
@@ -227,12 +227,12 @@ def test_code_that_ends_the_process_is_told(call: Call, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("hessian_trace: {tol: -1}", "hessian_trace: tol must be positive, got -1"),
         ("hessian_trace: {tol: .nan}", "hessian_trace: tol must be a number, but is nan"),
         ("hessian_top_eigenvalue: {k: 2.5}", "k must be an integer, but is 2.5"),
-        ("loss:\nloss:", "chosen.yaml:2: the key 'loss' stands here twice"),
+        ("loss:\nloss:", "chosen.yaml:2: the key 'loss' is given twice"),
         ("a: &a [x, x]\nb: [*a, *a", "chosen.yaml:"),
         ("loss: !!timestamp foo", "chosen.yaml:1: 'foo' is not of the type !!timestamp"),
         ("loss: !!bool foo", "chosen.yaml:1: 'foo' is not of the type !!bool"),
@@ -243,11 +243,11 @@ def test_code_that_ends_the_process_is_told(call: Call, tmp_path: Path, monkeypa
         ("loss: 3", "the settings of loss must be written {key: value}, not 3"),
     ],
 )
-def test_settings_files_that_are_wrong(call: Call, digits_net: Path, tmp_path: Path, text: str, told: str) -> None:
+def test_settings_files_that_are_wrong(call: Call, digits_net: Path, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "chosen.yaml").write_text(text)
     code, _, err = call("measure", digits_net, *DIGITS, "--settings", tmp_path / "chosen.yaml")
     assert code == 2, err
-    assert told in err
+    assert message in err
     assert "Traceback" not in err
 
 

@@ -267,7 +267,7 @@ def test_the_folder_of_a_training_is_enough(call: Call, trained: Path, split: st
 
 
 def test_what_differs_from_the_training_is_warned_of(call: Call, trained: Path) -> None:
-    for words, told in {
+    for words, message in {
         ("--pixels", "unit"): "pixels=unit, but the network was trained with pixels=standard",
         ("--data-option", "seed=1"): "seed=1, but the network was trained with seed=3: splits may hold other rows",
         ("--data-option", "train_size=300"): "train_size=300, but the network was trained with train_size=200",
@@ -277,10 +277,10 @@ def test_what_differs_from_the_training_is_warned_of(call: Call, trained: Path) 
     }.items():
         code, out, err = call("measure", trained, *words, "--measures", "loss", "--json")
         assert code == 0, err
-        assert told in err
+        assert message in err
         notices = landscope.Report.from_json(out).about.get("notices", [])
-        assert [notice for notice in notices if told in notice] == (notices if told else [])  # type: ignore[union-attr]
-        assert ("warning" in err) == bool(told)
+        assert [notice for notice in notices if message in notice] == (notices if message else [])  # type: ignore[union-attr]
+        assert ("warning" in err) == bool(message)
 
 
 def test_weights_beside_which_there_is_no_training(call: Call, trained: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Links, FIFOs, folders and files without end where a command reads or writes: told in one line, before any work."""
+"""Links, FIFOs, folders and files without end where a command reads or writes: reported in one line, before any work."""
 
 from __future__ import annotations
 
@@ -144,5 +144,5 @@ def test_a_record_that_is_something_else_is_moved_away(tmp_path: Path, make: Cal
     with run.claim():
         run.finish({"loss": 1.0})
     assert run.record() == {"loss": 1.0}
-    (moved,) = store.quarantined()
+    (moved,) = (store.root / "quarantine").iterdir()
     assert os.path.lexists(moved / "record.json")

@@ -247,7 +247,7 @@ def test_data_that_a_function_misses_stop_its_part_before_anything_starts(
     assert "started" not in err
     assert out == ""
     assert Path("calls.txt").read_text() == "called\n"  # for both runs
-    code, out, err = call(*run_of(Path("new")))  # those that can be run are, and the rest is told of before and after
+    code, out, err = call(*run_of(Path("new")))  # those that can be run are, and the rest is reported before and after
     assert code == 3
     assert out.split()[1::2] == ["new/first.json.gz", "new/first.html"]
     assert err.count("the part second cannot be run: the data set 'mnist' is not there") == 2
@@ -276,8 +276,8 @@ def test_what_is_done_is_written_when_it_is_stopped(
         raise stop
 
     monkeypatch.setattr("landscope.cli.paper.run_study", one_run_of_the_second)
-    came, out, _ = call(*run_of(tmp_path / "new", "--json"))
-    assert came == code
+    found, out, _ = call(*run_of(tmp_path / "new", "--json"))
+    assert found == code
     names = ["first.json.gz", "first.html", "second.json.gz", "second.html"]
     assert json.loads(out) == [str(tmp_path / "new" / name) for name in names]
     assert len(load_bundle(tmp_path / "new" / "second.json.gz").records) == 1
@@ -333,7 +333,7 @@ def test_without_plotly_reports_have_no_script(
     call: Call, rates: dict[str, StudySpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("landscope.cli.study.showing.find_spec", lambda name: None)
-    monkeypatch.setattr("landscope.report.page.embedding.util.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.page.html.util.find_spec", lambda name: None)
     monkeypatch.setattr("landscope.cli.paper.run_study", lambda study, *_: do_quietly(study))
     code, out, err = call(*run_of(tmp_path / "new", "--part", "first"))
     assert code == 0, err

@@ -89,8 +89,8 @@ def test_a_dry_run_imports_and_calls_nothing_and_says_so(here: Path, call: Call,
     assert code == 0, err
     assert not (here / "ran.txt").exists()
     assert "own_code" not in sys.modules
-    told = json.loads(out)
-    assert {function.partition(":")[0] for function in told["not_checked"]} == {"own_code"}
+    message = json.loads(out)
+    assert {function.partition(":")[0] for function in message["not_checked"]} == {"own_code"}
     assert "a dry run neither imports nor calls own_code:" in err
     code, out, err = call("study", "run", written(name), "--dry-run")
     assert code == 0, err

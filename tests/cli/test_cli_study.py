@@ -46,14 +46,14 @@ def spec(tmp_path: Path) -> Path:
 def test_a_dry_run_lists_the_runs_and_does_nothing(call: Call, spec: Path, tmp_path: Path) -> None:
     code, out, err = call("study", "run", spec, "--into", tmp_path / "s", "--dry-run", "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert [(run["condition"], run["seed"]) for run in told["runs"]] == [
+    message = json.loads(out)
+    assert [(run["condition"], run["seed"]) for run in message["runs"]] == [
         ("none", 0),
         ("none", 1),
         ("decay", 0),
         ("decay", 1),
     ]
-    assert all(run["training_seconds"] > 0 for run in told["runs"])
+    assert all(run["training_seconds"] > 0 for run in message["runs"])
     assert not (tmp_path / "s").exists()
     code, out, _ = call("study", "run", spec, "--into", tmp_path / "s", "--dry-run")
     assert code == 0
@@ -76,10 +76,10 @@ def test_some_of_the_runs(call: Call, spec: Path, tmp_path: Path) -> None:
     code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--pool")
     assert code == 0, err
     assert "4 runs, 2 done before; in" in err
-    for wrong, told in [("seed", "expected NAME=VALUE"), ("sed=1", "seed"), ("seed=5", 'Choices: "0", "1"')]:
+    for wrong, message in [("seed", "expected NAME=VALUE"), ("sed=1", "seed"), ("seed=5", 'Choices: "0", "1"')]:
         code, _, err = call("study", "run", spec, "--into", tmp_path / "s", "--only", wrong)
         assert code == 2
-        assert told in err
+        assert message in err
 
 
 def test_mistakes_are_one_line_each(call: Call, spec: Path, tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_without_plotly_the_report_of_a_study_has_no_script(
     call: Call, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("landscope.cli.study.showing.find_spec", lambda name: None)
-    monkeypatch.setattr("landscope.report.page.embedding.util.find_spec", lambda name: None)
+    monkeypatch.setattr("landscope.report.page.html.util.find_spec", lambda name: None)
     code, out, err = call("study", "run", spec, "--into", tmp_path / "s", "-e", "workers=1", "--json")
     assert code == 0, err
     assert "reports are written without script" in err
@@ -421,7 +421,7 @@ def test_a_module_beside_the_study_is_found_from_anywhere(
 def test_the_other_command_is_named(call: Call, spec: Path, tmp_path: Path) -> None:
     (tmp_path / "first.yaml").write_text("{data: circles, model: mlp}")
     (tmp_path / "empty.yaml").write_text("# nothing yet\n")
-    for words, told in {
+    for words, message in {
         ("study", "run", tmp_path / "first.yaml"): f"describes one training; run it with: landscope train {tmp_path}",
         ("train", spec): f"describes a study; run it with: landscope study run {spec}",
         ("study", "run", tmp_path): "is a folder; expected the file of a study",
@@ -432,4 +432,4 @@ def test_the_other_command_is_named(call: Call, spec: Path, tmp_path: Path) -> N
     }.items():
         code, _, err = call(*words)
         assert code == 2
-        assert told in err
+        assert message in err

@@ -142,8 +142,29 @@ def test_other_architectures_have_no_line_and_are_warned_of() -> None:
     assert found.agreements["b"].line is None
     printed = str(found)
     assert "There is no line between them" in printed
-    assert "must not be compared" in printed
+    assert "must not be compared (l2_norm)" in printed
+    assert {d.measure: d.verdict is Verdict.APART for d in found} == {"loss": False, "l2_norm": True}
+    assert "l2_norm" not in printed.partition("What differs")[2].partition("How alike")[0]
+    assert found.title == "a (44 parameters), b (65 parameters) · 120 samples · cross_entropy · eval"
     assert found.plot() is not None
+
+
+def test_each_model_is_compared_as_far_as_its_own_architecture_goes() -> None:
+    """Of three, the second is like the first; what is unchanged by rescaled layers is compared with all."""
+    models = {"a": net(), "b": net(1), "wide": net(width=9)}
+    found = ls.compare(models, rows(), ["loss", "hessian_top_eigenvalue", "fisher_rao"])
+    apart = {(d.model, d.measure) for d in found if d.verdict is Verdict.APART}
+    assert apart == {("wide", "hessian_top_eigenvalue")}
+    topics = [remark.topic for remark in found.reading if "must not be compared" in remark.text]
+    assert topics == ["Caution: wide"]
+
+
+def test_models_of_other_classes_are_compared_in_what_they_share() -> None:
+    wider = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    found = ls.compare({"a": net(), "b": wider}, rows(), ["loss"])
+    assert found.agreements["b"].disagreement.reason == "the models predict 2 and 3 classes"
+    assert [d.measure for d in found] == ["loss"]
+    assert "disagree" not in str(found)
 
 
 def test_a_shuffled_loader_is_read_once_and_paired() -> None:

@@ -54,7 +54,7 @@ def test_a_complex_model_takes_complex_and_real_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("weight", "told"),
+    ("weight", "message"),
     [
         (torch.ones(1, 2, device="meta"), "on the meta device"),
         (torch.ones(1, 2).to_sparse(), "sparse_coo"),
@@ -63,9 +63,9 @@ def test_a_complex_model_takes_complex_and_real_weights(tmp_path: Path) -> None:
     ],
     ids=["meta", "coo", "csr", "quantised"],
 )
-def test_tensors_without_plain_values(tmp_path: Path, weight: Tensor, told: str) -> None:
+def test_tensors_without_plain_values(tmp_path: Path, weight: Tensor, message: str) -> None:
     path = saved(tmp_path / "net.pt", weight=weight, bias=torch.zeros(1))
-    with pytest.raises(CheckpointError, match=rf"net\.pt: .*weight \({told}"):
+    with pytest.raises(CheckpointError, match=rf"net\.pt: .*weight \({message}"):
         loaded(path, nn.Linear(2, 1))
 
 

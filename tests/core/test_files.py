@@ -1,4 +1,4 @@
-"""Files are written through links and never over what is no file; what is read is a regular file of a bounded size."""
+"""Files are written through links and never over what is not a file; what is read is a regular file of a bounded size."""
 
 from __future__ import annotations
 

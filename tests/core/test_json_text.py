@@ -23,7 +23,7 @@ BAD = {
     "beyond a float": (b"[1e999]", "too large for a float"),
     "long beyond a float": (b"[1" + b"0" * 400 + b".0]", "too large for a float"),
     "five thousand digits": (b"[" + b"1" * 5000 + b"]", "integer string"),
-    "a key twice": (b'{"a": 1, "b": 2, "a": 3}', "'a' stands twice"),
+    "a key twice": (b'{"a": 1, "b": 2, "a": 3}', "'a' occurs twice"),
     "half a character": (rb'{"a": "\ud800"}', "half of a character"),
     "half a character in a key": (rb'{"\uDFFF": 1}', "half of a character"),
     "half a character as bytes": (b'["\xed\xa0\x80"]', "utf-8"),

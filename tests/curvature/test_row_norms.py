@@ -6,7 +6,9 @@ import pytest
 import torch
 from tests.networks import NETS, Net
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
+from landscope import MEASURES, Estimate
 from landscope.curvature import Fisher, Hessian
 from landscope.curvature.gram.row_norms import row_norms
 from landscope.measures.sharpness.traces import fisher_rows
@@ -44,3 +46,43 @@ def test_exact_fisher_trace_of_every_likelihood(loss: str) -> None:
     trace = float(Fisher(probe).dense().trace())
     assert float(rows[0](next(probe.batches())).mean()) == pytest.approx(trace, rel=1e-9)
     assert float(Hessian(probe).dense().trace()) == pytest.approx(trace, rel=1e-9)
+
+
+class Packed(nn.Module):
+    """Sequences of several lengths, which go through a recurrent layer that takes no tensors of `torch.func`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lstm, self.head = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return self.head(self.lstm(packed)[1][0][-1])
+
+
+def test_a_model_that_autograd_alone_can_differentiate() -> None:
+    x = torch.randn(6, 7, 4, generator=torch.Generator().manual_seed(0))
+    probe = Probe(Packed(), (x, torch.tensor([2, 7, 3, 4, 7, 5]), torch.arange(6) % 3))
+    rows = fisher_rows(probe)
+    assert rows is not None
+    trace = float(Fisher(probe).dense().trace())
+    assert float(rows[0](next(probe.batches())).mean()) == pytest.approx(trace, rel=1e-4)
+    assert float(gradient_noise(probe).value) == pytest.approx(float(noise_of_rows(probe)), rel=1e-4)
+
+
+def gradient_noise(probe: Probe) -> Estimate:
+    return MEASURES["gradient_noise"]()(probe)
+
+
+def noise_of_rows(probe: Probe) -> Tensor:
+    """tr of the covariance of the samples' gradients, one at a time."""
+    grads = []
+    for row in next(probe.batches()).pieces(1):
+        leaves = {name: p.clone().requires_grad_() for name, p in probe.params.items()}
+        grads.append(
+            probe.space.flatten(
+                dict(zip(leaves, torch.autograd.grad(probe.loss_sum(leaves, row), [*leaves.values()]), strict=True))
+            )
+        )
+    return torch.stack(grads).var(0, correction=0).sum()

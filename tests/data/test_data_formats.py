@@ -242,7 +242,7 @@ def test_a_truncated_file_is_refused_by_name(case: str, sample_roots: dict[str, 
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     victim = max(files, key=lambda p: p.stat().st_size)
     content = victim.read_bytes()
-    # Text is cut before a separator, so that its last line is short; half a file less one byte is no whole record.
+    # Text is cut before a separator, so that its last line is short; half a file less one byte is not a whole record.
     separator = {"abalone": b",", "rte": b"\t"}.get(case)
     half = len(content) // 2 - 1
     victim.write_bytes(content[: content.rfind(separator, 0, half) if separator else half])

@@ -1,7 +1,7 @@
 """Spoiled files of every kind: each is read, or refused with a `LandscopeError` that says something; nothing else happens.
 
 A case is known by its target and its number: `case("npy", 17)` makes the same bytes on every machine. `make test` tries the
-first few of each target, `make test-all` goes on for $LANDSCOPE_FUZZ_SECONDS (60) in all.
+first few of each target, `make test-all` runs for $LANDSCOPE_FUZZ_SECONDS (60) in all.
 """
 
 from __future__ import annotations
@@ -98,20 +98,20 @@ def case(target: str, number: int) -> bytes:
 def attempt(target: str, number: int, folder: Path) -> None:
     path = folder / TARGETS[target].name
     path.write_bytes(case(target, number))
-    told = f"case({target!r}, {number})"
+    words = f"case({target!r}, {number})"
     try:
         with guarded(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             TARGETS[target].read(path)
     except LandscopeError as error:
-        assert str(error).strip(), f"{told}: an error without a message"  # noqa: PT017 (reading it may be right, too)
+        assert str(error).strip(), f"{words}: an error without a message"  # noqa: PT017 (reading it may be right, too)
         cause: BaseException | None = error
         while cause is not None:
-            assert not isinstance(cause, MemoryError), f"{told}: took more than a gibibyte"
+            assert not isinstance(cause, MemoryError), f"{words}: took more than a gibibyte"
             cause = cause.__cause__ or cause.__context__
     except (Exception, TooLongError) as error:
-        raise AssertionError(f"{told}: {type(error).__name__}: {str(error)[:300]}") from error
-    assert not done, f"{told}: ran {done}"
+        raise AssertionError(f"{words}: {type(error).__name__}: {str(error)[:300]}") from error
+    assert not done, f"{words}: ran {done}"
 
 
 @pytest.mark.parametrize("target", TARGETS)

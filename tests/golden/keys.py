@@ -15,7 +15,7 @@ __all__ = ["SIZES", "kept_bundles", "legacy_run_keys", "old_study", "run_keys"]
 
 ROOT = Path(__file__).parent.parent.parent
 OLD_STUDY = Path(__file__).parent / "old_study.json"
-"""The text files of a study's folder, as version 0.1.0 left it: what users have on their disks, so never make it anew."""
+"""The text files of a study's folder, as version 0.1.0 left it: what users have on their disks, so never make it again."""
 SIZES = ("tiny", "small", "paper")
 VERSIONS = {"landscope": "0.1.0", "data": "some version"}
 

@@ -18,6 +18,7 @@ from landscope import Estimate, Loss, Measure, Probe, Status, errors, measure
 from landscope.measures.by_layer import by_layer
 from landscope.measures.measuring import Budget
 from landscope.planes import landscape, line
+from landscope.probe import points
 from landscope.probe.totals import Ledger, PieceSize, checked_limit
 
 NET = BY_NAME["relu_mlp"]
@@ -35,6 +36,19 @@ def mlp(outputs: int) -> nn.Module:
 
 def inputs() -> Tensor:
     return torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(1))
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp(3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"found": self.inner(x)}
+
+
+def named_loss(outputs: dict[str, Tensor], y: Tensor) -> Tensor:
+    return (outputs["found"] - y).square().mean(1)
 
 
 class Tokens(nn.Module):
@@ -77,6 +91,17 @@ def test_a_budget_where_accuracy_does_not_apply(kind: str) -> None:
     assert report["accuracy"].status is Status.NOT_APPLICABLE
     assert [name for name, e in report.items() if e.status is Status.FAILED] == []
     assert sum(e.status.has_value for e in report.values()) > len(report) / 2
+
+
+def test_nothing_fails_where_the_loss_alone_knows_which_output_it_takes() -> None:
+    real = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(2))
+    report = measure(Named(), (inputs(), real), "all", loss=named_loss, seconds=300.0)
+    plain = measure(Named().inner, (inputs(), real), ["hessian_trace"], loss="mse")
+    assert [name for name, e in report.items() if e.status is Status.FAILED] == []
+    for name in ("accuracy", "ece", "nll"):
+        assert report[name].status is Status.NOT_APPLICABLE
+        assert "the model returns a dict" in report[name].reason
+    assert report["hessian_trace"].value == pytest.approx(plain["hessian_trace"].value, rel=1e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +182,18 @@ def test_what_costs_nothing_is_said_after_the_end_of_a_budget() -> None:
     assert [report[name].status for name in report] == [Status.EXACT, Status.LOWER_BOUND, Status.SKIPPED]
 
 
+def test_outputs_that_bounds_have_read_are_said_after_the_end_of_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "SMALL_WORK", 0)
+    net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+    data = torch.randn(400, 5), torch.arange(400) % 3
+    report = measure(
+        Probe(net, data), None, ["loss", "accuracy", "hessian_trace", "hessian_top_eigenvalue"], seconds=1e-9
+    )
+    assert report["hessian_top_eigenvalue"].status is Status.LOWER_BOUND
+    assert report["loss"].status.has_value
+    assert report["accuracy"].status.has_value
+
+
 # What a budget promises
 
 
@@ -225,7 +262,22 @@ def test_a_second_is_enough_for_something(seconds: float, rows: int) -> None:
     assert sum(e.status.has_value for e in report.values()) > 5
 
 
-SENSELESS = [-1, 0, 0.0, -0.5, math.nan, -math.inf, "60", "abc", True, [60.0], torch.ones(2), np.array([1.0, 2.0]), 1j]
+SENSELESS = [
+    -1,
+    0,
+    0.0,
+    -0.5,
+    math.nan,
+    -math.inf,
+    "60",
+    "abc",
+    True,
+    [60.0],
+    torch.ones(2),
+    np.array([1.0, 2.0]),
+    1j,
+    10**400,
+]
 
 
 @pytest.mark.parametrize("limit", SENSELESS, ids=repr)

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import landscope as ls
+from landscope.core.estimate import Status
 from landscope.curvature.dense import hessian
 from landscope.measures.by_block import Block, blocks_of
-from landscope.measures.part_traces import part_traces
+from landscope.measures.by_layer import PartTrace, part_traces
+from landscope.measures.resolve import resolve_measures
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
@@ -196,6 +198,21 @@ def test_a_budget_gives_every_block_something(probe: ls.Probe, monkeypatch: pyte
     monkeypatch.setattr(sys.modules[ls.by_layer.__module__], "is_small", lambda _: False)
     found = ls.by_block(probe.at_temperature(1.0), measures=["hessian_trace", "hessian_top_eigenvalue"], seconds=10)
     assert [str(b) for each in found.estimates.values() for b, one in each.items() if not one.status.has_value] == []
+
+
+def test_with_a_budget_small_networks_begin_with_shared_products_and_end_exactly(probe: ls.Probe) -> None:
+    parts = tuple(blocks_of(probe.module(""), probe.params).values())
+    (alone,) = resolve_measures("hessian_trace", 0).values()
+    own = [alone(probe.restrict(names)) for names in parts]
+    for part, exact in enumerate(own):
+        stream = PartTrace(matrix="hessian", parts=parts, part=part, alone=alone).refine(probe)
+        found = [each for each in stream if each is not None]
+        assert found[0].status is Status.RUNNING
+        assert found[0].details["probes"] == 2
+        assert found[-1].value == exact.value
+        assert found[-1].status is exact.status
+    found = ls.by_block(probe, measures=["hessian_trace"], seconds=600)["hessian_trace"]
+    assert [each.value for each in found.values()] == [each.value for each in own]
 
 
 def test_a_probe_has_its_data(probe: ls.Probe) -> None:

@@ -29,7 +29,7 @@ PROMISED = 0.92
 
 @cache
 def trained(steps: int) -> tuple[nn.Module, Tensor, Tensor]:
-    """A small network on three overlapping clouds, some labels wrong, after so many steps."""
+    """A small network on three overlapping clouds, some labels wrong, after this many steps."""
     rng = torch.Generator().manual_seed(5)
     centres = torch.tensor([[0.0, 2.0, 0.0, 0.0], [1.7, -1.0, 0.0, 0.0], [-1.7, -1.0, 0.0, 0.0]])
     y = torch.randint(0, CLASSES, (ROWS,), generator=rng)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,12 @@ from torch import Tensor, nn
 
 from landscope import MEASURES, Estimate, Probe, Report, Status, errors, measure
 from landscope.core.memory import GPU_SHARE
+from landscope.curvature import operator
 from landscope.measures.by_layer import by_layer
 from landscope.measures.measuring import enough_data
 from landscope.measures.resolve import resolve_measures
 from landscope.measures.sharpness.gradients import L2Norm
+from landscope.probe import points
 
 NET = BY_NAME["relu_mlp"]
 
@@ -134,6 +137,30 @@ def test_a_value_does_not_depend_on_what_else_is_asked_for() -> None:
         for other in (backwards[name], measure(probe(), measures=[name])[name]):
             assert (other.status, str(other.value)) == (estimate.status, str(estimate.value)), name
             assert (other.stderr, other.data_stderr) == (estimate.stderr, estimate.data_stderr), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early", [False, True], ids=["passes are cheap", "early answers"])
+def test_a_value_does_not_depend_on_what_else_is_asked_for_in_any_pair(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if early:
+        monkeypatch.setattr(points, "SMALL_WORK", 0)
+        monkeypatch.setattr(operator, "is_small", lambda _: True)  # no way to differentiate is chosen by a clock
+    net, data = (
+        NET.model().double(),
+        tuple(part.double() if part.is_floating_point() else part for part in NET.data(100)),
+    )
+    names = list(MEASURES)
+
+    def said(wanted: list[str]) -> dict[str, tuple[object, ...]]:
+        report = measure(Probe(net, data), measures=wanted)
+        return {name: (e.status, str(e.value), e.stderr, e.data_stderr, e.bracket) for name, e in report.items()}
+
+    alone = {name: said([name])[name] for name in names}
+    assert said(names) == said(names[::-1]) == alone
+    for first, second in combinations(names, 2):
+        assert said([second, first]) == {second: alone[second], first: alone[first]}, (first, second)
 
 
 def test_a_budget_of_passes_is_kept() -> None:

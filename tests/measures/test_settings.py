@@ -39,9 +39,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "key", "value", "told"), WRONG, ids=[f"{n}-{k}-{v!r}" for n, k, v, _ in WRONG])
-def test_wrong_settings_are_refused_by_name(name: str, key: str, value: object, told: str) -> None:
-    with pytest.raises(LandscopeError, match=f"^{name}: .*{told}") as raised:
+@pytest.mark.parametrize(("name", "key", "value", "message"), WRONG, ids=[f"{n}-{k}-{v!r}" for n, k, v, _ in WRONG])
+def test_wrong_settings_are_refused_by_name(name: str, key: str, value: object, message: str) -> None:
+    with pytest.raises(LandscopeError, match=f"^{name}: .*{message}") as raised:
         resolve_measures({name: {key: value}})
     assert isinstance(raised.value, SpecError)
 

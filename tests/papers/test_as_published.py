@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 import landscope
 from landscope import MEASURES, Estimate, Probe, Status
-from landscope.core.errors import UnknownNameError
+from landscope.core.errors import NotApplicableError, UnknownNameError
 from landscope.core.seeding import generator, normal
 from landscope.curvature import dense
+from landscope.data.augment import Augmentation
 from landscope.measures.sharpness.fisher_rao import FisherRao
 from landscope.measures.sharpness.gradients import L2Norm
 from landscope.measures.sharpness.igs import InformationGeometricSharpness
@@ -34,7 +35,7 @@ from landscope.papers.explicit_regularisation.state_noise import RedrawnSamplesS
 from landscope.papers.false_friend.as_published import MeanEigenvalue, MeanSquaredEigenvalue, SmallestRitzValue
 from landscope.papers.fam.as_published import FAMLayerwise, FAMNeuronwise
 from landscope.papers.framework.compare import in_unit
-from landscope.papers.function_centric.as_published import CountedFisherRao
+from landscope.papers.function_centric.as_published import CountedFisherRao, RedrawnCropsSharpness
 
 METRICS = {
     "explicit-regularisation": {"weight_norm", "fisher_rao", "relative_flatness", "sam_sharpness", "log_igs"},
@@ -608,3 +609,22 @@ def test_an_ascent_that_diverges_says_so() -> None:
 def test_the_residual_net_of_these_tests_has_its_norm_before_the_shortcut() -> None:
     names = [name for name, _ in Residual().named_parameters()]
     assert names[names.index("fc.weight") - 2 :][:2] == ["bn2.weight", "bn2.bias"]
+
+
+def test_every_loss_of_the_augmenting_loader_is_on_crops_of_its_own():
+    """By hand: crops and flips drawn by the measure's stream, the mean loss on each, differences over ρ."""
+    rng = torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 2)).double()
+    x, y = torch.randn(40, 1, 8, 8, generator=rng, dtype=torch.float64), torch.arange(40) % 2
+    losses = []
+    for draw in range(6):
+        crops = Augmentation(crop=2)(x, generator(5, "redrawn crops", draw))
+        losses.append(nn.functional.cross_entropy(net(crops), y).item())
+    measure = RedrawnCropsSharpness(rho=0.01, samples=5, crop=2, noise=False, seed=5)
+    expected = sum(abs(loss - losses[0]) for loss in losses[1:]) / 5 / 0.01
+    assert measure(Probe(net, (x, y))).value == pytest.approx(expected, rel=1e-12)
+
+
+def test_crops_are_for_images():
+    with pytest.raises(NotApplicableError, match="crops and flips are for images"):
+        RedrawnCropsSharpness().last(Probe(nn.Linear(4, 2), (torch.randn(8, 4), torch.arange(8) % 2)))

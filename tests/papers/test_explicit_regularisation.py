@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,9 @@ from study_runs import do_here
 from landscope.papers import PAPERS
 from landscope.papers.framework.claims import tell
 from landscope.papers.framework.compare import compare, published_of
+from landscope.papers.framework.records import Bundle
+from landscope.papers.framework.results import _table
+from landscope.papers.framework.values import own_losses, rows_at
 from landscope.studies.grid import runs_of
 from landscope.studies.study import Study
 
@@ -25,7 +29,7 @@ SEEDS = (43, 91, 17)
 @pytest.mark.parametrize("size", ["tiny", "small", "paper"])
 def test_every_study_is_valid(size):
     parts = PAPER.parts(size)
-    beyond = ["cifar10-seeds", "classes100-seeds", "cifar10-144m"] if size != "small" else []
+    beyond = ["cifar10-halfway", "cifar10-seeds", "classes100-seeds", "cifar10-144m"] if size != "small" else []
     assert list(parts) == ["cifar10", "classes100", "cifar10-strengths", *beyond]
     assert [run.condition for run in runs_of(parts["cifar10-strengths"].study)] == list(STRENGTHS)
     assert len(STRENGTHS) == 24
@@ -82,16 +86,31 @@ def test_conditions_of_many_strengths_are_measured_on_all_rows_where_one_pass_gi
     spec = PAPER.parts("tiny")["cifar10-strengths"].study
     axis = {name: STRENGTHS[name] for name in ("baseline", "weight decay 5e-4")}
     study = do_here(Study(replace(spec, axes={"regulariser": axis}), tmp_path))
-    assert len(study.table()) == 2 * 3 * 3  # conditions, checkpoints, temperatures
+    assert len(study.table()) == 2 * 3  # conditions, temperatures
     for record in study.records():
         plain, ours, coded = (s for s in record.subjects if s.checkpoint == "final")
         assert coded.temperature != ours.temperature != plain.temperature == 1.0
         assert set(coded.reports["train"]) == set(ours.reports["train"]) < set(plain.reports["train"])
         train = plain.reports["train"]
         assert train.about["samples"] == "64 samples"
-        assert train["sam_sharpness"].settings["rows"] == 32
+        assert train["published.sam_sharpness"].settings["rows"] == 32
         assert "rows" not in train["loss"].settings
         assert all(estimate.status.has_value for estimate in train.values())
+    bundle = Bundle(PAPER.name, "cifar10-strengths", "tiny", study.spec, tuple(study.records()))
+    tables = {bundle.part: _table(bundle)}
+    plain_rows, scaled = (rows_at(tables, bundle.part, temperature=name) for name in ("none", "fitted"))
+    assert "train.loss" not in scaled.dropna(axis=1)  # measured before any temperature only; the weights are the same
+    assert list(own_losses(scaled)) == list(plain_rows["train.loss"])
+
+
+def test_the_first_half_of_the_strengths_is_spread_over_regularisers():
+    kinds = [name.split()[0] for name in STRENGTHS]
+    assert len(kinds) == 24
+    for number in (10, 12, 14, 16, 18):  # a run may be stopped after so many
+        counts = Counter(kinds[:number])
+        assert counts.pop("baseline") == 1
+        assert len(counts) == 4
+        assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def _preset() -> list[str]:
@@ -110,6 +129,22 @@ def test_every_published_number_stands_beside_ours(tiny, name):
     for number in numbers:
         assert number.corrected != "–", number
         assert number.published != "–", number
+
+
+def test_relative_flatness_of_both_tables_is_of_the_last_epoch(tiny):
+    """The paper measured it on weights that a reload had brought back."""
+    records, part = tiny[0]["cifar10"], PAPER.parts("paper")["cifar10"]
+    models = [
+        (record.condition, subject)
+        for record in records
+        for subject in record.subjects
+        if subject.checkpoint == "final" and subject.temperature == 1.0
+    ]
+    last = {name: subject.reports["train"]["published.relative_flatness"].value for name, subject in models}
+    shown = {(n.table, n.condition): n for n in compare(PAPER, part, records) if n.metric == "relative_flatness"}
+    for name, value in last.items():
+        for table in ("1 early stopping", "3 final"):
+            assert float(shown[table, name].published) == pytest.approx(value, rel=1e-3)
 
 
 def test_scaled_models_are_at_the_papers_temperature_as_published_and_at_ours_corrected(tiny):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import landscope
 from landscope import Probe
+from landscope.models import MODELS
+from landscope.papers import PAPERS, papers_by_network
 from landscope.papers.false_friend.stability import BatchHessianVariance
 from landscope.papers.fam.as_published import FAMNeuronwise
 from landscope.papers.fam.networks import crossed_penalty, resnet18_with_bottleneck
@@ -21,6 +25,26 @@ from landscope.training.loop.train import train
 def rows(n: int = 30, features: int = 12, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(0)
     return torch.randn(n, features, generator=g, dtype=torch.float64), torch.randint(classes, (n,), generator=g)
+
+
+def test_the_studies_say_which_papers_train_a_network() -> None:
+    found = papers_by_network()
+    assert found["gat"] == ("adaptive-sharpness",)
+    assert "false-friend" in found["vgg16"]
+    assert {name for name in found if ":" not in name} <= set(MODELS)
+    assert "vgg11" not in found
+
+
+def test_only_the_command_and_names_of_old_records_know_a_paper() -> None:
+    """FAM is an objective of training, too."""
+    home = Path(landscope.__file__).parent
+    words = [f"papers.{name.replace('-', '_')}" for name in PAPERS] + [name for name in PAPERS if "-" in name]
+    knowing = {
+        str(path.relative_to(home))
+        for path in home.rglob("*.py")
+        if path.parts[len(home.parts)] not in ("papers", "cli") and any(word in path.read_text() for word in words)
+    }
+    assert knowing == {"specs/names.py"}
 
 
 def test_the_penalty_of_the_code_is_what_its_measure_gives() -> None:

@@ -11,12 +11,17 @@ from xml.etree import ElementTree
 
 import pytest
 
+from landscope.analysis import mean, not_tested
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.papers import PAPERS, write_results
+from landscope.papers.framework.answers import Answer, Unit
+from landscope.papers.framework.claims import Claim, Told
 from landscope.papers.framework.compare import compare, published_numbers
+from landscope.papers.framework.questions import asked
 from landscope.papers.framework.records import Bundle, load_bundle, save_bundle
 from landscope.papers.framework.results import findings
+from landscope.papers.framework.results_page import _least_certain
 from landscope.specs.names import public_names
 from landscope.specs.schema import parse, to_plain
 from landscope.studies.store.identity import legacy_keys, run_key
@@ -25,6 +30,7 @@ from landscope.training.spec import TrainingSpec
 ROOT = Path(__file__).parent.parent.parent
 RECOMPUTED = [
     "explicit-regularisation/cifar10",
+    "explicit-regularisation/cifar10-strengths",
     "fam/cifar10",
     "false-friend/softmax-regression",
     "false-friend/mlp",
@@ -142,6 +148,18 @@ def test_the_page_is_short_and_has_all_headlines() -> None:
         *range(1, 21)
     }  # of several parts, the first that was run
     assert len({claim.text for claim in claims}) == len(claims)
+
+
+def test_numbers_of_a_family_come_in_the_order_of_its_words() -> None:
+    """FCNN and GAT, softmax regression and MLP: the less certain one is not put first."""
+    answers = [
+        Answer(name, mean(values), None, Unit())
+        for name, values in (("a", [9, 10, 11]), ("b", [-1, 0, 2]), ("c", [4, 5, 9]))
+    ]
+    question = asked("made up", lambda tables: answers)
+    told = Told(Claim(text="a, b and c", question=question, part="made up"), not_tested(""), tuple(answers))
+    assert [one.label for one in _least_certain(told, 2)] == ["b", "c"]
+    assert [one.label for one in _least_certain(told, 3)] == ["a", "b", "c"]
 
 
 def test_headline_claims_agree_with_a_script_that_uses_nothing_of_ours(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from landscope.core.errors import BudgetSpentError, UnknownNameError
 from landscope.core.estimate import Cost, Status
 from landscope.planes import Landscape, between, landscape, line, random_slice
 from landscope.planes.grid import Deadline, PointValues, measure_grid, nodes
-from landscope.planes.result import Values
+from landscope.planes.result import GridValues
 from landscope.planes.scale import Scale
 from landscope.probe.probe import Probe
 
@@ -36,7 +36,7 @@ def test_json_gives_back_the_same() -> None:
     found = landscape(probe, plane="trajectory", checkpoints=states, resolution=3, others={"test": probe_of()})
     loss = found.loss.copy()
     loss[0, 1] = np.inf
-    for each in (found, dataclasses.replace(found, values=Values(loss, found.accuracy, 14))):
+    for each in (found, dataclasses.replace(found, values=GridValues(loss, found.accuracy, 14))):
         again = Landscape.from_json(each.to_json())
         assert again == each
         np.testing.assert_array_equal(again.loss, each.loss)
@@ -156,12 +156,12 @@ def test_infinite_losses_are_drawn_as_holes() -> None:
     base = landscape(probe_of(), resolution=9)
     loss = np.geomspace(0.01, 100, 81).reshape(9, 9)
     loss[7:, 7:] = np.inf
-    found = dataclasses.replace(base, values=Values(loss, None, 14))
+    found = dataclasses.replace(base, values=GridValues(loss, None, 14))
     for kind in ("contour", "surface"):
         assert drawn(found.plot(kind)).startswith(b"\x89PNG")
     assert "drawn up to" in found.plot().axes[-1].get_ylabel()
     assert isinstance(Scale.of([loss]).norm(), LogNorm)
-    flat = dataclasses.replace(base, values=Values(np.full((9, 9), 0.5), None, 14))
+    flat = dataclasses.replace(base, values=GridValues(np.full((9, 9), 0.5), None, 14))
     assert drawn(flat.plot()).startswith(b"\x89PNG")
 
 

@@ -100,10 +100,29 @@ def test_sparse_embeddings_are_dense_on_the_copy(bag: bool) -> None:
     probe, dense = Probe(model, (TOKENS, Y)), Probe(Words(bag=bag), (TOKENS, Y))
     assert torch.equal(probe.gradient(), dense.gradient())
     assert model.embedding.sparse
-    if not bag:  # torch has no second derivatives of those
-        v = torch.randn(probe.n_params, generator=torch.Generator().manual_seed(1))
-        assert torch.equal(Hessian(probe) @ v, Hessian(dense) @ v)
-        assert torch.equal(GGN(probe) @ v, GGN(dense) @ v)
+    v = torch.randn(probe.n_params, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(Hessian(probe) @ v, Hessian(dense) @ v)
+    assert torch.equal(GGN(probe) @ v, GGN(dense) @ v)
+
+
+def test_gradients_that_are_divided_by_frequency_are_those_of_the_loss() -> None:
+    model, plain = Words(), Words()
+    model.embedding.scale_grad_by_freq = True
+    assert torch.equal(Probe(model, (TOKENS, Y)).gradient(), Probe(plain, (TOKENS, Y)).gradient())
+    assert model.embedding.scale_grad_by_freq
+
+
+def test_bags_are_the_means_of_their_rows() -> None:
+    """`nn.EmbeddingBag` averages what `Words` averages by hand: the same Hessian, which torch's bags do not have."""
+    bags, rows = Words(bag=True).double(), Words().double()
+    rows.load_state_dict(bags.state_dict())
+
+    def forward(tokens: Tensor) -> Tensor:
+        return rows.head(rows.norm(rows.embedding(tokens).mean(1)))
+
+    rows.forward = forward  # type: ignore[method-assign]
+    v = torch.randn(bags.embedding.weight.numel() + 23, dtype=torch.float64)
+    assert torch.allclose(Hessian(Probe(bags, (TOKENS, Y))) @ v, Hessian(Probe(rows, (TOKENS, Y))) @ v)
 
 
 def test_a_largest_norm_of_embeddings_is_applied_once() -> None:

@@ -17,8 +17,10 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import DataLoader, TensorDataset
 
 import landscope as ls
-from landscope import GGN, Hessian, Probe, errors
+from landscope import GGN, Hessian, Probe, errors, measure
+from landscope.core.memory import available_bytes
 from landscope.core.shared_state import held
+from landscope.measures.robustness import fgsm
 from landscope.probe.conditions import measuring
 
 X, Y = torch.randn(24, 4, generator=torch.Generator().manual_seed(0)), torch.arange(24) % 3
@@ -105,6 +107,43 @@ def test_operators_give_the_same_bits_inside(around: str) -> None:
     assert torch.equal(found[0], Hessian(probe) @ v)
     assert torch.equal(found[1], GGN(probe) @ v)
     assert torch.equal(found[2], probe.gradient())
+
+
+@pytest.fixture(scope="module")
+def functions() -> dict[str, Callable[[], object]]:
+    """Public functions that are no measures, and what they return as plain values."""
+    model, other = Constants(), Constants()
+    with torch.no_grad():
+        other.last.weight.mul_(1.5)
+    probe, images = Probe(model, (X, Y)), X.sigmoid()
+    square = torch.randn(40, 40, generator=torch.Generator().manual_seed(2))
+    matrix = square @ square.T
+    v0 = torch.ones(43)
+    return {
+        "eigsh": lambda: ls.eigsh(Hessian(probe), k=2, v0=v0).values.tolist(),
+        "eigsh of a matrix": lambda: ls.eigsh(matrix, k=2).values.tolist(),
+        "trace of a matrix": lambda: ls.trace(matrix, max_matvecs=20).value,
+        "frobenius of a matrix": lambda: ls.frobenius(matrix, max_matvecs=20).value,
+        "diagonal of a matrix": lambda: ls.diagonal(matrix, max_matvecs=20).values.tolist(),
+        "spectrum": lambda: ls.spectrum(GGN(probe), steps=6).nodes.tolist(),
+        "log_det": lambda: ls.log_det(GGN(probe), shift=1.0, steps=6).value,
+        "movements": lambda: {
+            name: None if moved is None else moved.after.value
+            for name, moved in ls.invariance.movements(ls.MEASURES["hessian_trace"](), probe).items()
+        },
+        "fgsm": lambda: fgsm(model, images, Y, 0.1).inputs.tolist(),
+        "by_layer": lambda: ls.by_layer(probe).to_frame().select_dtypes("number").round(12).fillna(-1).values.tolist(),
+        "landscape": lambda: ls.landscape(probe, resolution=3).loss.tolist(),
+        "between": lambda: ls.between(probe, other.state_dict()).loss.tolist(),
+    }
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_functions_give_the_same_bits_inside(around: str, functions: dict[str, Callable[[], object]]) -> None:
+    outside = {name: function() for name, function in functions.items()}
+    with AROUND[around]():
+        inside = {name: function() for name, function in functions.items()}
+    assert inside == outside
 
 
 @pytest.mark.parametrize("loader", [False, True])
@@ -287,3 +326,24 @@ def test_half_precision_that_autocast_brings_past_its_context_is_refused() -> No
 
     with pytest.raises(errors.ModelError, match="computes in bfloat16.*set_autocast_enabled"):
         Probe(Switches(), (X, Y))
+
+
+def test_memory_that_is_allowed_bounds_the_pieces() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 26 * 26, 3))
+    data = torch.randn(64, 1, 28, 28), torch.arange(64) % 3
+    free, bounded = Probe(net, data), Probe(net, data, max_bytes=2**21)
+    with bounded.measuring():
+        assert available_bytes(torch.device("cpu")) == 2**21
+    assert available_bytes(torch.device("cpu")) > 2**21
+
+    def sizes(probe: Probe) -> list[int]:
+        return [batch.size for batch, _ in probe.each(lambda _: (), load=1.0)]
+
+    assert sizes(free) == [64]
+    assert max(sizes(bounded)) < 32
+    name = "hessian_top_eigenvalue"
+    found = [measure(net, data, [name], max_bytes=most)[name].value for most in (None, 2**21)]
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+    with pytest.raises(errors.SpecError, match="max_bytes must be a positive number of bytes, got 0"):
+        Probe(net, data, max_bytes=0)

@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "inputs of another width": (lambda: Probe(nn.Linear(5, 3).double(), (X, Y)), "could not be called with argument 1"),
     "a class for a loss": (lambda: Probe(net(), (X, Y), nn.CrossEntropyLoss), r"pass an instance of it"),
     "a loss of one argument": (lambda: Probe(net(), (X, Y), lambda z: z.mean()), r"called as loss\(outputs, targets\)"),
-    "broadcasting": (lambda: Probe(nn.Linear(4, 1).double(), (X, X[:, 0]), nn.L1Loss()), "across samples"),
+    "broadcasting": (lambda: Probe(nn.Linear(4, 1).double(), (X, X[:, 0]), nn.SoftMarginLoss()), "across samples"),
     "words": (lambda: Probe(net(), (X.numpy(), np.array(["a", "b"] * 32))), "Map words to class indices"),
     "lists": (lambda: Probe(net(), {"input": X.tolist(), "labels": Y.tolist()}), "turn lists into tensors"),
 }
@@ -185,6 +185,19 @@ def test_refused_in_words(kind: str) -> None:
     call, words = REFUSED[kind]
     with pytest.raises(errors.LandscopeError, match=words):
         call()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("kind", [nn.HuberLoss, nn.SmoothL1Loss, nn.L1Loss], ids=lambda kind: kind.__name__)
+def test_criteria_that_compare_entry_by_entry_have_a_loss_per_sample(kind: type[nn.Module], reduction: str) -> None:
+    y = torch.randn(64, 3, generator=torch.Generator().manual_seed(3)).double()
+    criterion, model = kind(reduction=reduction), net()
+    probe = Probe(model, (X, y), criterion)
+    truth = criterion(model(X), y).item() / (64 if reduction == "sum" else 1)
+    assert probe.value() == pytest.approx(truth, rel=1e-12)
+    assert probe.loss.reduction == "per_sample"
+    column = nn.Linear(4, 1).double()  # (n, 1) against (n,) is no comparison of all with all
+    assert Probe(column, (X, y[:, 0]), kind()).value() == Probe(column, (X, y[:, :1]), kind()).value()
 
 
 @pytest.mark.parametrize("integer", [False, True])
@@ -211,3 +224,51 @@ def test_which_of_several_outputs_the_loss_takes_is_said() -> None:
     model = Hidden()
     assert Probe(model, (X, Y)).notices == ("the model returns 2 tensors; the loss takes the first, of shape (4, 3)",)
     assert Probe(model, (X, Y), lambda z, y: F.cross_entropy(z[0], y)).notices == ()
+
+
+def squares(outputs: Tensor, batch: object) -> Tensor:
+    return outputs.square().mean(1)
+
+
+def test_a_list_of_inputs_is_a_list_of_batches_or_refused() -> None:
+    whole = Probe(net(), X, squares)
+    assert Probe(net(), [X[:32], X[32:48], X[48:]], squares).value() == pytest.approx(whole.value(), rel=1e-12)
+    assert Probe(net(), [X[:40].numpy(), X[40:].numpy()], squares).value() == pytest.approx(whole.value(), rel=1e-12)
+    with pytest.raises(
+        errors.DataError, match=r"list of 2 tensors of one shape.*tuple \(x, y\).*\[\(first,\), \(second,\)\]"
+    ):
+        Probe(net(), [X[:32], X[32:]], squares)
+    assert Probe(net(), [(X[:32],), (X[32:],)], squares).value() == pytest.approx(whole.value(), rel=1e-12)
+    assert Probe(net(), [X, Y]).value() == Probe(net(), (X, Y)).value()
+    decoder = nn.Linear(4, 4).double()
+    assert Probe(decoder, [X, X], "mse").value() == Probe(decoder, (X, X), "mse").value()
+    assert Probe(decoder, (X, X.flip(0)), "mse").n_samples == 64
+
+
+class Extra(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        z = self.inner(x) if scale is None else self.inner(x) * scale
+        return z, z
+
+
+def both(outputs: tuple[Tensor, Tensor], targets: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(outputs[0], targets[0]) + F.mse_loss(outputs[1], targets[1])
+
+
+def test_a_target_that_went_into_the_model_is_named() -> None:
+    with pytest.raises(
+        errors.LossError, match=r"first 2 of the 3 parts of a batch went into the model.*\(x, \(y1, y2\)\)"
+    ):
+        Probe(Extra(), (X, torch.ones(64, 1), X[:, :3]), both)
+    batches = [(X[:32], (Y[:32], X[:32, :3])), (X[32:], (Y[32:], X[32:, :3]))]
+    model = Extra()
+    assert Probe(model, batches, both).value() == pytest.approx(both(model(X), (Y, X[:, :3])).item(), rel=1e-12)
+
+
+def test_labels_in_a_column_are_refused_with_the_remedy() -> None:
+    with pytest.raises(errors.LossError, match=r"targets\.squeeze\(1\)"):
+        Probe(net(), (X, Y[:, None]))

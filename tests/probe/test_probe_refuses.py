@@ -181,10 +181,11 @@ def test_dropout_left_on() -> None:
         Probe(nn.Sequential(net(), nn.ReLU(), Stubborn(0.5), nn.Linear(3, 3)), (X, Y))
 
 
-def test_noise_that_is_not_torchs() -> None:
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_noise_that_is_not_torchs(size: float) -> None:
     class Jitter(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) + float(np.random.randn())
+            return super().forward(x) + size * float(np.random.randn())
 
     with pytest.raises(errors.StochasticModelError):
         Probe(Jitter(4, 3), (X, Y))
@@ -373,7 +374,7 @@ IMAGES = torch.randn(6, 1, 8, 8)
 
 
 @pytest.mark.parametrize(
-    ("net", "x", "told"),
+    ("net", "x", "message"),
     [
         (
             nn.Sequential(nn.Flatten(), nn.Linear(63, 3)),
@@ -401,7 +402,7 @@ IMAGES = torch.randn(6, 1, 8, 8)
         (nn.Sequential(nn.Conv2d(1, 2, 9)), IMAGES, "Kernel size can't be greater than actual input size"),
     ],
 )
-def test_the_layer_that_does_not_take_its_input_is_named(net: nn.Module, x: Tensor, told: str) -> None:
-    with pytest.raises(errors.ModelError, match=re.escape(told)):
+def test_the_layer_that_does_not_take_its_input_is_named(net: nn.Module, x: Tensor, message: str) -> None:
+    with pytest.raises(errors.ModelError, match=re.escape(message)):
         Probe(net, (x, torch.zeros(len(x)).long()))
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())

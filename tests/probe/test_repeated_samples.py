@@ -69,3 +69,16 @@ def test_behind_another_loader_they_are_counted_and_said() -> None:
     assert probe.n_samples == 24
     assert any("every sample occurs 2 times" in notice for notice in probe.notices)
     assert not Probe(nn.Linear(4, 3), Around(DataLoader(Stream(sharded=True), batch_size=4, num_workers=2))).notices
+
+
+class Whole(IterableDataset[tuple[Tensor, Tensor]]):
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from zip(X.split(4), Y.split(4), strict=True)
+
+
+def test_items_that_may_be_whole_batches_are_said_to_count_as_samples() -> None:
+    (said,) = Probe(nn.Linear(4, 3), Whole()).notices
+    assert "each item of the dataset (4×4 and 4) counts as one sample" in said
+    probe = Probe(nn.Linear(4, 3), DataLoader(Whole(), batch_size=None))
+    assert (probe.n_samples, probe.notices) == (12, ())
+    assert Probe(nn.Linear(4, 3), Stream(sharded=False)).notices == ()

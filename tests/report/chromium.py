@@ -118,7 +118,7 @@ class Page:
         """Until an expression is true in the page, however long that takes; its value."""
         deadline = time.monotonic() + PATIENCE
         while not (value := self.evaluate(f"new Promise((done) => setTimeout(() => done({condition}), 20))")):
-            assert time.monotonic() < deadline, f"never came true: {condition}"
+            assert time.monotonic() < deadline, f"never held: {condition}"
         return value
 
     def click(self, x: float, y: float, ready: str = "true") -> None:

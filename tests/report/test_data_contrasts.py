@@ -15,6 +15,7 @@ from landscope.report.data.contrasts import Contrasts, contrasts
 from landscope.report.page.blocks import Prose
 from landscope.report.sections.against_baseline import baseline_figure, baseline_table, baseline_words
 from landscope.report.sections.answer import answer_section
+from landscope.report.write import ReportOptions, StudyReport
 from landscope.studies.record import MeasuredModel, Record
 
 PLAIN, SAM = [5.5, 6.1, 7.0, 7.9], [2.8, 3.3, 3.9, 4.1]
@@ -52,7 +53,7 @@ def test_four_seeds_are_enough_to_see_that_sam_is_flatter() -> None:
     lead, outcomes = baseline_words(found)[0]
     ratio = np.exp(np.log(SAM).mean() - np.log(PLAIN).mean())
     assert lead.startswith(f"SAM is flatter than plain by 1 of 1 measure (Hessian λ₁ −{round(100 * (1 - ratio))} % [")
-    assert lead.endswith("Whether flatter is better cannot be told: no outcome is shown to differ from plain.")
+    assert lead.endswith("Whether flatter is better is undecided: no outcome is shown to differ from plain.")
     assert outcomes == "No difference from plain can be shown in test error."
 
 
@@ -113,7 +114,7 @@ LOW, MIDDLE, HIGH = [1.0, 1.1, 0.9, 1.05], [2.0, 2.1, 1.9, 2.05], [4.0, 4.1, 3.9
 
 
 @pytest.mark.parametrize(
-    ("trace", "error", "told"),
+    ("trace", "error", "message"),
     [
         ((LOW, HIGH), (LOW, HIGH), "Being flatter goes with better test error."),
         ((LOW, HIGH), (HIGH, LOW), "Being flatter goes with worse test error."),
@@ -122,13 +123,13 @@ LOW, MIDDLE, HIGH = [1.0, 1.1, 0.9, 1.05], [2.0, 2.1, 1.9, 2.05], [4.0, 4.1, 3.9
         (
             (LOW, HIGH),
             (MIDDLE, MIDDLE),
-            "Whether flatter is better cannot be told: no outcome is shown to differ from plain.",
+            "Whether flatter is better is undecided: no outcome is shown to differ from plain.",
         ),
-        ((MIDDLE, MIDDLE), (LOW, HIGH), "Whether flatter is better cannot be told from that."),
+        ((MIDDLE, MIDDLE), (LOW, HIGH), "Whether flatter is better cannot be decided from that."),
     ],
 )
 def test_the_second_sentence_says_whether_flatter_is_better(
-    trace: tuple[list[float], list[float]], error: tuple[list[float], list[float]], told: str
+    trace: tuple[list[float], list[float]], error: tuple[list[float], list[float]], message: str
 ) -> None:
     columns = {"plain": (MIDDLE, MIDDLE), "a": (trace[0], error[0]), "b": (trace[1], error[1])}
     jitter = [1.0, 1.01, 0.99, 1.0]
@@ -136,7 +137,7 @@ def test_the_second_sentence_says_whether_flatter_is_better(
         name: {"hessian_trace": list(np.multiply(own, jitter)), "test.error": outcome}
         for name, (own, outcome) in columns.items()
     }
-    assert baseline_words(against(values))[0][0].endswith(told)
+    assert baseline_words(against(values))[0][0].endswith(message)
 
 
 def test_ratios_and_differences() -> None:
@@ -196,3 +197,71 @@ def test_a_made_up_study_reads_well() -> None:
     assert found is not None
     lead = baseline_words(found)[0][0]
     assert lead.startswith("SAM is flatter than baseline by ")
+
+
+def sized(values: dict[str, dict[str, list[float]]], parameters: dict[str, str]) -> list[Record]:
+    """The same, with a number of parameters for every condition."""
+    found = []
+    for record in records(values):
+        (subject,) = record.subjects
+        about = {"parameters": parameters[record.condition]}
+        reports = {name: Report(report.estimates, about) for name, report in subject.reports.items()}
+        found.append(replace(record, subjects=(replace(subject, reports=reports),)))
+    return found
+
+
+def test_networks_of_other_sizes_are_compared_by_what_scale_does_not_change() -> None:
+    values = {
+        name: {
+            "hessian_top_eigenvalue": [each * factor for each in PLAIN],
+            "fisher_rao": [each * factor for each in PLAIN],
+            "test.error": [0.1, 0.2, 0.15, 0.12],
+        }
+        for name, factor in {"plain": 1.0, "alike": 0.1, "wide": 0.1}.items()
+    }
+    study = Cohorts.of(sized(values, {"plain": "10 parameters", "alike": "10 parameters", "wide": "30 parameters"}))
+    found = contrasts(study, "plain")
+    assert found is not None
+    lead, *_ = baseline_words(found)[0]
+    assert lead.startswith("Alike is flatter than plain by 2 of 2 measures (Hessian λ₁ −90 % ")
+    assert "wide is flatter by 1 of 1 measure (Fisher–Rao norm −90 % " in lead
+    (told, *_) = baseline_words(found)[1]
+    assert "wide (30 parameters against 10 parameters)" in told
+    assert told.endswith("leave as they are: Fisher–Rao norm.")
+    cells = [c for c in found.sharpness if c.condition == "wide" and c.effect is None]
+    assert [c.column for c in cells] == ["train.hessian_top_eigenvalue"]
+    only = {name: {key: held[key] for key in ("hessian_top_eigenvalue", "test.error")} for name, held in values.items()}
+    study = Cohorts.of(sized(only, {"plain": "10 parameters", "alike": "10 parameters", "wide": "30 parameters"}))
+    found = contrasts(study, "plain")
+    assert found is not None
+    assert "No measure here can be compared between plain and wide." in baseline_words(found)[0][0]
+
+
+def test_single_runs_answer_that_they_cannot_tell() -> None:
+    values = {
+        "plain": {"hessian_top_eigenvalue": [5.5], "test.error": [0.1]},
+        "SAM": {"hessian_top_eigenvalue": [2.8], "test.error": [0.12]},
+    }
+    section = answer_section(Cohorts.of(records(values)), None)
+    (lead,) = (block.text for block in section.blocks if isinstance(block, Prose) and block.tone == "lead")
+    assert lead.startswith("Which condition is flatter, and which is better, is undecided: every condition has one run")
+    assert "Hessian λ₁ 2.80 (SAM) and 5.50 (plain)" in lead
+    values["plain"] = {key: held * 2 for key, held in values["plain"].items()}
+    told = answer_section(Cohorts.of(records(values)), None).blocks[0]
+    assert isinstance(told, Prose)
+    assert "SAM has one run only" in told.text
+    alone = {"plain": values["plain"]}
+    first = answer_section(Cohorts.of(records(alone)), None).blocks[0]
+    assert isinstance(first, Prose)
+    assert "one run only" not in first.text
+
+
+def test_figures_of_correlations_that_two_conditions_cannot_have_are_not_drawn() -> None:
+    values = {
+        name: {"hessian_top_eigenvalue": held, "test.error": [0.10, 0.11, 0.12, 0.13]}
+        for name, held in {"plain": PLAIN, "SAM": SAM, "other": [1.0, 2.0, 3.0, 4.0]}.items()
+    }
+    for conditions in (2, 3):
+        some = dict(list(values.items())[:conditions])
+        keys = {figure.name for figure in StudyReport.of(records(some), ReportOptions()).figures}
+        assert ("forest" in keys, "correlations" in keys) == (conditions == 3, conditions == 3)

@@ -21,7 +21,7 @@ from landscope.report import ReportOptions, figures
 from landscope.report.data.associations import associate
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Panels, Plot, Section
-from landscope.report.page.figure import Bars, Figure, Line
+from landscope.report.page.figure import Bars, Curve, Figure
 from landscope.report.page.matplotlib import on_paper
 from landscope.report.page.plotly import in_browser
 from landscope.report.sections.correlations import scatter_section
@@ -83,9 +83,9 @@ def test_training_curves_of_many_runs_are_means_of_conditions() -> None:
     assert loss.by_condition
     first, second = mean_curves(study, loss)
     assert (first.n, second.n) == (31, 31)
-    told = np.array([[row["train_loss"] for row in record.history] for record in records[1:31]], dtype=float)
-    assert first.mean[3:] == pytest.approx(told.mean(0)[3:])  # the run that ended is out
-    assert first.spread[3:] == pytest.approx(told.std(0, ddof=1)[3:])
+    message = np.array([[row["train_loss"] for row in record.history] for record in records[1:31]], dtype=float)
+    assert first.mean[3:] == pytest.approx(message.mean(0)[3:])  # the run that ended is out
+    assert first.spread[3:] == pytest.approx(message.std(0, ddof=1)[3:])
     panel = drawn_training(study).axes[0]
     assert [line.get_ydata()[-1] for line in panel.lines] == pytest.approx([first.mean[-1], second.mean[-1]])
     assert len(drawn_training(Cohorts.of(records[:4], None, None)).axes[0].lines) == 4
@@ -155,7 +155,7 @@ def test_planes_share_one_scale_whose_kind_is_told() -> None:
     assert plot.spec["ends"] == pytest.approx([0.01, 1e4], rel=1)
 
 
-@pytest.mark.parametrize(("conditions", "kind"), [(20, Bars), (21, Line)])
+@pytest.mark.parametrize(("conditions", "kind"), [(20, Bars), (21, Curve)])
 def test_many_bars_are_points(conditions: int, kind: type) -> None:
     study = Cohorts.of(make_records([f"c{i}" for i in range(conditions)], seeds=1, temperature=False), None, None)
     layers = described(layer_section(study))

@@ -101,12 +101,12 @@ def test_a_name_that_no_record_has_is_told(tmp_path: Path) -> None:
         outcomes=["test.error", "test.ecce"], measures=["train.l2_norm", "train.hesian_trace"], given="train.los"
     )
     text = written(spec, records, tmp_path).replace("&#39;", "'")
-    for told in (
+    for message in (
         "unknown outcome 'test.ecce'; did you mean 'test.ece'?",
         "unknown measure 'train.hesian_trace'; did you mean 'train.hessian_trace'?",
         "unknown column to account for 'train.los'; did you mean 'train.loss'?",
     ):
-        assert f"Left out, because no record has it: {told}" in text
+        assert f"Left out, because no record has it: {message}" in text
     text = written(spec_of(), records, tmp_path)
     assert "Left out" not in text
 
@@ -128,10 +128,10 @@ def test_a_model_without_its_temperature_is_no_scaled_one() -> None:
     both = [replace(r, subjects=(r.subjects[0], unfitted(r.subjects[1]))) for r in records[:2]] + records[2:]
     study = Cohorts.of(both)
     assert {c.name: len(c) for c in study.cohorts} == {"final": 6, "final, temperature-scaled": 4}
-    told = (
+    message = (
         "No temperature could be fitted to 2 of 6 models (final), left out of the temperature-scaled ones: it ran away."
     )
-    assert study.notes == (told,)
+    assert study.notes == (message,)
     fitted = Cohorts.of([replace(r, subjects=r.subjects[1:]) for r in both])
     assert {c.name: len(c) for c in fitted.cohorts} == {"final, temperature-scaled": 4}
     assert fitted.notes == study.notes

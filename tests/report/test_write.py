@@ -26,8 +26,8 @@ from landscope.measures import MEASURES, Report
 from landscope.report import Claim, ReportOptions, write_report
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.contrasts import contrasts
-from landscope.report.page.embedding import embedded_json, plotly_script
 from landscope.report.page.figure import Figure
+from landscope.report.page.html import embedded_json, plotly_script
 from landscope.report.page.matplotlib import on_paper
 from landscope.report.sections.calibration import calibration_section, calibrations
 from landscope.report.sections.reference import ComparedNumber
@@ -73,7 +73,7 @@ class Reader(html.parser.HTMLParser):
     @property
     def data(self) -> dict[str, Any]:
         def refuse(name: str) -> float:
-            raise AssertionError(f"{name} is no JSON")
+            raise AssertionError(f"{name} is not JSON")
 
         found: dict[str, Any] = json.loads(self.scripts[0], parse_constant=refuse)
         return found
@@ -139,15 +139,15 @@ def test_a_measure_times_a_constant_is_not_asked_again(records: list[Record], tm
         return replace(record, subjects=(replace(subject, reports={**subject.reports, "train": report}),))
 
     twice = [doubled(record) for record in records]
-    told = "The same up to a constant factor, and tested once: Hessian trace and my trace."
+    message = "The same up to a constant factor, and tested once: Hessian trace and my trace."
     plain, page = (Reader(write_report(some, tmp_path / "r.html").read_text()) for some in (records, twice))
-    assert told not in plain.text
-    assert told in page.text
+    assert message not in plain.text
+    assert message in page.text
     asked_of = [re.findall(r"(\d+) measures against", read.text) for read in (plain, page)]
     assert asked_of[0] == asked_of[1] != []
     assert "my trace" in page.text.partition("Condition by condition")[2]  # the tables have it all the same
     asked = quick(twice, tmp_path, measures=["train.hessian_trace", "train.my_trace"])
-    assert told not in asked.text  # who names both wants both
+    assert message not in asked.text  # who names both wants both
 
 
 @pytest.mark.slow
@@ -337,8 +337,8 @@ def test_best_and_worst_conditions_are_marked(records: list[Record], page: str) 
 
 def test_words_are_explained_under_the_pointer_and_at_the_end(read: Reader, page: str) -> None:
     """The measure's own first sentence, as the title of an element without script and in the table of terms."""
-    told = " ".join((MEASURES["hessian_trace"].__doc__ or "").split("\n\n")[0].split())
-    assert told in {attrs["title"] for tag, attrs in read.tags if tag == "abbr"}
+    message = " ".join((MEASURES["hessian_trace"].__doc__ or "").split("\n\n")[0].split())
+    assert message in {attrs["title"] for tag, attrs in read.tags if tag == "abbr"}
     assert page.index('<section id="terms">') > page.index('<section id="answer">')
     assert "Adjusts for many tests" in read.text
 

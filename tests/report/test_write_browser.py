@@ -75,7 +75,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             question="Four regularisers, five seeds each: does any measure of sharpness go with the test error?",
             spec={"name": "regularisers"},
             compared=[ComparedNumber("1", "baseline", "test_error_pct", "14.0 ± 0.5", "14.1 ± 0.4", "–", 5)],
-            claims=[Claim("Flatter minima generalise better", "cannot be told", "Too few models.")],
+            claims=[Claim("Flatter minima generalise better", "undecided", "Too few models.")],
         ),
     )
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from landscope.core.errors import SpecError
-from landscope.specs.documents import read_document
+from landscope.specs.documents import read_document, read_spec
+from landscope.studies.spec import StudySpec
 
 MISTAKES = {
     "training:\n\tmodel: mlp": (2, "is indented with a tab; YAML takes spaces"),
@@ -33,14 +34,37 @@ MISTAKES = {
     "name: @a": (1, "a value that begins with @ must be in quotes"),
     "question: %x": (1, "a value that begins with % must be in quotes"),
     "a: *b": (1, "is not YAML: found undefined alias 'b'"),
-    "a: 1\na: 2": (2, "the key 'a' stands here twice"),
+    "a: 1\na: 2": (2, "the key 'a' is given twice"),
 }
 
 
-@pytest.mark.parametrize(("text", "told"), MISTAKES.items())
-def test_a_mistake_is_said_in_words(tmp_path: Path, text: str, told: tuple[int, str]) -> None:
+@pytest.mark.parametrize(("text", "message"), MISTAKES.items())
+def test_a_mistake_is_said_in_words(tmp_path: Path, text: str, message: tuple[int, str]) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(text)
     with pytest.raises(SpecError) as error:
         read_document(file)
-    assert str(error.value) == f"{file}:{told[0]}: {told[1]}"
+    assert str(error.value) == f"{file}:{message[0]}: {message[1]}"
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "[1, {a: -.inf}]"])
+def test_a_number_that_no_record_can_hold_is_refused_with_its_line(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(f"name: a\ntraining:\n  model: mlp\n  data:\n    name: circles\n    noise: {value}\n")
+    with pytest.raises(
+        SpecError, match=r"study\.yaml:6: training\.data\.noise.*: is (nan|-?inf), which no record can hold"
+    ):
+        read_spec(StudySpec, file)
+
+
+def test_figures_in_one_format_are_asked_for_once(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text("name: a\ntraining: {model: mlp}\nfigures: [png, pdf, png]\n")
+    with pytest.raises(SpecError, match="figures: expected different formats, got png, pdf, png"):
+        read_spec(StudySpec, file)
+
+
+def test_numbers_are_decimal(tmp_path: Path) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("[1:30, 010, 0x10, 1_000, -3, 0, +5, 1e3, 0b1]")
+    assert read_document(file).content == ["1:30", "010", 16, 1000, -3, 0, 5, 1000.0, "0b1"]

@@ -177,7 +177,7 @@ def test_what_is_ours_without_a_public_name_is_still_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [
         ("import sys\nsys.exit()", r"importing BAD ended the process \(sys\.exit\(\), .*BAD\.py:2; remove that call"),
         ("import sys\nsys.exit(0)", r"importing BAD ended the process \(sys\.exit\(0\), .*BAD\.py:2"),
@@ -193,11 +193,11 @@ def test_what_is_ours_without_a_public_name_is_still_found() -> None:
     ids=range(10),
 )
 def test_a_module_that_cannot_be_imported_is_told_with_its_line(
-    here: Path, code: str, told: str, request: pytest.FixtureRequest
+    here: Path, code: str, message: str, request: pytest.FixtureRequest
 ) -> None:
     name = f"bad_module_{request.node.callspec.id}"
     (here / f"{name}.py").write_text(code)
-    with pytest.raises(SpecError, match=f"^{name}:build: .*{told.replace('BAD', name)}"):
+    with pytest.raises(SpecError, match=f"^{name}:build: .*{message.replace('BAD', name)}"):
         import_function(f"{name}:build")
 
 
@@ -221,7 +221,7 @@ class Net:
 
 
 @pytest.mark.parametrize(
-    ("call", "options", "told"),
+    ("call", "options", "message"),
     [
         ("ends", {}, r"calling it ended the process \(sys\.exit\(0\), .*called_badly\.py:2"),
         ("inside", {}, r"with the options {} failed \(TypeError: unsupported operand .*called_badly\.py:4\)"),
@@ -233,8 +233,8 @@ class Net:
     ],
 )
 def test_what_fails_inside_a_function_is_told_apart_from_wrong_options(
-    here: Path, call: str, options: dict[str, object], told: str
+    here: Path, call: str, options: dict[str, object], message: str
 ) -> None:
     (here / "called_badly.py").write_text(CALLED)
-    with pytest.raises(SpecError, match=f"called_badly:{call}.*{told}"):
+    with pytest.raises(SpecError, match=f"called_badly:{call}.*{message}"):
         call_imported(f"called_badly:{call}", options)

@@ -57,7 +57,7 @@ EXPLODING = {
         r":\d+: holds more than 100,000 values",
     ),
     "anchors that nest": ("yaml", chain(5000), r":10\d: is nested more than 100 levels deep"),
-    "an anchor in itself": ("yaml", "a: 1\nb: &b [1, *b]\n", r":2: \*b stands for something that contains it"),
+    "an anchor in itself": ("yaml", "a: 1\nb: &b [1, *b]\n", r":2: \*b refers to a value that contains it"),
     "lists in yaml": ("yaml", "a: 1\nb: " + "[" * 5000 + "]" * 5000, r":2: is nested more than 100 levels deep"),
     "unclosed lists": ("yaml", "[" * 100_000, r":1: is nested more than 100 levels deep"),
     "compact lists": ("yaml", "a: 1\nb:\n" + "- " * 5000 + "x", r":3: is nested more than 100 levels deep"),
@@ -112,9 +112,9 @@ def refused(file: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"a": 1,\n"b": "\\ud800"}', r"\.json:2: '\\ud800' holds half a character"),
-        ('{"a": 1,\n"\\udfff": 2}', r"\.json:2: '\\udfff' holds half a character"),
-        ('{"a": 1,\n"b": "\\ude00\\ud83d"}', r"\.json:2: .* holds half a character"),
+        ('{"a": 1,\n"b": "\\ud800"}', r"\.json:2: '\\ud800' is half a character"),
+        ('{"a": 1,\n"\\udfff": 2}', r"\.json:2: '\\udfff' is half a character"),
+        ('{"a": 1,\n"b": "\\ude00\\ud83d"}', r"\.json:2: .* is half a character"),
         ("a: 1\nb: 2024-13-45", r"\.json:2: month must be in 1\.\.12"),
         ("a: 1\nb: " + "9" * 5000, r"\.json:2: Exceeds the limit"),
     ],
@@ -165,11 +165,11 @@ def deep(levels: int) -> object:
     [
         ({"notes": deep(5000)}, "notes: is nested more than 100 levels deep"),
         ({"training": {"model": "mlp", "data": {"name": "a:b", "x": deep(5000)}}}, "training: is nested more than 100"),
-        ({"name": "\ud800"}, r"name: '\\ud800' holds half a character"),
-        ({"question": "x" * 100 + "\ud83d\ude00"}, "question: .* holds half a character"),
-        ({"axes": {"\udfff": {"optimizer.lr": [0.1]}}}, r"axes: the key '\\udfff' holds half a character"),
-        ({"axes": {"a": {"\udfff": {}}}}, r"axes\.a: the key '\\udfff' holds half a character"),
-        ({"axes": {"a": {"model": ["mlp", "\udfff"]}}}, r"axes\.a\.model\[1\]: '\\udfff' holds half a character"),
+        ({"name": "\ud800"}, r"name: '\\ud800' is half a character"),
+        ({"question": "x" * 100 + "\ud83d\ude00"}, "question: .* is half a character"),
+        ({"axes": {"\udfff": {"optimizer.lr": [0.1]}}}, r"axes: the key '\\udfff' is half a character"),
+        ({"axes": {"a": {"\udfff": {}}}}, r"axes\.a: the key '\\udfff' is half a character"),
+        ({"axes": {"a": {"model": ["mlp", "\udfff"]}}}, r"axes\.a\.model\[1\]: '\\udfff' is half a character"),
     ],
 )
 def test_values_of_a_program_are_refused_too(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -182,9 +182,9 @@ def test_values_within_themselves_are_refused() -> None:
     notes["again"] = notes
     with pytest.raises(SpecError, match="notes: is nested more than 100 levels deep"):
         parse(StudySpec, {"name": "x", "training": {"model": "mlp"}, "notes": notes})
-    with pytest.raises(SpecError, match="name: .* holds half a character"):
+    with pytest.raises(SpecError, match="name: .* is half a character"):
         StudySpec(name="\ud800", training={"model": "mlp"})
-    with pytest.raises(SpecError, match=r"axes\.rate: the key .* holds half a character"):
+    with pytest.raises(SpecError, match=r"axes\.rate: the key .* is half a character"):
         StudySpec(name="x", training={"model": "mlp"}, axes={"rate": {"\ud800": {}}})
 
 

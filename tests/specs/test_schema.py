@@ -165,7 +165,7 @@ def test_toml_errors_name_the_line(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.yaml", "a: [1", r"a\.yaml:\d+: the bracket that opens here is not closed"),
-        ("a.yaml", "a: 1\na: 2\n", "a.yaml:2: the key 'a' stands here twice"),
+        ("a.yaml", "a: 1\na: 2\n", "a.yaml:2: the key 'a' is given twice"),
         ("a.txt", "a: 1", "written in YAML, TOML or JSON"),
         ("a.toml", "a = ", "is not TOML"),
         ("a.yaml", "just words", "must be a mapping with the keys"),

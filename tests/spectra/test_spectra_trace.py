@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.seeding import generator
 from landscope.spectra import diagonal, frobenius, trace
-from landscope.spectra.probes import left_over, orthonormal_rows, sample, sphere_rows, student_factor
+from landscope.spectra.probes import left_over, orthonormal_rows, sample, sphere_rows
 from landscope.spectra.protocol import as_operator
 
 SAMPLED = [

@@ -57,8 +57,8 @@ def test_runs_are_done_and_troubles_are_kept_apart(store):
     events = []
     summary = executor(store, attempts=2).run([*jobs.values(), jobs["first"]], on_event=events.append)
 
-    told = {name: [event.kind for event in events if names[event.key] == name] for name in jobs}
-    assert told == {
+    message = {name: [event.kind for event in events if names[event.key] == name] for name in jobs}
+    assert message == {
         "first": ["started", "finished"],
         "raises": ["started", "failed"],
         "killed once": ["started", "retried", "started", "finished"],
@@ -234,7 +234,7 @@ def test_a_run_that_has_a_card_for_itself_has_all_of_it(store, monkeypatch):
 
 @pytest.fixture
 def control_program(tmp_path, monkeypatch):
-    """What stands for NVIDIA's program: it notes how it was called, by whose variables, and what it was told."""
+    """What stands for NVIDIA's program: it notes how it was called, by whose variables, and its input."""
     folder, notes = tmp_path / "bin", tmp_path / "notes"
     folder.mkdir()
     program = folder / CONTROL

@@ -57,7 +57,7 @@ def test_runs_that_are_done_tell_of_their_kind_and_of_no_other(tmp_path: Path) -
     assert found.whole
     assert 6 * 9.0 / found.workers <= found.seconds < 6 * 9.0 + 60
     assert found.sentence().startswith("6 runs to do: about ")
-    assert found.sentence().endswith("(as long as those that are done took)")
+    assert found.sentence().endswith("(from the runs that are done)")
 
 
 def test_a_dry_run_times_the_measuring_of_a_network_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,9 +133,9 @@ def test_a_huge_network_is_not_built_to_be_timed(study: Study, tmp_path: Path, m
     monkeypatch.setattr(slices, "make_task", pytest.fail)
     waiting = {key: RunStatus(key, RunState.WAITING) for key in study.runs}
     for seconds in (None, 10.0):
-        told = forecast.forecast(study, waiting, seconds)
-        assert (told.expected, told.seconds) == ({}, 0)
-        assert told.sentence() == f"{RUNS} runs to do; how long they take is known when one is done"
+        message = forecast.forecast(study, waiting, seconds)
+        assert (message.expected, message.seconds) == ({}, 0)
+        assert message.sentence() == f"{RUNS} runs to do; the time is not known until one is done"
 
 
 def test_a_record_that_changed_is_found_by_all_of_them(study: Study, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_what_a_study_keeps(name: str, tmp_path: Path) -> None:
     run.path("spec.json").write_bytes(TEXTS[name])
     with pytest.raises(StoreError, match=r"spec\.json cannot be read"):
         run.spec()
-    assert Store(tmp_path / "store").add({"seed": 1}).spec() == {"seed": 1}  # it is written anew
+    assert Store(tmp_path / "store").add({"seed": 1}).spec() == {"seed": 1}  # it is written again
     (tmp_path / "store" / "store.json").write_bytes(TEXTS[name])
     with pytest.raises(StoreError, match=r"store\.json says format a damaged one"):
         Store(tmp_path / "store")

@@ -264,7 +264,7 @@ def test_the_reasons_that_an_edit_has(tmp_path: Path) -> None:
     assert "measuring.splits.train.measures: hessian_trace removed" in reason
     assert 'measuring.dtype was not set and is "float64"' in reason
     assert [*why_changed(before, Study.of({**SPEC, "seeds": [1, 0]}, tmp_path))] == [
-        "another seed is the first, for which figures are made"
+        "another seed comes first, and figures are made for the first"
     ]
     assert why_changed(before, Study.of({**SPEC, "question": "Why?", "seeds": 3}, tmp_path)) == {}
 

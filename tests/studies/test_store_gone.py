@@ -1,4 +1,4 @@
-"""A study's folder that vanishes while it runs: told in one line, at once, and not made again."""
+"""A study's folder that vanishes while it runs: reported in one line, at once, and not made again."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from landscope.core.errors import MissingExtraError, MissingFileError
-from landscope.studies.preflight import check_inputs
+from landscope.studies.forecast import check_inputs
 from landscope.studies.store import RunState
 from landscope.studies.study import Study
 from landscope.studies.work.attempt import Ending, attempt_run

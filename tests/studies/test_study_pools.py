@@ -114,6 +114,14 @@ def test_runs_that_were_begun_are_left_alone(tmp_path: Path) -> None:
     assert pool[POOL]["members"] == list(study.runs)[1:]  # type: ignore[index,call-overload]
 
 
+def test_only_runs_that_are_asked_for_are_pooled(tmp_path: Path) -> None:
+    study = Study.of({**SPEC, "axes": {}, "seeds": 4}, tmp_path)
+    asked = [key for key, run in study.runs.items() if run.seed in (0, 2)]
+    [pool] = pools_of(study, asked)
+    assert pool[POOL]["members"] == asked  # type: ignore[index,call-overload]
+    assert pools_of(study, asked[:1]) == []
+
+
 def test_an_executor_trains_pools_as_any_job(tmp_path: Path) -> None:
     study = Study.of({**SPEC, "axes": {}}, tmp_path)
     executor = LocalExecutor(study.store, run_in_folder, workers=1)

@@ -21,17 +21,17 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class Killer:
-    """Kills the workers of the first so many starts at once, while they import."""
+    """Kills the workers of the first starts at once, while they import."""
 
     def __init__(self, starts: int) -> None:
         self.starts = starts
-        self.told: list[str] = []
+        self.seen: list[str] = []
         self.why: list[str] = []
 
     def __call__(self, event: Event) -> None:
-        self.told.append(event.kind)
+        self.seen.append(event.kind)
         self.why.append(event.detail)
-        if event.kind == "started" and self.told.count("started") <= self.starts:
+        if event.kind == "started" and self.seen.count("started") <= self.starts:
             os.kill(int(event.worker.split()[-1]), signal.SIGKILL)
 
 
@@ -43,7 +43,7 @@ def test_a_worker_killed_while_it_starts_costs_one_attempt(tmp_path: Path) -> No
     killer = Killer(1)
     summary = LocalExecutor(Store(tmp_path), work, workers=1).run(jobs(2), on_event=killer)
     assert len(summary.finished) == 2
-    assert killer.told == ["started", "retried", "started", "finished", "started", "finished"]
+    assert killer.seen == ["started", "retried", "started", "finished", "started", "finished"]
     assert killer.why[1] == "its process was killed by SIGKILL while it started"
 
 

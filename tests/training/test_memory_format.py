@@ -54,7 +54,7 @@ def test_such_a_network_trains_as_in_the_usual_layout():
     for case, asked, own in (
         ("usual", False, torch.contiguous_format),
         ("asked for", True, torch.contiguous_format),
-        ("as it came", False, torch.channels_last),
+        ("as given", False, torch.channels_last),
     ):
         model = _shortcut()
         model(x)  # gives the lazy layer its weights
@@ -66,7 +66,7 @@ def test_such_a_network_trains_as_in_the_usual_layout():
             progress=False,
         )
         trained[case] = result.model.state_dict()
-    for case in ("asked for", "as it came"):
+    for case in ("asked for", "as given"):
         assert trained[case].keys() == trained["usual"].keys()
         assert all(torch.equal(trained[case][name], trained["usual"][name]) for name in trained[case])
 

@@ -223,7 +223,6 @@ class Simpson:
 
     @property
     def sentence(self) -> str:
-        """What this means, in words."""
         sides = [
             f"{where} {found.reason}" if found.value is None else f"{where} {found}"
             for where, found in ((f"between {self.group}", self.between), (f"inside {self.group}", self.within))
@@ -235,7 +234,6 @@ class Simpson:
         return text
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only."""
         return {
             "x": self.x,
             "y": self.y,

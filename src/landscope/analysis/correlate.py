@@ -97,7 +97,6 @@ class CorrelationTable:
         return pd.DataFrame(records)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only, with the sentences."""
         return {
             "method": self.method,
             "alpha": self.rules.alpha,

@@ -68,7 +68,6 @@ class Effect(ABC):
         """The same, counted the other way round."""
 
     def p_value(self, truth: float = 0.0) -> float:
-        """Two-sided."""
         return min(1.0, 2 * min(self.tails(truth)))
 
     def equivalence_p(self, margin: float) -> float:
@@ -112,7 +111,6 @@ class Summary:
 
     @property
     def variance(self) -> float:
-        """Of the mean."""
         return self.spread**2 / self.n
 
     def log(self) -> Summary:
@@ -143,7 +141,6 @@ class Mean(Effect):
             )
 
     def tails(self, truth: float) -> tuple[float, float]:
-        """By Student's t."""
         t = (self.value - truth) / self.stderr
         return float(stdtr(self.freedom, -t)), float(stdtr(self.freedom, t))
 
@@ -297,7 +294,7 @@ class Order(Effect):
             )
 
     def tails(self, truth: float) -> tuple[float, float]:
-        """On the scale of the law without a link."""
+        """On the scale of the law under independence."""
         size = max(3.0, float(self.n) if self.size is None else self.size)
         return (self.law or Inversions(self.n)).tails(COEFFICIENTS[self.method].centred(self.value, truth, size))
 

@@ -142,7 +142,6 @@ class Finding:
         )
 
     def verdict(self, rules: Rules) -> str:
-        """Which of the four it is."""
         if self.adjusted_p is None:
             return "undefined"
         if self.adjusted_p <= rules.alpha:
@@ -200,7 +199,6 @@ class Finding:
         return text
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only."""
         parts = {"within": self.within, "partial": self.partial, "granulated": self.granulated}
         return {
             "measure": self.measure,

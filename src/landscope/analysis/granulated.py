@@ -10,7 +10,7 @@ is the formula of the paper. Models that agree in all axes (seeds) are of one gr
 
 The axes are the units: Ψ ± t_{k−1} · sd(ψ_1 … ψ_k)/√k for k axes, and the test of the same t. Groups of one axis share models and
 settings, and resampling them holds only for other seeds of these very axes (such intervals covered 0.17 to 0.28 where axes
-were drawn anew). `without` says what Ψ would be without each axis. O(pairs inside groups).
+were drawn again). `without` says what Ψ would be without each axis. O(pairs inside groups).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from landscope.core.errors import OperandError, UnknownNameError
 
 
 @dataclass(frozen=True)
-class Axis:
+class AxisCoefficient:
     """ψ of one axis: the mean τ over its groups, or None where every group was skipped; `without`: Ψ of the other axes."""
 
     name: str
@@ -47,7 +47,7 @@ class Granulated:
     p_value: float | None
     low: float | None
     high: float | None
-    axes: tuple[Axis, ...]
+    axes: tuple[AxisCoefficient, ...]
     n: int
     dropped: int = 0
     status: str = "ok"
@@ -69,7 +69,6 @@ class Granulated:
         return f"Ψ = {self.value:.2f}{bounds} over {known} {'axis' if known == 1 else 'axes'}{left}"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only."""
         return asdict(self) | {"axes": [asdict(axis) for axis in self.axes]}
 
 
@@ -108,7 +107,9 @@ def granulated_kendall(
         taus[name], skipped[name] = _group_taus(a, b, group, ties)
     psi = {name: float(values.mean()) for name, values in taus.items() if len(values)}
     found = tuple(
-        Axis(name, psi.get(name), len(taus[name]), skipped[name], _without(psi, name) if name in psi else None)
+        AxisCoefficient(
+            name, psi.get(name), len(taus[name]), skipped[name], _without(psi, name) if name in psi else None
+        )
         for name in axes
     )
     if not psi:

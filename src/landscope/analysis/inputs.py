@@ -225,7 +225,6 @@ class Learnt:
 
     @property
     def left_out(self) -> int:
-        """How many do not."""
         return int(np.count_nonzero(~self.kept))
 
     @property

@@ -111,7 +111,6 @@ class Normal:
     name: str = "asymptotic"
 
     def tails(self, value: float) -> tuple[float, float]:
-        """By the error function."""
         z = (value - self.mean) / self.deviation
         return float(ndtr(-z)), float(ndtr(z))
 
@@ -124,7 +123,6 @@ class Student:
     name: str = "asymptotic"
 
     def tails(self, value: float) -> tuple[float, float]:
-        """By the t law."""
         t = (
             value * math.sqrt(self.freedom / max(1 - value**2, np.finfo(float).tiny))
             if abs(value) < 1
@@ -141,11 +139,9 @@ class Turned:
 
     @property
     def name(self) -> str:
-        """That of the law."""
         return self.law.name
 
     def tails(self, value: float) -> tuple[float, float]:
-        """The same, exchanged."""
         above, below = self.law.tails(-value)
         return below, above
 

@@ -15,7 +15,7 @@ errors its reliability λ is estimated: noise of that size is added once more, a
 λ = 2 − 1/c². The corrected coefficient comes from covariances in which the covariate's variance counts λ-fold (errors in
 variables; Fuller 1987), with a jackknife error. What is recorded bounds the error from above (all models are measured on the same
 rows), so a link must be shown with all of it and with none: the larger p counts, and the interval holds both. Below λ = 0.5 there
-is no answer.
+is not an answer.
 """
 
 from __future__ import annotations
@@ -195,22 +195,18 @@ class _Between(Effect):
         return r if self.plain.method == "pearson" else as_kendall(r, "pearson")
 
     def tails(self, truth: float) -> tuple[float, float]:
-        """The larger of both."""
         sides = self.plain.tails(truth), self.corrected.tails(self._r(truth))
         return max(sides[0][0], sides[1][0]), max(sides[0][1], sides[1][1])
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """What either does not reject."""
         low, high = (self._back(end) for end in self.corrected.interval(confidence))
         plain = self.plain.interval(confidence)
         return min(plain[0], low), max(plain[1], high)
 
     def differs_from(self, other: Effect) -> float:
-        """Not known."""
         raise OperandError("a correlation given a covariate with errors is known between bounds only")
 
     def concordance(self, confidence: float = 0.95) -> Concordance:
-        """As that of its coefficient."""
         return Concordance(*(as_kendall(each, self.plain.method) for each in (self.value, *self.interval(confidence))))
 
     def __neg__(self) -> _Between:

@@ -126,7 +126,6 @@ class RankTest:
     reason: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only."""
         return asdict(self)
 
 

@@ -276,6 +276,8 @@ class SummaryTable:
     def caption(self) -> str:
         """What the numbers are."""
         sizes = {cell.n for row in self.cells for cell in row if cell.n}
+        if sizes == {1}:
+            return "The value of one run each."
         runs = f"n = {sizes.pop()} runs" if len(sizes) == 1 else "n runs"
         return f"Mean ± {'standard deviation' if self.spread == 'std' else 'standard error'} over {runs}."
 
@@ -303,7 +305,6 @@ class SummaryTable:
         return pd.DataFrame(records)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only."""
         return {
             "row_titles": list(self.row_titles),
             "rows": [list(labels) for labels in self.rows],

@@ -173,7 +173,7 @@ def judge_all(claims: Sequence[Judge], alpha: float = ALPHA) -> list[Judgement]:
 
 
 def _within(ours: Effect, theirs: Effect | None, margin: float) -> float:
-    """The p of the equivalence test; 1 where the paper's own number is within the margin, which then tells nothing of it."""
+    """The p of the equivalence test; 1 where the paper's own number is within the margin, which then says nothing about it."""
     if theirs is not None and abs(theirs.value) < margin:
         return 1.0
     return ours.equivalence_p(_positive(margin))

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from landscope.cli import bench, catalogues, compare, compare_studies, doctor, measure, paper, robustness, study, train
+from landscope.cli import bench, catalogues, compare, doctor, measure, paper, robustness, study, train
 from landscope.cli.failures import EXIT_CODES, Commands
 from landscope.core.text import examples
 
@@ -52,7 +52,7 @@ app.command("models", epilog=catalogues.MODEL_EXAMPLES)(catalogues.models)
 app.command("measures", epilog=catalogues.MEASURE_EXAMPLES)(catalogues.measures)
 app.command("measure", epilog=measure.EXAMPLES)(measure.measure)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
-app.command("compare-studies", epilog=compare_studies.EXAMPLES)(compare_studies.compare_studies)
+app.command("compare-studies", epilog=compare.STUDIES_EXAMPLES)(compare.compare_studies)
 app.command("robustness", epilog=robustness.EXAMPLES)(robustness.robustness)
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from landscope.cli.failures import CommandError
-from landscope.cli.options import Json
+from landscope.cli.options import Json, optional
 from landscope.cli.output import console, note, print_json, table, writable_folder
 from landscope.core.text import examples
 
@@ -30,19 +30,13 @@ EXAMPLES = examples(
 def bench(
     against: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A tool to compare with, or none; may be repeated.  [default: all]", show_default=False
-        ),
+        optional(metavar="NAME", help="A tool to compare with, or none; may be repeated.  [default: all]"),
     ] = None,
     rows: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A row to run; may be repeated.  [default: all]", show_default=False),
+        list[str] | None, optional(metavar="NAME", help="A row to run; may be repeated.  [default: all]")
     ] = None,
     networks: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="A network of the size; may be repeated.  [default: all]", show_default=False
-        ),
+        list[str] | None, optional(metavar="NAME", help="A network of the size; may be repeated.  [default: all]")
     ] = None,
     size: Annotated[
         Literal["tiny", "cpu", "gpu"],
@@ -53,27 +47,25 @@ def bench(
     limit: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="The longest that one answer may take.")] = 300,
     wheels: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             exists=True,
             file_okay=False,
             help="Take the tools from wheels, packed or unpacked, in this folder, and install nothing.",
-            show_default=False,
         ),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the tools' environment, trained networks and true values are kept.  [default: .bench]",
-            show_default=False,
-        ),
+        optional(help="Where the tools' environment, trained networks and true values are kept.  [default: .bench]"),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the numbers and the page go.  [default: benchmarks, with five lines in README.md; nowhere for tiny]",
-            show_default=False,
+        optional(
+            help="Where the numbers and the page go.  [default: benchmarks, with five lines in README.md; nowhere for tiny]"
         ),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave out what the same command has written there at this commit.")
+    ] = False,
     remark: Annotated[
         str, typer.Option("--note", metavar="TEXT", help="What a reader of the page should know about this run.")
     ] = "",
@@ -112,7 +104,8 @@ def bench(
             compare["page"].write(found, place, root / "README.md" if into is None else None)
 
     try:
-        found = compare["run"].run(compare["run"].Options(**given), note, keep)
+        kept = compare["page"].stored(place, size) if resume and place is not None else []
+        found = compare["run"].run(compare["run"].Options(**given), note, keep, kept)
     except ValueError as error:
         raise CommandError(str(error)) from error
     if place is not None:

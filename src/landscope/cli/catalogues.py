@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from landscope.cli.options import Json, Root
+from landscope.cli.options import Json, Root, optional
 from landscope.cli.output import command_group, console, note, print_json, progress, table
 from landscope.core.text import examples, shape, size
 
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
 
 
 data_app = command_group(
-    "List the data sets, and download those that are missing.",
-    "landscope data list",
-    "landscope data get cifar10",
+    "List the data sets, and download those that are missing.", "landscope data list", "landscope data get cifar10"
 )
 
 
@@ -77,9 +76,7 @@ def list_sets(
 def get_set(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name from `landscope data list`.", show_default=False)],
     root: Root = None,
-    version: Annotated[
-        str | None, typer.Option(help="Which form of the files, if there are several.", show_default=False)
-    ] = None,
+    version: Annotated[str | None, optional(help="Which form of the files, if there are several.")] = None,
     as_json: Json = False,
 ) -> None:
     """Download a data set from its official home.
@@ -152,28 +149,29 @@ def models(
     With a name: options, what they accept, their defaults, and parameter counts with their sources.
     """
     from landscope.models import MODELS
+    from landscope.papers import papers_by_network
 
     entries = [MODELS[key] for key in ([name] if name else MODELS)]
+    papers = papers_by_network()
     if as_json:
-        print_json(_plain_model(entries[0]) if name else [_plain_model(entry) for entry in entries])
+        plain = [_plain_model(entry, papers.get(entry.name, ())) for entry in entries]
+        print_json(plain[0] if name else plain)
     elif name:
-        _one_model(entries[0])
+        _one_model(entries[0], papers.get(entries[0].name, ()))
     else:
         shown = table("name", "parameters", "input", "papers", "needs", "description", right=["parameters"])
         for entry in entries:
             needs = f"landscope[{entry.extra}]" if entry.extra else ""
-            papers = ", ".join(entry.recipes)
-            shown.add_row(
-                entry.name, f"{entry.parameters:,}", shape(entry.input_shape), papers, needs, entry.description
-            )
+            used = ", ".join(papers.get(entry.name, ()))
+            shown.add_row(entry.name, f"{entry.parameters:,}", shape(entry.input_shape), used, needs, entry.description)
         console().print(shown)
 
 
-def _one_model(entry: ModelEntry) -> None:
+def _one_model(entry: ModelEntry, papers: Sequence[str]) -> None:
     typer.echo(f"{entry.name}: {entry.description}")
     typer.echo(f"input {shape(entry.input_shape)}; last layer {entry.classifier!r}")
-    if entry.recipes:
-        typer.echo(f"papers: {', '.join(entry.recipes)}")
+    if papers:
+        typer.echo(f"papers: {', '.join(papers)}")
     if entry.extra:
         typer.echo(f"needs: pip install 'landscope[{entry.extra}]'")
     shown = table("option", "default", "accepts")
@@ -187,14 +185,14 @@ def _one_model(entry: ModelEntry) -> None:
     console().print(shown)
 
 
-def _plain_model(entry: ModelEntry) -> dict[str, object]:
+def _plain_model(entry: ModelEntry, papers: Sequence[str]) -> dict[str, object]:
     return {
         "name": entry.name,
         "description": entry.description,
         "parameters": entry.parameters,
         "input_shape": list(entry.input_shape),
         "classifier": entry.classifier,
-        "papers": list(entry.recipes),
+        "papers": [*papers],
         "extra": entry.extra,
         "options": {o.name: {"default": o.default, "accepts": o.accepts} for o in entry.options.values()},
         "counts": [{"parameters": c.parameters, "options": dict(c.options), "source": c.source} for c in entry.counts],
@@ -252,7 +250,7 @@ def _one_measure(kind: type[Measure]) -> None:
 
 
 def _facts(kind: type[Measure]) -> dict[str, str | None]:
-    """What the measure says of itself."""
+    """What the measure says about itself."""
     return {
         "title": kind.title,
         "family": kind.family.value,

@@ -1,7 +1,8 @@
-"""`landscope compare`: saved models of one architecture, set against each other on the same data."""
+"""`landscope compare` and `landscope compare-studies`: saved models on the same data, or whole studies, side by side."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +24,10 @@ from landscope.cli.options import (
     Root,
     Samples,
     named_measures,
+    optional,
 )
 from landscope.cli.output import console, note, print_json, target
+from landscope.cli.study.showing import opened, reports_without_script, write_report
 from landscope.core.text import examples
 
 EXAMPLES = examples(
@@ -51,20 +54,15 @@ def compare(
     measures: Measures = None,
     loss: Annotated[
         str | None,
-        typer.Option(
-            help="cross_entropy, mse, binary_cross_entropy, exponential.  [default: cross_entropy for classes, else mse]",
-            show_default=False,
+        optional(
+            help="cross_entropy, mse, binary_cross_entropy, exponential.  [default: cross_entropy for classes, else mse]"
         ),
     ] = None,
     device: Device = None,
     seed: MeasureSeed = 0,
     root: Root = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Also write the comparison there.", show_default=False)
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Also draw it there: png, svg or pdf.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, optional(metavar="FILE.json", help="Also write the comparison there.")] = None,
+    figure: Annotated[Path | None, optional(metavar="FILE.png", help="Also draw it there: png, svg or pdf.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare saved models on the same rows: every measure, its difference, and whether that is real.
@@ -99,15 +97,7 @@ def compare(
     x, y = meter.rows(split, samples)
     if not len(x):
         raise CommandError(f"{given[0].data.name} has no {split} rows")
-    comparison = landscope.compare(
-        nets,
-        (x, y),
-        chosen,
-        loss=meter.task.loss,
-        device=place,
-        seed=seed,
-        progress=True,
-    )
+    comparison = landscope.compare(nets, (x, y), chosen, loss=meter.task.loss, device=place, seed=seed, progress=True)
     if output is not None:
         note(f"written: {comparison.save(output)}")
     if figure is not None:
@@ -130,3 +120,44 @@ def _names(checkpoints: Sequence[Path]) -> list[str]:
     if len(set(names)) < len(names):
         raise CommandError("the same checkpoint is given twice")
     return names
+
+
+# Several studies on one page, with their reports.
+
+
+STUDIES_EXAMPLES = examples(
+    "landscope compare-studies studies/digits studies/cifar10 --output index.html",
+    "landscope compare-studies studies/*",
+)
+
+
+def compare_studies(
+    folders: Annotated[list[Path], typer.Argument(metavar="STUDY OTHER…", help="The folders of two studies or more.")],
+    output: Annotated[Path, typer.Option(metavar="FILE.html", help="Where to write the page.")] = Path("studies.html"),
+    as_json: Json = False,
+) -> None:
+    """Write one page of several studies: what each answers, and how its conditions differ from its baseline.
+
+    The report of each is written again, and the page leads there.
+    """
+    from landscope.report.of_study import options_of, write_landing_page
+    from landscope.report.write import StudyReport
+
+    if len({folder.resolve() for folder in folders}) < 2:
+        raise CommandError("expected two studies or more to compare; for one: landscope report STUDY")
+    target(output)
+    light = reports_without_script()
+    reports = {}
+    for folder in folders:
+        study = opened(folder)
+        records = study.records()
+        if not records:
+            raise CommandError(f"no run of {folder} is done yet; see: landscope study status {folder}")
+        page, _ = write_report(study, folder / "report.html", (), study.statuses(), light=light)
+        address = Path(os.path.relpath(page, output.parent)).as_posix()
+        reports[address] = StudyReport.of(records, options_of(study.spec, records))
+    written = write_landing_page(reports, output)
+    if as_json:
+        print_json({"page": written, "reports": [str(folder / "report.html") for folder in folders]})
+    else:
+        typer.echo(f"page: {written}")

@@ -18,9 +18,6 @@ from landscope.core.text import counted, examples, size
 
 EXAMPLES = examples("landscope doctor", "landscope doctor --json > machine.json   # to attach to a question")
 
-WORKSHOP = ("dev", "docs")
-"""Extras for work on the package itself, which its users can do without."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
@@ -107,8 +104,7 @@ def requirements() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for line in requires("landscope") or ():
         package, extra = re.fullmatch(r"""([\w.-]+)[^;]*(?:;.*extra == ["'](\w+)["'])?""", line).groups("")  # type: ignore[union-attr]
-        if extra not in WORKSHOP:
-            found[extra] = (*found.get(extra, ()), package)
+        found[extra] = (*found.get(extra, ()), package)
     return found
 
 

@@ -23,6 +23,7 @@ from landscope.cli.options import (
     Root,
     Samples,
     named_measures,
+    optional,
 )
 from landscope.cli.output import console, note, target
 from landscope.core.text import examples
@@ -59,17 +60,13 @@ def measure(
     pixels: PixelScale = None,
     measures: Measures = None,
     settings: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.yaml", help="Measures with their settings, instead of --measures.", show_default=False
-        ),
+        Path | None, optional(metavar="FILE.yaml", help="Measures with their settings, instead of --measures.")
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="model (what the model computes from the labels), cross_entropy, mse, binary_cross_entropy, exponential.  "
-            "[default: the model's own where it has one, otherwise cross_entropy for classes, else mse]",
-            show_default=False,
+            "[default: the model's own where it has one, otherwise cross_entropy for classes, else mse]"
         ),
     ] = None,
     mode: Annotated[
@@ -77,43 +74,29 @@ def measure(
     ] = "eval",
     per: Annotated[
         Literal["token", "sequence"] | None,
-        typer.Option(help="What counts the same where samples are sequences.  [default: token]", show_default=False),
+        optional(help="What counts the same where samples are sequences.  [default: token]"),
     ] = None,
     max_length: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="Tokens of a text at most.  [default: the model's limit, 1024 at most]", show_default=False
-        ),
+        int | None, optional(min=2, help="Tokens of a text at most.  [default: the model's limit, 1024 at most]")
     ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the texts.  [default: text]", show_default=False)
-    ] = None,
+    text_column: Annotated[str | None, optional(metavar="NAME", help="Column of the texts.  [default: text]")] = None,
     label_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the labels.  [default: label]", show_default=False)
+        str | None, optional(metavar="NAME", help="Column of the labels.  [default: label]")
     ] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Rows per batch; part of the definition with --mode batch_statistics.", show_default=False
-        ),
+        int | None, optional(min=1, help="Rows per batch; part of the definition with --mode batch_statistics.")
     ] = None,
     temperature: Annotated[float, typer.Option(help="Divide the outputs by this.")] = 1.0,
     device: Device = None,
     shard: Annotated[
         bool, typer.Option("--shard", help="Under torchrun: share out the parameters, too, each layer a unit of FSDP2.")
     ] = False,
-    dtype: Annotated[Literal["float32", "float64"] | None, typer.Option(help="Precision.", show_default=False)] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="Stop after about this many seconds.", show_default=False)
-    ] = None,
-    passes: Annotated[
-        float | None, typer.Option(help="Stop after about this many passes over the data.", show_default=False)
-    ] = None,
+    dtype: Annotated[Literal["float32", "float64"] | None, optional(help="Precision.")] = None,
+    seconds: Annotated[float | None, optional(help="Stop after about this many seconds.")] = None,
+    passes: Annotated[float | None, optional(help="Stop after about this many passes over the data.")] = None,
     seed: MeasureSeed = 0,
     root: Root = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Also write the report there.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, optional(metavar="FILE.json", help="Also write the report there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure a saved model on a data set.

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
-from landscope.cli.options import ExecutorOption, ExecutorOptions, Gpus, Json, Only, Pool, RetryFailed, TimeLimit
+from landscope.cli.options import (
+    ExecutorOption,
+    ExecutorOptions,
+    Gpus,
+    Json,
+    Only,
+    Pool,
+    RetryFailed,
+    TimeLimit,
+    optional,
+)
 from landscope.cli.output import command_group, console, note, print_json, table, target, writable_folder
 from landscope.cli.study.running import HowToRun, run_study, time_limit_reached
 from landscope.cli.study.showing import reports_without_script
@@ -35,8 +45,8 @@ def part_studies(
     Data or a package is missing there, or `only` asks for no run of the part.
     """
     from landscope.core.errors import DataFileError, MissingExtraError, UnknownNameError
+    from landscope.studies.forecast import check_inputs
     from landscope.studies.grid import select_runs
-    from landscope.studies.preflight import check_inputs
 
     studies: dict[str, Study] = {}
     lacking: dict[str, LandscopeError] = {}
@@ -144,20 +154,16 @@ def _plain(one: Paper) -> dict[str, object]:
 def run(
     name: PaperName,
     size: SizeOption = "small",
-    part: Annotated[
-        list[str] | None, typer.Option(help="Only this part; may be repeated.  [default: all]", show_default=False)
-    ] = None,
+    part: Annotated[list[str] | None, optional(help="Only this part; may be repeated.  [default: all]")] = None,
     into: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder for the results.  [default: papers/NAME-SIZE]", show_default=False),
+        Path | None, optional(metavar="FOLDER", help="Folder for the results.  [default: papers/NAME-SIZE]")
     ] = None,
     kept: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             "--from",
             metavar="FOLDER",
             help="Kept records, as PAPER/PART.json.gz: their runs are not run again. An error if there are none.",
-            show_default=False,
         ),
     ] = None,
     executor: ExecutorOption = "local",

@@ -20,6 +20,7 @@ from landscope.cli.options import (
     PixelScale,
     Root,
     Samples,
+    optional,
 )
 from landscope.cli.output import console, note, print_json, progress, table, target
 from landscope.core.text import examples, shape
@@ -43,10 +44,7 @@ EXAMPLES = examples(
 def robustness(
     checkpoint: Checkpoint,
     model: Model = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help=f"A set of images from `landscope data list`.{FROM_SPEC}", show_default=False),
-    ] = None,
+    data: Annotated[str | None, optional(help=f"A set of images from `landscope data list`.{FROM_SPEC}")] = None,
     option: ModelOptions = None,
     data_option: DataOptions = None,
     severities: Annotated[str, typer.Option(metavar="1,2,…", help="How strong, from 1 to 5.")] = "1,2,3,4,5",
@@ -54,18 +52,13 @@ def robustness(
         str, typer.Option(metavar="all|main|A,B,…", help="All 19, the 15 of CIFAR-C's table, or some by name.")
     ] = "all",
     eps: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Attack instead: how far each pixel in [0, 1] may be moved.", show_default=False),
+        float | None, optional(min=0.0, help="Attack instead: how far each pixel in [0, 1] may be moved.")
     ] = None,
     samples: Samples = None,
     pixels: PixelScale = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Bounds memory; the result does not depend on it.  [default: 500, on a GPU 2000]",
-            show_default=False,
-        ),
+        optional(min=1, help="Bounds memory; the result does not depend on it.  [default: 500, on a GPU 2000]"),
     ] = None,
     precision: Annotated[
         Literal["tf32", "highest"],
@@ -76,10 +69,8 @@ def robustness(
     root: Root = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.csv",
-            help="Write a row for each corruption and severity (0 is clean), with standard errors.",
-            show_default=False,
+        optional(
+            metavar="FILE.csv", help="Write a row for each corruption and severity (0 is clean), with standard errors."
         ),
     ] = None,
     as_json: Json = False,

@@ -75,7 +75,6 @@ class Subject:
     about: Mapping[str, Plain]
 
     def part(self, rank: int, processes: int) -> tuple[Tensor, ...] | dict[str, Tensor]:
-        """The rows of one of several processes."""
         if isinstance(self.data, dict):
             return {key: tensor[rank::processes] for key, tensor in self.data.items()}
         return tuple(tensor[rank::processes] for tensor in self.data)
@@ -182,11 +181,9 @@ class SavedNetwork:
         return Subject(net, (x, y), meter.task.loss, {**self._about(), "split": split})
 
     def meter(self, seed: int, place: torch.device) -> ModelMeter:
-        """How the network is measured."""
         return ModelMeter(self.task().to(place), MeasuringSpec(seed=seed), place)
 
     def _about(self) -> dict[str, Plain]:
-        """Where the numbers come from."""
         root, name = self.data.options.get("root"), self.data.name
         version = "own" if is_import(name) else status(name, root=root, verify=False).version  # type: ignore[arg-type]
         found: dict[str, Plain] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.failures import CommandError, StoppedError
-from landscope.cli.options import Device, Json, TimeLimit
+from landscope.cli.options import Device, Json, TimeLimit, optional
 from landscope.cli.output import console, note, print_json, table, writable_folder
 from landscope.core.text import duration, examples
 
@@ -36,30 +36,23 @@ def train(
         Path, typer.Argument(metavar="SPEC", help="A training run in YAML, TOML or JSON.", show_default=False)
     ],
     into: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of the run.  [default: runs/NAME-OF-SPEC]", show_default=False),
+        Path | None, optional(metavar="FOLDER", help="Folder of the run.  [default: runs/NAME-OF-SPEC]")
     ] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Set a key of the spec, such as optimizer.lr=0.1; may be repeated.",
-            show_default=False,
+        optional(
+            "--set", metavar="KEY=VALUE", help="Set a key of the spec, such as optimizer.lr=0.1; may be repeated."
         ),
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard the folder's contents and start over.")] = False,
     time_limit: TimeLimit = None,
     checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", help="Time between checkpoints.")] = 60.0,
     device: Device = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default=False)] = None,
+    threads: Annotated[int | None, optional(min=1, help="CPU threads.")] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Also write the history for TensorBoard.", show_default=False)
+        Path | None, optional(metavar="FOLDER", help="Also write the history for TensorBoard.")
     ] = None,
-    wandb: Annotated[
-        str | None,
-        typer.Option(metavar="PROJECT", help="Also send the history to Weights & Biases.", show_default=False),
-    ] = None,
+    wandb: Annotated[str | None, optional(metavar="PROJECT", help="Also send the history to Weights & Biases.")] = None,
     as_json: Json = False,
 ) -> None:
     """Train the model of a spec, or resume its training.

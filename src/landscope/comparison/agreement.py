@@ -19,8 +19,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
 
-__all__ = ["Agreement", "agreement"]
-
 FEATURE_ROWS = 2_000
 """Rows on which features are compared: their products grow with the square of the number."""
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -41,7 +39,6 @@ class Agreement:
     line: Barrier | None
 
     def items(self) -> dict[str, Estimate]:
-        """By name."""
         return {
             "disagreement": self.disagreement,
             "Jensen–Shannon divergence": self.divergence,
@@ -74,6 +71,8 @@ def _predictions(first: Probe, other: Probe) -> tuple[Estimate, Estimate]:
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
         ours, theirs = (_log_probabilities(probe, batch) for probe in (first, other))
+        if ours.shape != theirs.shape:
+            raise NotApplicableError(f"the models predict {ours.shape[-1]:,} and {theirs.shape[-1]:,} classes")
         counted = _counted(first, batch, ours)
         differ = (ours.argmax(-1) != theirs.argmax(-1)).double()
         middle = torch.logaddexp(ours, theirs) - math.log(2)

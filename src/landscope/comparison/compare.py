@@ -18,10 +18,8 @@ from landscope.probe.probe import Probe
 from landscope.probe.reading import DataLike, freeze
 from landscope.probe.totals import checked_limit
 
-__all__ = ["compare"]
-
 POINTS = 25
-"""Of the line between two models."""
+"""Points on the line between two models."""
 
 
 def compare(
@@ -73,9 +71,11 @@ def compare(
         agreements: dict[str, Agreement] = {}
         for name in others:
             bar.show(2 * len(probes) - 1, 2 * len(probes), f"the line to {name}")
-            found += differences(name, reports[first], reports[name], groups[first], groups[name], tests)
+            alike = _shapes(probes[name]) == _shapes(probes[first])
+            held = (reports[first], reports[name], groups[first], groups[name])
+            found += differences(name, *held, tests, alike=alike)
             agreements[name] = agreement(probes[first], probes[name], POINTS)
-    return Comparison(reports, tuple(found), agreements, _same_architecture(probes))
+    return Comparison(reports, tuple(found), agreements)
 
 
 def _probes(
@@ -100,6 +100,6 @@ def _probes(
     return {name: Probe(model, rows, **point) for name, model in models.items()}  # type: ignore[arg-type]
 
 
-def _same_architecture(probes: Mapping[str, Probe]) -> bool:
-    shapes = [[(name, tuple(p.shape)) for name, p in probe.params.items()] for probe in probes.values()]
-    return all(other == shapes[0] for other in shapes[1:])
+def _shapes(probe: Probe) -> list[tuple[str, tuple[int, ...]]]:
+    """What tells architectures apart."""
+    return [(name, tuple(p.shape)) for name, p in probe.params.items()]

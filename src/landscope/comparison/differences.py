@@ -25,11 +25,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from landscope.core.estimate import Estimate
-from landscope.measures.base import Measure
+from landscope.measures.base import MEASURES, Measure, invariances
 from landscope.measures.measuring import measured
 from landscope.probe.probe import Probe
-
-__all__ = ["GROUPS", "MEANS", "Difference", "Verdict", "by_groups", "differences"]
 
 MEANS = (
     *("loss", "nll", "error", "accuracy", "brier", "average_sharpness", "fisher_rao", "fisher_rao_homogeneous"),
@@ -47,7 +45,7 @@ LEVEL = 0.05
 
 
 class Verdict(StrEnum):
-    """What can be said of a difference."""
+    """What can be said about a difference."""
 
     SAME = "the same"
     """Not a bit of difference."""
@@ -57,6 +55,8 @@ class Verdict(StrEnum):
     """Larger than the estimators' errors, not than what another sample could change."""
     OPEN = "cannot tell"
     """No larger than the errors, or a value is a bound."""
+    APART = "not comparable"
+    """The scale of the weights has a part in it, and the models are not of one architecture."""
 
     def __str__(self) -> str:
         return self.value
@@ -79,6 +79,8 @@ class Difference:
     """Degrees of freedom of the errors."""
     tests: int
     """Differences that are judged together."""
+    comparable: bool = True
+    """Whether the two values mean the same."""
 
     @property
     def value(self) -> float:
@@ -87,7 +89,6 @@ class Difference:
 
     @property
     def error(self) -> float:
-        """Both errors together."""
         return math.hypot(self.own, self.data or 0.0)
 
     @property
@@ -108,7 +109,8 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it is real."""
+        if not self.comparable:
+            return Verdict.APART
         if self.first.status.is_bound or self.other.status.is_bound:
             return Verdict.OPEN
         if self.value == 0:
@@ -123,9 +125,16 @@ Groups = Mapping[str, NDArray[np.float64]]
 
 
 def differences(
-    model: str, first: Mapping[str, Estimate], other: Mapping[str, Estimate], one: Groups, two: Groups, tests: int
+    model: str,
+    first: Mapping[str, Estimate],
+    other: Mapping[str, Estimate],
+    one: Groups,
+    two: Groups,
+    tests: int,
+    *,
+    alike: bool = True,
 ) -> list[Difference]:
-    """What both have a value of, in the order of the first."""
+    """What both have a value of, in the order of the first; `alike` says whether the models are of one architecture."""
     found = []
     for name, estimate in first.items():
         against = other.get(name)
@@ -136,8 +145,16 @@ def differences(
         if name in one and name in two:
             apart = two[name] - one[name]
             data, paired, freedom = float(apart.std(ddof=1)) / math.sqrt(len(apart)), True, len(apart) - 1.0
-        found.append(Difference(name, model, estimate, against, own, data, paired, freedom, tests))
+        comparable = alike or not _scales(name, estimate)
+        found.append(Difference(name, model, estimate, against, own, data, paired, freedom, tests, comparable))
     return found
+
+
+def _scales(name: str, estimate: Estimate) -> bool:
+    """Whether the size of the weights has a part in a measure."""
+    if name not in MEASURES or MEASURES[name].family.is_of_predictions:
+        return False
+    return "layer_rescaling" not in invariances(name, estimate.settings)
 
 
 def _unpaired(one: Estimate, two: Estimate) -> float | None:

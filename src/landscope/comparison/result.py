@@ -8,29 +8,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from landscope.comparison.agreement import Agreement
 from landscope.comparison.differences import LEVEL, Difference, Verdict
 from landscope.core import display
+from landscope.core.display import COLOURS, GRID, INK, MUTED
 from landscope.core.estimate import Estimate, format_with_error
 from landscope.core.files import write_whole
 from landscope.core.json import Plain
 from landscope.core.text import counted, significant
+from landscope.measures.base import MEASURES
 from landscope.measures.reading.rows import OTHERS, Rows, error_text, value_text
 from landscope.measures.reading.words import Remark
 from landscope.measures.results import Report
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["Comparison"]
-
 WIDTH = 124
 LOSSES_APART = 3.0
 """Factor between training losses beyond which a difference in curvature may be one in loss."""
-STYLES = {Verdict.REAL: "bold", Verdict.OPEN: "dim"}
+STYLES = {Verdict.REAL: "bold", Verdict.OPEN: "dim", Verdict.APART: "dim"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +46,7 @@ class Comparison:
     reports: Mapping[str, Report]
     differences: Sequence[Difference]
     agreements: Mapping[str, Agreement]
-    """Of each other model with the first."""
-    same_architecture: bool
+    """How each other model agrees with the first."""
 
     @property
     def first(self) -> str:
@@ -58,8 +60,18 @@ class Comparison:
         return iter(self.differences)
 
     @property
+    def title(self) -> str:
+        """Which models, of how many parameters, on what."""
+        about = self.reports[self.first].about
+        sizes = {name: str(report.about.get("parameters", "")) for name, report in self.reports.items()}
+        if len(set(sizes.values())) == 1:
+            return f"{', '.join(sizes)} · {self.reports[self.first].title}"
+        named = ", ".join(f"{name} ({size})" for name, size in sizes.items())
+        shared = {key: value for key, value in about.items() if key not in ("model", "parameters")}
+        return f"{named} · {Report({}, shared).title}"
+
+    @property
     def shown(self) -> dict[str, list[Difference]]:
-        """The differences by family, what says the same once."""
         of = {row.name: family for family, rows in Rows.of(self.reports[self.first]).families.items() for row in rows}
         found: dict[str, list[Difference]] = {family: [] for family in dict.fromkeys([*of.values(), OTHERS])}
         for name, family in of.items():
@@ -83,10 +95,11 @@ class Comparison:
 
     def _caution(self, model: str) -> str:
         said = []
-        if not self.same_architecture:
+        apart = [d.measure for held in self.shown.values() for d in held if d.model == model and not d.comparable]
+        if apart:
             said.append(
-                "The models differ in architecture: what depends on the scale of weights (curvature, perturbation, gradient, "
-                "weights) must not be compared."
+                f"The models differ in architecture: what depends on the scale of weights must not be compared "
+                f"({', '.join(apart)})."
             )
         losses = [self.reports[name].estimates.get("loss") for name in (self.first, model)]
         values = [e.value for e in losses if e is not None and e.status.has_value and e.value > 0]
@@ -139,7 +152,6 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """How the errors are meant."""
         paired = dict.fromkeys(d.measure for d in self.differences if d.paired)
         some = f"paired row by row for {', '.join(paired)}; " if paired else ""
         tests = counted(self.differences[0].tests if self.differences else 0, "difference")
@@ -160,17 +172,11 @@ class Comparison:
         words.add_column()
         for remark in self.reading:
             words.add_row(remark.topic, Text(remark.text))
-        title = f"{', '.join(self.reports)} · {self.reports[self.first].title}"
         notes = [Text(note, style="dim") for note in self.notes]
-        return Group(Text(title, style="bold"), self.table(), *notes, Padding(words, (1, 0, 0, 0)))
+        return Group(Text(self.title, style="bold"), self.table(), *notes, Padding(words, (1, 0, 0, 0)))
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=WIDTH, color_system=None, force_terminal=False, highlight=False, markup=False)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
+        return display.as_text(self, WIDTH)
 
     def _repr_html_(self) -> str:
         rows = [
@@ -186,13 +192,11 @@ class Comparison:
     # As data
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per difference."""
         import pandas as pd
 
         return pd.DataFrame([_plain(difference) for difference in self.differences])
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain values only."""
         return {
             "reports": {name: report.to_dict() for name, report in self.reports.items()},
             "differences": [_plain(difference) for difference in self.differences],
@@ -210,8 +214,6 @@ class Comparison:
 
     def plot(self) -> Figure:
         """How far each measure has changed, with its interval, and the loss on the line between the models."""
-        from landscope.comparison.drawing import plot_comparison
-
         return plot_comparison(self.shown, self.agreements, self.first)
 
 
@@ -254,7 +256,7 @@ def _shown(difference: Difference) -> str:
 
 
 def _relative(difference: Difference) -> str:
-    if difference.relative is None or difference.verdict in (Verdict.OPEN, Verdict.SAME):
+    if difference.relative is None or difference.verdict in (Verdict.OPEN, Verdict.SAME, Verdict.APART):
         return ""
     if abs(difference.relative) < 1:
         return f"{100 * difference.relative:+.2g} %".replace("-", "−")
@@ -264,14 +266,14 @@ def _relative(difference: Difference) -> str:
 def _differing(own: Sequence[Difference]) -> str:
     """Real differences with their sizes, then those of this data alone, then how many are open."""
     parts = []
-    for verdict, told in ((Verdict.REAL, "Real"), (Verdict.HERE, "On this data only")):
+    for verdict, words in ((Verdict.REAL, "Real"), (Verdict.HERE, "On this data only")):
         held = [f"{d.measure} ({_change(d)})" for d in own if d.verdict is verdict]
         if held:
-            parts.append(f"{told}: {', '.join(held)}.")
-    for verdict, told in ((Verdict.OPEN, "Cannot tell"), (Verdict.SAME, "The same")):
+            parts.append(f"{words}: {', '.join(held)}.")
+    for verdict, words in ((Verdict.OPEN, "Cannot tell"), (Verdict.SAME, "The same")):
         held = [d.measure for d in own if d.verdict is verdict]
         if held:
-            parts.append(f"{told}: {', '.join(held)}.")
+            parts.append(f"{words}: {', '.join(held)}.")
     return " ".join(parts) or "Nothing was measured at both."
 
 
@@ -287,16 +289,91 @@ def _alike(alike: Agreement) -> str:
     if alike.cka.status.has_value:
         parts.append(f"The features before the last layer have a linear CKA of {value_text(alike.cka)}.")
     if alike.line is None:
-        parts.append(f"There is no line between them: {alike.barrier.reason.rstrip('.')}.")
+        why = alike.barrier.reason.rstrip(".").removeprefix("there is no straight line between ")
+        parts.append(f"There is no line between them ({why}).")
     elif alike.line.height <= 2 * (alike.barrier.data_stderr or 0.0):
         parts.append("On the straight line between them the loss rises nowhere above its ends by more than its error.")
     else:
         parts.append(
             f"On the straight line between them the loss rises {value_text(alike.barrier).replace('at least', 'by at least')} "
-            f"above its ends, most at {alike.line.at:.2f} of the way: no straight path joins the two."
+            f"above its ends, most at {alike.line.at:.2f} of the way: a barrier lies between the two on that line."
         )
     return " ".join(parts)
 
 
 def _share(share: float) -> str:
     return f"{significant(100 * share, 2)} %"
+
+
+# The figure of a comparison: relative changes with their intervals, and the loss on the lines from the first model.
+
+
+ROW = 0.24
+LEAST, ROOM = 1.0, 1.25
+"""The axis reaches at least this far in relative changes, and this many times the largest; longer intervals are cut there."""
+
+
+def plot_comparison(
+    shown: Mapping[str, Sequence[Difference]], agreements: Mapping[str, Agreement], first: str
+) -> Figure:
+    """Changes on the left, the line on the right where there is one."""
+    from matplotlib.figure import Figure
+
+    drawn = [
+        d
+        for held in shown.values()
+        for d in held
+        if d.comparable and d.relative is not None and not d.first.status.is_bound
+    ]
+    lines = {model: alike.line for model, alike in agreements.items() if alike.line is not None}
+    models = list(agreements)
+    names = list(dict.fromkeys(d.measure for d in drawn))
+    height = max(2.6, 0.9 + ROW * max(len(names), 1) * max(1.0, 0.6 * len(models)))
+    figure = Figure(figsize=(9.6 if lines else 6.2, height), layout="constrained")
+    axes = figure.subplots(1, 1 + bool(lines), squeeze=False, width_ratios=(1.3, 1)[: 1 + bool(lines)])[0]
+    _changes(axes[0], drawn, names, models, first)
+    if lines:
+        for number, (model, line) in enumerate(lines.items()):
+            assert line is not None
+            colour = COLOURS[models.index(model) % len(COLOURS)]
+            axes[1].plot(line.t, line.loss, color=colour, lw=1.6, label=model)
+            ends = line.loss[0] + line.t * (line.loss[-1] - line.loss[0])
+            axes[1].plot(line.t, ends, color=colour, lw=0.8, ls=":", label="between the ends" if number == 0 else None)
+        axes[1].set_xlabel(f"from {first} (0) to the other (1)", fontsize=8, color=MUTED)
+        axes[1].set_ylabel("loss", fontsize=8, color=MUTED)
+        axes[1].set_title("on the straight line between the weights", loc="left", fontsize=9, color=INK)
+        axes[1].legend(frameon=False, fontsize=7)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.tick_params(colors=INK, labelsize=8)
+        ax.grid(True, axis="x", color=GRID, lw=0.7)
+        ax.set_axisbelow(True)
+    return figure
+
+
+def _changes(axes: Axes, drawn: Sequence[Difference], names: Sequence[str], models: Sequence[str], first: str) -> None:
+    """A point with its interval for every measure whose sign is the same at both models; filled where the change is real."""
+    step = 0.7 / len(models)
+    reach = 100 * max(LEAST, ROOM * max((abs(d.relative or 0.0) for d in drawn), default=0.0))
+    for d in drawn:
+        number = models.index(d.model)
+        colour = COLOURS[number % len(COLOURS)]
+        row = names.index(d.measure) + step * (number - (len(models) - 1) / 2)
+        ends = np.clip(100 * np.array(d.interval) / abs(d.first.value), -reach, reach)
+        axes.plot(ends, [row, row], color=colour, lw=1.4, solid_capstyle="butt")
+        filled = colour if d.verdict is Verdict.REAL else "white"
+        axes.plot(100 * (d.relative or 0.0), row, "o", ms=4.5, color=colour, mfc=filled)
+    axes.axvline(0, color=MUTED, lw=0.8)
+    titles = [MEASURES[name].title if name in MEASURES else name for name in names]
+    axes.set_yticks(range(len(names)), titles)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(-reach, reach)
+    for number, model in enumerate(models if len(models) > 1 else ()):
+        axes.plot([], [], "o", ms=4.5, color=COLOURS[number % len(COLOURS)], label=model)
+    if len(models) > 1:
+        axes.legend(frameon=False, fontsize=7)
+    other = models[0] if len(models) == 1 else "the others"
+    axes.set_xlabel(
+        f"change from {first} to {other} in %, with its adjusted 95 % interval; filled: real", fontsize=8, color=MUTED
+    )
+    axes.set_title("relative change", loc="left", fontsize=9, color=INK)

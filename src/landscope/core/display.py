@@ -1,4 +1,4 @@
-"""How results look in a notebook: small tables and pictures as HTML, in the notebook's own colours, light or dark."""
+"""How results look: colours of figures; small tables and pictures as HTML in the notebook's own colours, light or dark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+INK, MUTED, GRID, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#e9eae5", "#0b5d8f", "#d55e00"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
+"""Of figures: of text, lines and what is set against each other."""
 LINE = "border-bottom:1px solid rgba(128,128,128,.35)"
 CELL = "padding:.15em .7em .15em 0;vertical-align:top;background:none;white-space:nowrap"
 SMALL = "font-size:90%;opacity:.75;max-width:60em;margin:.3em 0"
@@ -34,6 +37,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = ""
     shown = f"<div><b>{escape(title)}</b></div>" if title else ""
     top = f"<tr>{heads}</tr>" if any(head) else ""
     return f'{shown}<table style="border-collapse:collapse;margin:.3em 0">{top}{body}</table>'
+
+
+def as_text(shown: object, width: int) -> str:
+    """What rich shows, as plain text of a width."""
+    from rich.console import Console
+
+    console = Console(width=width, color_system=None, force_terminal=False, highlight=False, markup=False)
+    with console.capture() as capture:
+        console.print(shown)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
 
 
 def definitions(entries: Mapping[str, object], title: str = "") -> str:

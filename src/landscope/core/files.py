@@ -65,7 +65,7 @@ def nearest_name(path: Path) -> str:
 
 
 def aside_of(path: Path) -> Path:
-    """A hidden name in the same folder that nobody else has."""
+    """A hidden name in the same folder that is not taken."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{SUFFIX}")
 
 
@@ -100,7 +100,7 @@ def check_regular(path: Path, largest: int | None = None) -> None:
 def read_regular(path: Path, largest: int) -> bytes:
     """The content of a regular file of at most `largest` bytes; `ValueError` says what is there instead.
 
-    It never waits for what somebody else put there, such as a FIFO, and never fills the memory.
+    It never waits for something else that was put there, such as a FIFO, and never fills the memory.
     """
     check_regular(path, largest)
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -204,13 +204,13 @@ def _flush(path: Path, flags: int) -> None:
 
 @contextmanager
 def writing_in_store(path: Path, *, flush: bool = True) -> Iterator[Path]:
-    """As `writing`."""
+    """Like `writing`, with errors of a store."""
     with store_errors(path), writing(path, flush=flush) as aside:
         yield aside
 
 
 def write_in_store(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """As `write_whole`."""
+    """Like `write_whole`, with errors of a store."""
     with store_errors(path):
         write_whole(path, content, flush=flush)
 

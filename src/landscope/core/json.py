@@ -19,9 +19,8 @@ Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | 
 # JSON that somebody else may have written: one value with unique keys, text that is text, nested as deep as ours.
 #
 # `json.loads` reads more than JSON (NaN, the last of two equal keys, halves of surrogate pairs), and what it reads may be
-# nested
-# so deep that walking it overflows the stack. Here each of these is a `ValueError`, which every reader of a file turns into an
-# error with the name of the file.
+# nested so deep that walking it overflows the stack. Here each of these is a `ValueError`, which every reader of a file turns
+# into an error with the name of the file.
 
 
 DEEPEST = 100
@@ -37,7 +36,7 @@ def parse_json(content: bytes | str, *, finite: bool = True) -> Plain:
     {'a': [1, 2.5, None]}
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    ValueError: the key 'a' stands twice in one object
+    ValueError: the key 'a' occurs twice in one object
     >>> parse_json("[" * 5000 + "]" * 5000)
     Traceback (most recent call last):
     ValueError: nested more than 100 deep
@@ -57,7 +56,7 @@ def _unique(pairs: list[tuple[str, Plain]]) -> dict[str, Plain]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one object")
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
     return found
 
 
@@ -84,7 +83,7 @@ def _check_values(value: Plain, finite: bool) -> None:
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=not finite).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"holds {error.object[error.start]!r}, which is half of a character") from None
+        raise ValueError(f"holds {error.object[error.start]!r}, half of a character (a lone surrogate)") from None
     except ValueError:
         raise ValueError("expected finite numbers, got one that is too large for a float") from None
 

@@ -6,9 +6,13 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+from typing import SupportsFloat
 
 import torch
+
+from landscope.core.errors import SpecError
 
 GPU_SHARE = "LANDSCOPE_GPU_SHARE"
 """The part of a graphics card's memory that this process may use, where several processes work on one card."""
@@ -51,12 +55,48 @@ def _allow(part: float) -> None:
     torch.cuda.set_per_process_memory_fraction(part)
 
 
+_allowed: ContextVar[tuple[int, int] | None] = ContextVar("allowed", default=None)
+
+
+def allowance(most: SupportsFloat | None, device: torch.device) -> tuple[int, int] | None:
+    """What `at_most` is given: a number of bytes, and how many are allocated on a GPU by now; `None` for no limit."""
+    if most is None:
+        return None
+    if not float(most) > 0:
+        raise SpecError(f"max_bytes must be a positive number of bytes, got {most!r}; leave it out for no limit")
+    return int(float(most)), torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+@contextmanager
+def at_most(allowed: tuple[int, int] | None) -> Iterator[None]:
+    """Inside, no more counts as available than the first number; on a GPU, beside the second, what was allocated before.
+
+    >>> with at_most((1000, 0)):
+    ...     available_bytes(torch.device("cpu"))
+    1000
+    """
+    before = _allowed.set(allowed)
+    try:
+        yield
+    finally:
+        _allowed.reset(before)
+
+
 def available_bytes(device: torch.device) -> int:
-    """Bytes that can be allocated on a device now, container limits included.
+    """Bytes that can be allocated on a device now, container limits included, and no more than is allowed (`at_most`).
 
     >>> available_bytes(torch.device("cpu")) > 0
     True
     """
+    free, allowed = _free_bytes(device), _allowed.get()
+    if allowed is None:
+        return free
+    most, before = allowed
+    taken = torch.cuda.memory_allocated(device) - before if device.type == "cuda" else 0
+    return max(1, min(free, most - taken))
+
+
+def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device)

@@ -33,7 +33,6 @@ class _Lines(Progress):
         self._shown: set[tuple[str, int]] = set()
 
     def line(self, text: str) -> None:
-        """Write it at once."""
         sys.stderr.write(text + "\n")
 
     def count(self, done: int, total: int | None, what: str) -> None:
@@ -57,7 +56,6 @@ class _OnTerminal(Progress):
         self._bar.update(self._task, completed=done, **known, **described)  # type: ignore[arg-type]
 
     def count(self, done: int, total: int | None, what: str) -> None:
-        """Move the bar."""
         self.show(done, total, what)
 
 

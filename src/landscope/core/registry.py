@@ -35,7 +35,6 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator that files its argument under `name`, once."""
 
         def file(entry: T) -> T:
             if name in self._entries:

@@ -7,6 +7,7 @@ every process of a distributed run.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,9 @@ import torch
 from torch import Tensor
 
 from landscope.core.shared_state import held
+
+MANY = 2**24
+"""Normal numbers from which on drawing them one after the other, on the CPU, takes longer than a product."""
 
 
 def generator(seed: int, *stream: str | int) -> torch.Generator:
@@ -47,15 +51,25 @@ def rademacher(
     >>> rademacher((4,), generator(0), torch.float32).abs()
     tensor([1., 1., 1., 1.])
     """
-    bits = torch.randint(0, 2, tuple(shape), generator=rng, dtype=torch.int8)
+    bits = torch.randint(0, 2, tuple(shape), generator=rng, dtype=torch.int8, device=rng.device)
     return bits.to(device).to(dtype).mul_(2).sub_(1)
 
 
 def normal(
     shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Independent standard normal numbers."""
-    return torch.randn(tuple(shape), generator=rng, dtype=dtype).to(device)
+    """Independent standard normal numbers; `MANY` and more of them are hashed where they are used, the same on every device."""
+    count = math.prod(shape)
+    if count < MANY:
+        return torch.randn(tuple(shape), generator=rng, dtype=dtype, device=rng.device).to(device)
+    found = torch.empty(count, dtype=dtype, device=device)
+    for part in found.split(MANY):
+        start = int(torch.randint(2**62, (1,), generator=rng, device=rng.device))
+        words = splitmix(torch.arange(1, -(-len(part) // 2) + 1, device=device) * GOLDEN + start)
+        size = (-2 * ((shifted(words, 40) + 1) * 2.0**-24).log()).sqrt()  # Box and Muller 1958
+        angle = (words & (2**24 - 1)) * (2.0**-23 * math.pi)
+        part.copy_(torch.cat((size * angle.cos(), size * angle.sin()))[: len(part)])
+    return found.view(tuple(shape))
 
 
 @contextmanager

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import torch
+
+Precision = Literal["highest", "tf32"]
 
 
 @dataclass
@@ -91,3 +95,78 @@ def held(
                 if not holding.scopes:
                     del _holdings[key]
                     write(holding.found)
+
+
+@contextmanager
+def _float32_products(device: torch.device, precision: Precision) -> Iterator[None]:
+    """Matrix products and convolutions in float32 (`highest`) or TF32.
+
+    cuDNN would use TF32 by default; a CPU bfloat16 after `torch.set_float32_matmul_precision("medium")`.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    homes: tuple[tuple[Any, str], ...]
+    if device.type == "cuda" and hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
+        homes = tuple((home, "fp32_precision") for home in (matmul, cudnn.conv, cudnn.rnn))  # type: ignore[attr-defined]
+        wanted: object = "tf32" if precision == "tf32" else "ieee"
+    elif device.type == "cuda":
+        homes, wanted = ((matmul, "allow_tf32"), (cudnn, "allow_tf32")), precision == "tf32"
+    elif not hasattr(torch.backends.mkldnn, "matmul"):  # before torch 2.9
+        with held(
+            "float32 products",
+            torch.get_float32_matmul_precision,
+            torch.set_float32_matmul_precision,
+            lambda: torch.set_float32_matmul_precision("highest"),
+        ):
+            yield
+        return
+    else:
+        parts = (getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn"))
+        settings = [(part, getattr(part, "fp32_precision", "none")) for part in parts]
+        homes, wanted = tuple((part, "fp32_precision") for part, now in settings if now in ("bf16", "tf32")), "ieee"
+
+    def write(values: list[object]) -> None:
+        for (home, name), value in zip(homes, values, strict=True):
+            setattr(home, name, value)
+
+    if not homes:
+        yield
+        return
+    with held(
+        ("float32 products", device.type),
+        lambda: [getattr(home, name) for home, name in homes],
+        write,
+        lambda: write([wanted] * len(homes)),
+    ):
+        yield
+
+
+@contextmanager
+def plain_arithmetic(
+    device: torch.device, dtype: torch.dtype | None = None, precision: Precision = "highest"
+) -> Iterator[None]:
+    """Autocast and inference mode off, full float32 products, torch's own default type and device, whatever the caller has set.
+
+    A default type of `dtype` counts as not set; `precision="tf32"` allows products of TF32 on a GPU.
+
+    >>> a = torch.full((1, 1), 1.001)
+    >>> with torch.autocast("cpu", torch.bfloat16), plain_arithmetic(a.device):
+    ...     (a @ a).dtype
+    torch.float32
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        for kind in {"cpu", device.type}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(_float32_products(device, precision))
+        if torch.empty(0).device.type not in ("cpu", device.type):
+            stack.enter_context(torch.device("cpu"))
+        if torch.get_default_dtype() not in (torch.float32, dtype):
+            stack.enter_context(
+                held(
+                    "default type",
+                    torch.get_default_dtype,
+                    torch.set_default_dtype,
+                    lambda: torch.set_default_dtype(torch.float32),
+                )
+            )
+        yield

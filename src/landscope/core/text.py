@@ -36,6 +36,15 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def capital(text: str) -> str:
+    """The text with a capital first letter, the rest as it is.
+
+    >>> capital("the ECE")
+    'The ECE'
+    """
+    return text[:1].upper() + text[1:]
+
+
 # Numbers as people write them.
 
 

@@ -72,7 +72,6 @@ class _Bounded(io.BufferedReader):
     """A file that never allocates more than it holds, whatever length its content claims."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """As many bytes as there are, `size` at most."""
         if size is not None and size > io.DEFAULT_BUFFER_SIZE:
             size = min(size, max(0, os.fstat(self.fileno()).st_size - self.tell()))
         return super().read(size)
@@ -108,7 +107,7 @@ def _torch(path: Path) -> object:
                 "Save model.state_dict() instead"
             ) from error
         raise CheckpointError(f"{path}: is neither a safetensors file nor one that torch.save wrote") from error
-    except Exception as error:  # torch and safetensors raise whatever a broken file leads them into
+    except Exception as error:  # torch and safetensors may raise any error on a broken file
         raise CheckpointError(
             f"{path}: is damaged, or neither a safetensors file nor one that torch.save wrote ({_first_line(error)})"
         ) from error

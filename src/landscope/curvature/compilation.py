@@ -2,7 +2,7 @@
 
 On a GPU a compiled product of a transformer takes half of the time; on CPUs nothing was gained (`docs/speed.md`), so products are
 compiled there only if asked for. Compiling costs a minute; how many products will follow is not known. As with renting
-skis, it is optimal to go on as before until what has been spent equals the price, and to buy then: never more than twice what
+skis, it is optimal to continue as before until what has been spent equals the price, and to buy then: never more than twice what
 the best choice in hindsight would have cost. A compiled product that is not faster, or that does not compile, is dropped.
 """
 
@@ -19,8 +19,6 @@ from torch import Tensor
 from landscope.core.errors import OperandError
 from landscope.curvature.differentiation import Method
 from landscope.probe.batches import Batch
-
-__all__ = ["Compile", "Compiler"]
 
 Compile = Literal["auto", True, False]
 Piece = Callable[..., Tensor]

@@ -15,8 +15,6 @@ from landscope.core.errors import NotApplicableError
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 
-__all__ = ["empirical_fisher", "fisher", "ggn", "hessian"]
-
 
 def hessian(probe: Probe) -> Tensor:
     """∂²L/∂θ² row by row: the gradient of every entry of the gradient."""

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.func import grad, vjp
 
 from landscope.core.errors import NotApplicableError
 from landscope.core.parameters import ParameterSpace, Selection
+from landscope.core.shared_state import Precision
 from landscope.curvature.compilation import Compile
-from landscope.curvature.differentiation import Method, Params, gauss_newton_methods, hessian_methods
+from landscope.curvature.differences import Differences, check_method
+from landscope.curvature.differentiation import Method, Params, gauss_newton_methods, hessian_methods, stacked
 from landscope.curvature.operator import CurvatureOperator
 from landscope.curvature.verification import check_second_derivatives
 from landscope.probe.batches import Batch
-from landscope.probe.conditions import Precision
+from landscope.probe.loss.head import Head
 from landscope.probe.loss.likelihoods import output_curvature
 from landscope.probe.probe import Probe
 from landscope.probe.sharding.gathering import keeping_weights
-
-__all__ = ["GGN", "EmpiricalFisher", "Fisher", "GaussNewtonOperator", "Hessian"]
-
 
 # The Hessian of the mean loss: H = ∇²L(θ) = (1/n) Σ_i ∇²ℓ_i(θ).
 
@@ -28,7 +30,9 @@ __all__ = ["GGN", "EmpiricalFisher", "Fisher", "GaussNewtonOperator", "Hessian"]
 class Hessian(CurvatureOperator):
     """The Hessian of the mean loss, through products.
 
-    A product costs about three gradients, in a block about two (see `landscope.curvature.differentiation`).
+    A product costs about three gradients, in a block about two (see `landscope.curvature.differentiation`). With
+    `method="difference"` it is a difference quotient of two gradients, whose disagreement with exact products on some rows is
+    the `rounding` that every bound contains (`landscope.curvature.differences`): for smooth networks.
 
     >>> import torch
     >>> from landscope.probe.probe import Probe
@@ -38,12 +42,42 @@ class Hessian(CurvatureOperator):
     tensor([1., 2.])
     """
 
+    def __init__(
+        self,
+        probe: Probe,
+        *,
+        params: Selection = None,
+        compile: Compile = "auto",
+        precision: Precision = "highest",
+        method: Literal["exact", "difference"] = "exact",
+    ) -> None:
+        check_method(method, precision)
+        super().__init__(probe, params=params, compile=compile, precision=precision)
+        self.differences = Differences(self.probe) if method == "difference" else None
+        """Where products are difference quotients: how they were made."""
+
+    def restrict(self, params: Selection) -> Hessian:
+        """The diagonal block of these parameters, through products of the same kind."""
+        method: Literal["exact", "difference"] = "exact" if self.differences is None else "difference"
+        return Hessian(self.probe, params=params, compile=self._compile, precision=self.precision, method=method)
+
+    @property
+    def rounding(self) -> float:
+        """Relative error of a product; of difference quotients the largest that was seen."""
+        return super().rounding + (0.0 if self.differences is None else self.differences.rounding)
+
     def __matmul__(self, other: Tensor) -> Tensor:
         check_second_derivatives(self.probe)
         return super().__matmul__(other)
 
+    def _multiply(self, rows: Tensor) -> Tensor:
+        if self.differences is None:
+            return super()._multiply(rows)
+        self.products += len(rows)
+        return stacked([self.differences.product(row) for row in rows])
+
     def _ways(self, block: bool) -> tuple[Method, ...]:
-        return hessian_methods(block, self.device)
+        return hessian_methods(block, self.device, self.probe.head is not None)
 
     def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
         return method.product(lambda at: self.probe.loss_sum(at, batch), params, space, rows)
@@ -58,14 +92,20 @@ class Hessian(CurvatureOperator):
 class GaussNewtonOperator(CurvatureOperator):
     """Base of the matrices Jᵀ B J."""
 
+    of_likelihood: ClassVar[bool] = False
+    """Whether B is the curvature of a cross-entropy in its logits, where the loss is one."""
+
     @abstractmethod
     def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
         """B times a tangent at the outputs z of a batch, not divided by the number of samples."""
 
     def _ways(self, block: bool) -> tuple[Method, ...]:
-        return gauss_newton_methods(block, self.device)
+        return gauss_newton_methods(block, self.device, self.probe.head is not None)
 
     def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
+        if self.of_likelihood and self.probe.head is not None and self.probe.temperature == 1.0:
+            return method.product(*_at_head(self.probe, self.probe.head, batch), params, space, rows)
+
         def outputs(at: Params) -> Tensor:
             z = self.probe.outputs(at, batch)
             if not isinstance(z, Tensor) and self.probe.loss.unexplained:
@@ -84,6 +124,32 @@ class GaussNewtonOperator(CurvatureOperator):
         return method.product(outputs, curve, params, space, rows)
 
 
+def _at_head(
+    probe: Probe, head: Head, batch: Batch
+) -> tuple[Callable[[Params], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+    """The outputs and B where logits are too many to be held: what the last layer is given, its weight and its bias are the
+    outputs then, as one vector, and B their Gauss–Newton matrix.
+    """
+    shapes: list[torch.Size] = []
+
+    def outputs(at: Params) -> Tensor:
+        parts = [part for part in head.inputs(probe, at, batch) if part is not None]
+        shapes[:] = [part.shape for part in parts]
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def split(whole: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        parts = whole.split([shape.numel() for shape in shapes])
+        features, weight, *bias = (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+        return features, weight, bias[0] if bias else None
+
+    def curve(z: Tensor, tangent: Tensor) -> Tensor:
+        mass = head.labels(probe, batch)[1].to(z)
+        found = head.curved(split(z), split(tangent), mass)
+        return torch.cat([part.reshape(-1) for part in found if part is not None])
+
+    return outputs, curve
+
+
 # The generalised Gauss–Newton matrix (Schraudolph 2002): (1/n) Σ_i J_iᵀ (∂²ℓ_i/∂z_i²) J_i.
 
 
@@ -100,6 +166,8 @@ class GGN(GaussNewtonOperator):
             [0., 1.]])
     """
 
+    of_likelihood = True
+
     def _curve(self, z: Tensor, tangent: Tensor, batch: Batch) -> Tensor:
         def loss(at: Tensor) -> Tensor:
             return self.probe.loss_of(at, batch)
@@ -112,8 +180,7 @@ class GGN(GaussNewtonOperator):
 # The Fisher information matrix of the model (Amari 1998), exact over labels.
 #
 # F = (1/n) Σ_i E_{y ~ p(·|x_i)} [∇ log p(y|x_i) ∇ log p(y|x_i)ᵀ] = (1/n) Σ_i J_iᵀ B_i J_i, with B_i that of the loss's
-# likelihood
-# at the outputs. A sample with several predictions averages or adds up over them, as its loss does.
+# likelihood at the outputs. A sample with several predictions averages or adds up over them, as its loss does.
 
 
 class Fisher(GaussNewtonOperator):
@@ -127,6 +194,8 @@ class Fisher(GaussNewtonOperator):
     tensor([[ 0.2500, -0.2500],
             [-0.2500,  0.2500]])
     """
+
+    of_likelihood = True
 
     def __init__(
         self, probe: Probe, *, params: Selection = None, compile: Compile = "auto", precision: Precision = "highest"

@@ -22,11 +22,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from landscope.core.errors import LandscopeError
 from landscope.core.memory import is_out_of_memory
-from landscope.core.torch_fixes.dispatch import LightDispatchMode
+from landscope.core.torch_fixes import LightDispatchMode
 from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
-
-__all__ = ["is_multi_affine"]
 
 # fmt: off
 AFFINE = frozenset({

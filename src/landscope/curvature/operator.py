@@ -20,10 +20,10 @@ from landscope.core.errors import DifferentiationError, LandscopeError, NonFinit
 from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.parameters import ParameterSpace, Selection, Vectors
 from landscope.core.seeding import generator
+from landscope.core.shared_state import Precision
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
 from landscope.probe.batches import Batch
-from landscope.probe.conditions import Precision
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from scipy.sparse.linalg import LinearOperator
-
-__all__ = ["CurvatureOperator"]
 
 ROUNDING_UNITS = 32
 """Relative rounding error of a product in units of the machine epsilon: seen below 10 on the networks of the tests."""
@@ -44,7 +42,8 @@ class CurvatureOperator(ABC):
     Args:
         probe: the point.
         params: a subset of the probe's parameters; the rest are constants.
-        compile: compile the products (`True`), never (`False`), or on a GPU once the time spent on them has repaid it (`"auto"`).
+        compile: compile the products (`True`), never (`False`), or on a GPU once the time spent on them has repaid it (`"auto"`;
+            not where the last layer is differentiated apart, `landscope.probe.loss.head`).
         precision: `"highest"` (float32 is float32), or `"tf32"` on GPUs that have it; its rounding is measured and becomes
             part of every stated error.
     """
@@ -58,9 +57,8 @@ class CurvatureOperator(ABC):
         self.precision: Precision = precision
         self.products = 0
         """How many vectors have been multiplied so far: each costs one pass over the data."""
-        self._compile: Compile = compile
-        if self.probe.sharding is not None:
-            self._compile = False
+        large = compile == "auto" and self.probe.head is not None
+        self._compile: Compile = False if large or self.probe.sharding is not None else compile
         self._compiler = Compiler(self._compile, self.probe.device, self.probe.ledger.seconds_left)
         self._methods = {block: list(self._ways(block)) for block in (False, True)}
         if self.probe.sharding is not None:  # the processes take the same way, and nothing keeps whole weights
@@ -124,7 +122,7 @@ class CurvatureOperator(ABC):
             return columns.clone()
         width = self._block_width()
         parts = [self._multiply(rows[start : start + width].contiguous()) for start in range(0, len(rows), width)]
-        product = torch.cat(parts)
+        product = parts[0] if len(parts) == 1 else torch.cat(parts)
         return product[0] if columns.dim() == 1 else product.T.contiguous()
 
     def dense(self) -> Tensor:
@@ -222,7 +220,7 @@ class CurvatureOperator(ABC):
         passes = min(m.passes(count) for m in methods[:2])
         (total,) = probe.total(piece, load=load, passes=passes, precision=self.precision, along=1)
         self.products += count
-        product = total / probe.n_samples
+        product = total.div_(probe.n_samples)
         if bool(self.vectors.add_up((~torch.isfinite(product)).sum().double())):
             raise NonFiniteLossError(
                 f"the product of {type(self).__name__} with a vector is not finite: the loss has an infinite or undefined "
@@ -235,7 +233,8 @@ class CurvatureOperator(ABC):
         known = _trials.setdefault(self.probe.module(""), {})
         key = (type(self).__name__, self.precision, block, self.probe.space.names)
         if key not in known:
-            known[key] = Trial(running=self.probe.sharding is None and not is_small(self.probe))
+            timed = self.probe.head is None and self.probe.sharding is None
+            known[key] = Trial(running=timed and not is_small(self.probe))
         return known[key]
 
 

@@ -21,28 +21,12 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
 
-__all__ = [
-    "TANGENT_LOAD",
-    "TANGENT_PASSES",
-    "eigenvalue_data_error",
-    "linear_layers",
-    "output_tangents",
-    "sample_rows",
-    "second_derivative_moments",
-    "second_derivatives",
-    "squared_gradient_norms",
-    "trace_data_error",
-]
-
-
 # ‖g_i‖² for every sample, g_i = ∂ℓ_i/∂θ, without holding all gradients.
 #
 # A linear layer that runs once has g_i = Σ_s δ_is φ_isᵀ (inputs φ, slopes δ at its outputs, positions s), so that
 # ‖g_i‖² = Σ_st ⟨φ_is, φ_it⟩ ⟨δ_is, δ_it⟩ needs no gradient at all (Goodfellow 2015; Li et al. 2022): one forward and one
-# backward
-# pass for all such layers. Every other parameter goes through `vmap` of the gradient of one sample, a few samples at a time;
-# where
-# a model cannot be vmapped, through one sample after the other.
+# backward pass for all such layers. Every other parameter goes through `vmap` of the gradient of one sample, a few samples at a
+# time; where a model cannot be vmapped, through one sample after the other.
 
 
 @once_per_probe

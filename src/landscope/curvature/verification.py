@@ -2,15 +2,15 @@
 
 A custom backward pass that forgets part of its graph, or a wrong formula in a library (the fused weight norm of torch
 2.13), gives a Hessian that looks fine and is not. Before the first product, the product with a random vector on a few
-samples is compared with a difference quotient of the gradient, (∇L(θ + hv) − ∇L(θ)) / h, in float64: four gradients of these
-samples. Where the two disagree, further quotients tell a kink from an error.
+samples is compared with a difference quotient of the gradient, (∇L(θ + hv) − ∇L(θ)) / h, in float64: four gradients of
+these samples. Where a copy in float64 would be large, the precision is the model's own, and the step larger. Where the two
+disagree, further quotients tell a kink from an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,14 +22,15 @@ from landscope.core.torch_fixes.padding import padding_rows
 from landscope.curvature.differentiation import gradient_graph, pull_back
 from landscope.probe.probe import Probe
 
-__all__ = ["check_second_derivatives"]
-
 SAMPLES = 4
 """A batch that cannot be cut to this many is not looked at."""
 ATTEMPTS = 3
 """Directions that are tried; one that agrees is enough, since a wrong Hessian agrees in none."""
-STEP = 1e-7
-"""Relative size of the step: small enough that hardly any rectifier switches, large enough for float64."""
+STEP = {torch.float64: 1e-7, torch.float32: 1e-3}
+"""Relative size of the step: small enough that hardly any rectifier switches, large enough for float64; in float32 a quotient
+along a random direction is then right to 3e-4 (GPT-2)."""
+LARGE = 2**24
+"""Parameters from which on the precision is the model's own."""
 FINER = 4
 """A second step is this many times smaller: at a kink two quotients differ, and neither says anything."""
 NEARBY = 1e-2
@@ -80,7 +81,7 @@ def _wrong_by(probe: Probe) -> float:
         few = probe.few
         if few.size > SAMPLES:
             return 0.0
-        twin = probe.at_batch(few, torch.float64)
+        twin = probe.at_batch(few, torch.float64 if probe.n_params < LARGE else probe.dtype)
         for shift in (0.0, NEARBY):  # at a kink nothing can be compared: then nearby
             differences = []
             for attempt in range(ATTEMPTS):
@@ -101,60 +102,57 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
 
     `None` where the quotient has no limit, or another one on each side, so that there is nothing to compare with.
     """
-    space, batch = probe.space, next(probe.batches())
+    space, batch, at = probe.space, next(probe.batches()), dict(probe.params)
     with probe.measuring():
-        flat = probe.vector()
-        norm = partial(_norm, probe)
-        v = probe.vectors.normal(generator(attempt, "second derivatives"), flat.dtype, flat.device)
-        if attempt == ATTEMPTS - 1 and norm(flat):
-            v = v * flat.abs()  # weights that are all but 0 keep their signs, and rectifiers behind them their sides
-        v = _without_padding(probe, v)
+        v = probe.vectors.normal(generator(attempt, "second derivatives"), probe.dtype, probe.device)
+        size, norm = _size(probe, at), probe.vectors.norms
+        if attempt == ATTEMPTS - 1 and size:
+            v *= probe.vector().abs()  # weights near 0 keep their signs, and rectifiers behind them their sides
+        ways = space.unflatten(_without_padding(probe, v))
         if shift:
-            away = probe.vectors.normal(generator(attempt, "second derivatives nearby"), flat.dtype, flat.device)
-            flat = flat + shift * (norm(flat) / probe.n_params**0.5 or 1.0) * _without_padding(probe, away)
-        h = STEP * norm(flat) / norm(v) or STEP
+            away = probe.vectors.normal(generator(attempt, "second derivatives nearby"), v.dtype, v.device)
+            by = space.unflatten(_without_padding(probe, away))
+            each = shift * (size / probe.n_params**0.5 or 1.0)
+            at = {name: p.add(by[name], alpha=each) for name, p in at.items()}
+        h = STEP[v.dtype] * (_size(probe, at) / float(norm(v)) or 1.0)
 
-        def gradient(at: Tensor) -> Tensor:
-            leaves = {name: value.detach().requires_grad_() for name, value in space.unflatten(at).items()}
+        def gradient(step: float) -> Tensor:
+            leaves = {name: p.add(ways[name], alpha=step).requires_grad_() for name, p in at.items()}
             loss = probe.loss_sum(leaves, batch)
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
             return space.flatten(dict(zip(leaves, grads, strict=True)))
 
         def quotient(step: float) -> Tensor:
-            return (gradient(flat + step * v) - gradient(flat - step * v)) / (2 * step)
+            return gradient(step).sub_(gradient(-step)).div_(2 * step)
 
-        here, product = _gradient_and_product(probe, space.unflatten(flat), v)
-        ahead = (gradient(flat + h * v) - here) / h
-        noise = torch.finfo(flat.dtype).eps * norm(here) * FINER / h
-        scale = max(norm(product), norm(ahead), 100 * noise, 1e-300)
-        if (difference := norm(product - ahead) / scale) <= ALLOWED:
+        ahead = gradient(h)
+        leaves = {name: p.detach().requires_grad_() for name, p in at.items()}
+        here = gradient_graph(probe.loss_sum(leaves, batch), leaves)
+        for name, where in space.slices().items():
+            ahead[where].sub_(here[name].detach().reshape(-1).to(v.device)).div_(h)
+        noise = torch.finfo(v.dtype).eps * _size(probe, here) * FINER / h
+        (product,) = pull_back(here, leaves, space, v[None])
+        scale = max(float(norm(product)), float(norm(ahead)), 100 * noise, 1e-300)
+        if (difference := float(norm(product - ahead)) / scale) <= ALLOWED:
             return difference
         coarse, fine = quotient(h), quotient(h / FINER)
-    scale = max(scale, norm(coarse))
-    unsettled = max(norm(coarse - fine), norm(coarse - ahead))
+    scale = max(scale, float(norm(coarse)))
+    unsettled = max(float(norm(coarse - fine)), float(norm(coarse - ahead)))
     if unsettled > ALLOWED * scale:  # a rectifier switches within the step, or at its middle
         return None
-    return norm(product - coarse) / scale
+    return float(norm(product - coarse)) / scale
 
 
-def _norm(probe: Probe, vector: Tensor) -> float:
-    return float(probe.vectors.norms(vector))
-
-
-def _gradient_and_product(probe: Probe, params: Mapping[str, Tensor], v: Tensor) -> tuple[Tensor, Tensor]:
-    """∇L and its derivative along v, summed over the few samples of a probe, from one graph."""
-    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    gradient = gradient_graph(probe.loss_sum(leaves, next(probe.batches())), leaves)
-    (product,) = pull_back(gradient, leaves, probe.space, v[None])
-    return probe.space.flatten({name: slope.detach() for name, slope in gradient.items()}), product
+def _size(probe: Probe, parts: Mapping[str, Tensor]) -> float:
+    squares = sum(float(part.detach().square().sum(dtype=torch.float64)) for part in parts.values())
+    return float(probe.vectors.add_up(torch.tensor(squares, dtype=torch.float64, device=probe.device))) ** 0.5
 
 
 def _without_padding(probe: Probe, v: Tensor) -> Tensor:
-    """The direction with padding rows of embeddings at rest: gradients count them as constants, a step would move them."""
-    held = dict(probe.module("").named_parameters())
-    parts = {name: part.clone() for name, part in probe.space.unflatten(v).items()}
+    """The direction, in place, with padding rows of embeddings at rest, which gradients count as constants."""
+    held, slices = dict(probe.module("").named_parameters()), probe.space.slices()
     for weight, row in padding_rows(probe.module("")):
-        for name, part in parts.items():
+        for (name, place), shape in zip(slices.items(), probe.space.shapes, strict=True):
             if held[name] is weight:
-                part[row if probe.sharding is None else probe.sharding.row(name, row)] = 0
-    return probe.space.flatten(parts)
+                v[place].view(shape)[row if probe.sharding is None else probe.sharding.row(name, row)] = 0
+    return v

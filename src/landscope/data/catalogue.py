@@ -280,7 +280,7 @@ def unpack(archive: Path, target: Path, folder: str) -> Path:
         if error.errno is None:  # from a reader of zipped data
             raise _damaged(archive, error) from error
         raise DataFileError(f"{archive}: cannot be unpacked into {target} ({error}). Nothing was unpacked") from error
-    except Exception as error:  # the readers of archives raise whatever a broken one leads them into
+    except Exception as error:  # the readers of archives may raise any error on a broken one
         raise _damaged(archive, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)

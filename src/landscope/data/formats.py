@@ -104,7 +104,7 @@ def parse_npy(content: bytes, path: Path) -> npt.NDArray[np.generic]:
         raise DamagedFileError(f"{path}: expected a .npy file, got a .npz archive")
     try:
         shape, fortran, dtype, start = _header(content)
-    except Exception as error:  # the header is a Python literal, and numpy raises whatever a broken one leads it into
+    except Exception as error:  # the header is a Python literal, and numpy may raise any error on a broken one
         raise DamagedFileError(f"{path}: is not a readable .npy file ({type(error).__name__}: {error})") from error
     if dtype.kind not in "biufc":
         raise DamagedFileError(f"{path}: holds an array of {dtype}; only plain numbers are read")
@@ -142,7 +142,7 @@ def parse_npz(content: bytes, path: Path, key: str) -> npt.NDArray[np.generic]:
             name = next((name for name in (f"{key}.npy", key) if name in archive.namelist()), None)
             size = archive.getinfo(name).file_size if name is not None else 0
             member = archive.read(name) if name is not None and size <= LARGEST else b""
-    except Exception as error:  # zipfile raises whatever a broken archive leads it into
+    except Exception as error:  # zipfile may raise any error on a broken archive
         raise DamagedFileError(f"{path}: is not a readable .npz file ({type(error).__name__}: {error})") from error
     if name is None:
         raise DamagedFileError(f"{path}: holds no array named {key!r}")

@@ -110,7 +110,7 @@ class _Array:
         self.value = _numbers(data, dtype, shape, "F" if fortran else "C")
 
 
-class _Rows:
+class _SparseRows:
     """Stand-in for `scipy.sparse.csr_matrix`."""
 
     __slots__ = ("state",)
@@ -196,8 +196,8 @@ _NAMES: dict[tuple[str, str], type] = {
     ("numpy._core.numeric", "_frombuffer"): _Frombuffer,
     ("numpy", "ndarray"): _Ndarray,
     ("numpy", "dtype"): _Dtype,
-    ("scipy.sparse.csr", "csr_matrix"): _Rows,
-    ("scipy.sparse._csr", "csr_matrix"): _Rows,
+    ("scipy.sparse.csr", "csr_matrix"): _SparseRows,
+    ("scipy.sparse._csr", "csr_matrix"): _SparseRows,
     ("collections", "defaultdict"): _Mapping,
     ("collections", "OrderedDict"): _Mapping,
     ("__builtin__", "list"): _List,
@@ -229,7 +229,7 @@ def _resolve(item: object, done: dict[int, object], depth: int = 0) -> object:
     result: object
     if isinstance(item, _Array | _Frombuffer | _Latin1):
         result = item.value
-    elif isinstance(item, _Rows):
+    elif isinstance(item, _SparseRows):
         result = _csr(item.state, done, depth)
     elif isinstance(item, list):
         result = [_resolve(part, done, depth + 1) for part in item]

@@ -27,8 +27,6 @@ from landscope.probe.probe import Probe
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["MEASURES", "OUT_OF_MEMORY", "Measure", "Refinement", "invariances", "register"]
-
 MEASURES: Registry[type[Measure]] = Registry("measure", groups="landscope.papers.{}.as_published")
 """Measures by exact name; those that a paper's code computed as PAPER/NAME."""
 
@@ -185,9 +183,12 @@ class Refinement:
 
     def look(self) -> bool:
         """Take what costs nothing (`Measure.at_once`); whether there was something."""
-        if self._stream is None and self.bound is None and self.probe.sharding is None:
+        came_to_nothing = self.estimate is not None and self.estimate.status is Status.SKIPPED
+        if self.probe.sharding is None and self.bound is None and (self._stream is None or came_to_nothing):
             with contextlib.suppress(LandscopeError), self.probe.measuring():
                 self.bound = self.measure.at_once(self.probe)
+            if came_to_nothing and self.bound is not None:
+                self.estimate = self.bound
         return self.bound is not None
 
     @property

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLOCK_MEASURES", "Block", "BlockReport", "blocks_of", "by_block"]
-
 BLOCK_MEASURES = ("hessian_trace", "hessian_top_eigenvalue", "relative_flatness")
 
 ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
@@ -132,7 +130,7 @@ def by_block(
 ) -> BlockReport:
     """Measures of every block: embedding, attention (q, k, v, o), MLP, norm and head, by depth.
 
-    Traces of all blocks come from the same products (`landscope.measures.part_traces`), so that their number costs nothing; other
+    Traces of all blocks come from the same products (`landscope.measures.by_layer`), so that their number costs nothing; other
     measures are those of each block with the rest held constant. `seconds` is a budget for all together, of which every block has
     its part. `options` are those of `landscope.Probe`.
 

@@ -13,8 +13,6 @@ from typing import Literal, TypeAlias
 
 from landscope.core.registry import Registry
 
-__all__ = ["FACTS", "SCORES", "Better", "Family", "Score", "check_facts"]
-
 Better: TypeAlias = Literal["lower", "higher"] | None
 """Which values are better; `None` where neither is, or where that is the question (sharpness)."""
 

@@ -29,8 +29,6 @@ from landscope.measures.base import Measure
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.probe import Probe
 
-__all__ = ["TRANSFORMATIONS", "Movement", "movements", "transformed"]
-
 Weighted = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 Edit = Callable[[nn.Module], None]
 Candidates = Callable[[Probe, torch.Generator], Iterator[Edit]]
@@ -90,10 +88,11 @@ def transformed(probe: Probe, name: str, seed: int = 0) -> Probe:
     rng = generator(seed, "invariance", name)
     batch = next(next(probe.batches()).pieces(16))
     before, found = _outputs(probe, batch), probe
-    for edit in TRANSFORMATIONS[name](probe, rng):
-        candidate = found.with_model(edit)
-        if _same_function(before, _outputs(candidate, batch), up_to_shift=name == "logit_shift"):
-            found = candidate
+    with probe.measuring():  # factors are drawn in torch's own type, whatever the caller's
+        for edit in TRANSFORMATIONS[name](probe, rng):
+            candidate = found.with_model(edit)
+            if _same_function(before, _outputs(candidate, batch), up_to_shift=name == "logit_shift"):
+                found = candidate
     if found is probe:
         raise NotApplicableError(f"the transformation {name!r} does not apply to any layer of the model")
     return found

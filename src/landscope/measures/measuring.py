@@ -21,16 +21,14 @@ from torch import nn
 
 from landscope.core.distributed import anywhere
 from landscope.core.errors import LandscopeError, LostProcessError, NotApplicableError
-from landscope.core.estimate import Estimate, Status
-from landscope.core.json import Plain
+from landscope.core.estimate import Cost, Estimate, Status
 from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
 from landscope.core.text import first_line
 from landscope.measures.base import OUT_OF_MEMORY, Measure, Refinement
-from landscope.measures.reading.references import architecture, outputs
 from landscope.measures.resolve import Wanted, resolve_measures
 from landscope.measures.results import Report
-from landscope.measures.watching import display
+from landscope.measures.watching import about, display
 from landscope.probe.frozen import Mode
 from landscope.probe.guards import check_still, take_record
 from landscope.probe.loss.criteria import LossLike
@@ -42,6 +40,7 @@ log = logging.getLogger("landscope")
 
 INTERRUPTED = "stopped by Ctrl-C"
 """The reason of an estimate that was not finished when the work was interrupted."""
+NOTHING = Estimate(math.nan, status=Status.SKIPPED, reason="not measured yet")
 MOST_PARTS = 3
 NOTHING_LEFT = 1e-9
 """Seconds or passes after a budget's end: a limit is a positive number."""
@@ -112,6 +111,7 @@ class Planner:
         self._probe, self._chosen, self._budget = probe, chosen, budget
         self._running = {name: Refinement(one, places.get(name, probe)) for name, one in chosen.items()}
         self._order = sorted(chosen, key=lambda name: (chosen[name].turn, name))
+        self._shown: dict[str, tuple[Estimate, Cost, Estimate]] = {}
 
     def run(self, first_of_all: bool = False) -> Iterator[str]:
         """Refine everything to its end, or the budget's; `first_of_all`, and under a budget, a first estimate of each."""
@@ -131,7 +131,7 @@ class Planner:
         kinds = {name: type(self._chosen[name]) for name in self._order}
         streams = [name for name, kind in kinds.items() if kind.turn == 0 or kind.refine is not Measure.refine]
         yield from self._once([name for name in streams if self._chosen[name].turn == 0])
-        for name in self._order:
+        for name in sorted(self._order, key=lambda name: self._chosen[name].turn == 0):  # bounds read outputs of rows
             if self._running[name].look():
                 yield name
         for enough in (lambda one: one.estimate or one.bound, lambda one: one.estimate):
@@ -204,11 +204,17 @@ class Planner:
 
     def estimates(self) -> dict[str, Estimate]:
         """The estimates so far, in the order asked for; those that have none yet are `skipped`."""
-        nothing = Estimate(math.nan, status=Status.SKIPPED, reason="not measured yet")
-        return {
-            name: running.ended() if running.estimate is not None else running.bound or nothing
-            for name, running in self._running.items()
-        }
+        return {name: self._estimate(name) for name in self._running}
+
+    def _estimate(self, name: str) -> Estimate:
+        running = self._running[name]
+        if running.estimate is None:
+            return running.bound or NOTHING
+        estimate, cost, shown = self._shown.get(name, (None, None, NOTHING))
+        if running.estimate is not estimate or running.cost is not cost:
+            shown = running.ended()
+            self._shown[name] = running.estimate, running.cost, shown
+        return shown
 
 
 def measure(  # noqa: PLR0913 (options of a public function, by keyword)
@@ -225,6 +231,7 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     precision: Effort = "auto",
+    max_bytes: float | None = None,
     seed: int = 0,
     seconds: float | None = None,
     passes: float | None = None,
@@ -235,7 +242,7 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
 
     Args:
         model: a module, or a `Probe` (then `data` and what defines the point are taken from it).
-        data: see `Probe`, as are `loss` to `dtype`.
+        data: see `Probe`, as are `loss` to `max_bytes`.
         measures: by default a core set, two or three of each family (`landscope.measures.resolve.CORE`); "all" for every one;
             names, of your own ones as `package.module:Class`; a mapping from names to settings; or measure objects.
         seed: for everything random.
@@ -254,17 +261,19 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     'converged'
     """
     start, seconds, passes = time.monotonic(), checked_limit("seconds", seconds), checked_limit("passes", passes)
-    probe = _probe(model, data, loss, params, mode, per, temperature, batch_size, device, dtype, precision, seed)
+    probe = _probe(
+        model, data, loss, params, mode, per, temperature, batch_size, device, dtype, precision, max_bytes, seed
+    )
     chosen = resolve_measures(measures, probe.seed)
     planner = Planner(probe, chosen, Budget(probe, start, seconds, passes))
-    with display(watch, progress, chosen, _about(probe), None if seconds is None else start + seconds) as shown:
+    with display(watch, progress, chosen, about(probe), None if seconds is None else start + seconds) as shown:
         try:
             for name in planner.run(first_of_all=anywhere(watch)):
                 shown.update(name, planner.estimates(), planner.ended)
         except KeyboardInterrupt:
             planner.interrupt()
         shown.update("", planner.estimates(), planner.ended)
-    return Report(planner.estimates(), _about(probe))
+    return Report(planner.estimates(), about(probe))
 
 
 def measured(
@@ -283,8 +292,8 @@ def measured(
     for _ in planner.run():
         if should_stop():
             planner.check()
-            return Report({name: planner.estimates()[name] for name in planner.ended}, _about(probe))
-    return Report(planner.estimates(), _about(probe))
+            return Report({name: planner.estimates()[name] for name in planner.ended}, about(probe))
+    return Report(planner.estimates(), about(probe))
 
 
 def progressive(
@@ -299,7 +308,8 @@ def progressive(
 ) -> Iterator[Report]:
     """The reports of `measure` as they get better: one after every estimate that has changed, the last one whole.
 
-    `point` is what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`. Leaving the
+    `point` is what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`, `precision`,
+    `max_bytes`. Leaving the
     loop ends the work.
 
     >>> net = nn.Linear(2, 2)
@@ -313,8 +323,8 @@ def progressive(
         probe = _probe(model, data, seed=seed, **point)  # type: ignore[arg-type]
     planner = Planner(probe, resolve_measures(measures, probe.seed), Budget(probe, start, seconds, passes))
     for _ in planner.run(first_of_all=True):
-        yield Report(planner.estimates(), _about(probe))
-    yield Report(planner.estimates(), _about(probe))
+        yield Report(planner.estimates(), about(probe))
+    yield Report(planner.estimates(), about(probe))
 
 
 def _probe(  # noqa: PLR0913
@@ -329,11 +339,12 @@ def _probe(  # noqa: PLR0913
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     precision: Effort = "auto",
+    max_bytes: float | None = None,
     seed: int = 0,
 ) -> Probe:
     if isinstance(model, Probe):
         if data is not None:
-            raise LandscopeError("a Probe holds its data already; pass either a Probe, or a model and data")
+            raise LandscopeError("a Probe holds its data already; pass it alone (measures=[…]), or a model and data")
         return model
     if data is None:
         raise LandscopeError("no data: pass a DataLoader, a Dataset, or (x, y) tensors as the second argument")
@@ -349,27 +360,9 @@ def _probe(  # noqa: PLR0913
         device=device,
         dtype=dtype,
         precision=precision,
+        max_bytes=max_bytes,
         seed=seed,
     )
-
-
-def _about(probe: Probe) -> dict[str, Plain]:
-    notices: dict[str, Plain] = {"notices": list(probe.notices)} if probe.notices else {}
-    return {
-        "model": type(probe.module("")).__name__,
-        "architecture": architecture(probe.modules.values()),
-        "outputs": outputs(probe.modules.values()),
-        "parameters": f"{probe.n_params:,} parameters",
-        "samples": probe.amount,
-        "loss": probe.loss.name + (f", per {probe.per}" if probe.per else ""),
-        "mode": probe.mode,
-        "temperature": probe.temperature,
-        "dtype": str(probe.dtype).removeprefix("torch."),
-        "device": str(probe.device),
-        "seed": probe.seed,
-        "torch": torch.__version__,
-        **notices,
-    }
 
 
 # How many samples suffice: from the error over the data, which shrinks with the square root of their number.

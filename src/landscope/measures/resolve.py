@@ -15,8 +15,6 @@ from landscope.measures.base import MEASURES, Measure
 from landscope.specs.names import import_function, is_import
 from landscope.specs.schema import describe
 
-__all__ = ["CORE", "Wanted", "resolve_measures"]
-
 Wanted = None | str | Measure | Iterable[str | Measure] | Mapping[str, Mapping[str, object] | Measure | None]
 """The core set (`None` or "core"), "all", names, measures, or names with settings."""
 

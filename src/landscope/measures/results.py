@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-__all__ = ["Report"]
-
-
 WIDTH = 110
 """Letters in a line of a printed report."""
 SHORT = 0.1
@@ -146,12 +143,7 @@ class Report(Mapping[str, Estimate]):
         return Group(Text(self.title, style="bold"), self.table(), *notes, *said)
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=WIDTH, color_system=None, force_terminal=False, highlight=False, markup=False)
-        with console.capture() as capture:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
+        return display.as_text(self, WIDTH)
 
     def _repr_html_(self) -> str:
         rows = [

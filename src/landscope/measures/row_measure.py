@@ -27,8 +27,6 @@ from landscope.probe.rows.means import FEWEST, RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import Outputs, outputs_of, row_order
 
-__all__ = ["RowMeasure", "RowValues", "early_looks_pay", "is_sample", "output_looks", "row_means"]
-
 OFTEN = 0.2
 """Seconds between two looks at the rows read so far."""
 

@@ -23,8 +23,6 @@ from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate
 from landscope.measures.facts import SCORES, Score
 
-__all__ = ["dice_score", "hausdorff", "hd95", "shape_scores", "surface_distances", "variety"]
-
 QUANTILE = 0.95
 
 SCORES.register("dsc")(Score(title="Dice score", better="higher"))

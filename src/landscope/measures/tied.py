@@ -14,8 +14,6 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.probe.probe import Probe
 
-__all__ = ["other_names", "saying_ties"]
-
 
 def other_names(probe: Probe, names: Sequence[str]) -> dict[str, list[str]]:
     """The other names in the model of each of the named parameters that has any.

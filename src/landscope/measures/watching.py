@@ -8,23 +8,53 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
+from torch import Tensor
+
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.core.progress import Progress, progress_display
 from landscope.core.text import duration
+from landscope.measures.reading.references import architecture, outputs
 from landscope.measures.results import Report
-
-__all__ = ["Display", "display"]
+from landscope.probe.probe import Probe
+from landscope.probe.rows.outputs import first_outputs
 
 OFTEN = 0.25
 """Seconds between two drawings of a table."""
+
+
+def about(probe: Probe) -> dict[str, Plain]:
+    """What a report says of the network, the data and the loss; `part` where not all parameters of the model were measured."""
+    modules = probe.modules.values()
+    whole = sum(p.numel() for p in probe.module("").parameters())
+    part: dict[str, Plain] = {"part": True} if probe.n_params < whole else {}
+    example = first_outputs(probe)
+    width = example.shape[1] if isinstance(example, Tensor) and example.dim() == 2 else outputs(modules)
+    notices: dict[str, Plain] = {"notices": list(probe.notices)} if probe.notices else {}
+    return {
+        "model": type(probe.module("")).__name__,
+        "architecture": architecture(modules),
+        "outputs": width,
+        "parameters": f"{probe.n_params:,}{f' of {whole:,}' if part else ''} parameters",
+        **part,
+        "samples": probe.amount,
+        "loss": probe.loss.name + (f", per {probe.per}" if probe.per else ""),
+        "mode": probe.mode,
+        "temperature": probe.temperature,
+        "dtype": str(probe.dtype).removeprefix("torch."),
+        "device": str(probe.device),
+        "seed": probe.seed,
+        "torch": torch.__version__,
+        **notices,
+    }
 
 
 class Display(Protocol):
     """Something that looks at the estimates as they change."""
 
     def update(self, name: str, estimates: Mapping[str, Estimate], ended: Collection[str]) -> None:
-        """The estimate of `name` has changed; those of `ended` will not any more."""
+        """The estimate of `name` has changed, or with no name the work is over; those of `ended` will not change any more."""
 
 
 class _Finished:
@@ -51,16 +81,15 @@ class _Table:
         self._show, self._about, self._deadline, self._drawn = show, about, deadline, 0.0
 
     def update(self, name: str, estimates: Mapping[str, Estimate], ended: Collection[str]) -> None:
-        """Draw it, unless it was drawn a moment ago."""
+        """Draw it, with the time left; but not where it was drawn a moment ago, unless it is the last one."""
         now = time.monotonic()
-        if now - self._drawn >= OFTEN:
-            self._drawn = now
-            self.draw(estimates)
-
-    def draw(self, estimates: Mapping[str, Estimate]) -> None:
-        """Draw it now."""
-        left = {} if self._deadline is None else {"left": f"{max(self._deadline - time.monotonic(), 0):.0f} s left"}
-        self._show(Report(estimates, {**self._about, **left}))
+        if name and now - self._drawn < OFTEN:
+            return
+        self._drawn = now
+        about = dict(self._about)
+        if name and self._deadline is not None:
+            about["left"] = f"{max(self._deadline - now, 0):.0f} s left"
+        self._show(Report(estimates, about))
 
 
 @contextmanager

@@ -26,7 +26,6 @@ _START_BIAS = 0.1
         ParameterCount(1_387_108 - 90 * 193, "the third paper's count, less 90 classes"),
         ParameterCount(1_387_108, "the third paper, CIFAR-100", {"num_classes": 100}),
     ),
-    recipes=("false-friend",),
 )
 class AllCNN(nn.Module):
     """Nine convolutions, no pooling, no normalisation; `width` is the number of channels of the first stage."""

@@ -36,7 +36,6 @@ _LEVELS = 5
             {"instance_norm": False},
         ),
     ),
-    recipes=("fam",),
 )
 class Autoencoder3d(nn.Module):
     """Occupancy probabilities of a shape from a damaged one; `image_size` must be a multiple of 32."""

@@ -59,7 +59,6 @@ def _token_inputs(batch_size: int, shape: Sequence[int], rng: torch.Generator) -
             "matrix sizes: MiniLM's 22,713,216 less its unused pooler, plus the classifier",
         ),
     ),
-    recipes=("fam",),
     extra="text",
     sampler=_token_inputs,
 )

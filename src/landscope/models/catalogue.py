@@ -46,7 +46,6 @@ class Option:
 
     @property
     def accepts(self) -> str:
-        """In words, what the option accepts."""
         return describe(self.hint)
 
 
@@ -89,7 +88,6 @@ def check_options(
     return checked
 
 
-Recipe: TypeAlias = Literal["explicit-regularisation", "function-centric", "false-friend", "fam", "adaptive-sharpness"]
 Sampler: TypeAlias = Callable[[int, Sequence[int], torch.Generator], tuple[Tensor, ...]]
 F = TypeVar("F", bound=Callable[..., nn.Module])
 
@@ -115,7 +113,7 @@ class ModelEntry:
 
     `input_shape` is that of one sample under the default options; `classifier` is the name of the last layer (for
     `model.get_submodule`), which is a `Linear` unless the description says otherwise; `counts` starts with the default
-    options; `recipes` are the papers that use it; `extra` is the optional dependency that it cannot do without.
+    options; `extra` is the optional dependency that it cannot do without.
     """
 
     name: str
@@ -124,14 +122,12 @@ class ModelEntry:
     input_shape: tuple[int, ...]
     classifier: str
     counts: tuple[ParameterCount, ...]
-    recipes: tuple[Recipe, ...] = ()
     extra: str | None = None
     fixed: Mapping[str, OptionValue] = field(default_factory=lambda: _NOTHING)
     sampler: Sampler = _normal_inputs
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """What can be set, by name."""
         return options_of(self.factory, without=tuple(self.fixed))
 
     @property
@@ -155,7 +151,6 @@ def register(
     input_shape: tuple[int, ...],
     classifier: str,
     counts: tuple[ParameterCount, ...],
-    recipes: tuple[Recipe, ...] = (),
     extra: str | None = None,
     fixed: Mapping[str, OptionValue] = _NOTHING,
     sampler: Sampler = _normal_inputs,
@@ -174,7 +169,6 @@ def register(
             input_shape=input_shape,
             classifier=classifier,
             counts=counts,
-            recipes=recipes,
             extra=extra,
             fixed=MappingProxyType(dict(fixed)),
             sampler=sampler,

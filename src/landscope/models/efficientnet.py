@@ -96,7 +96,6 @@ class _InvertedBottleneck(nn.Module):
         ParameterCount(4_652_008, "Tan and Le's 4.7M, the published Lite0 weights"),
         ParameterCount(4_652_008 - 990 * 1_281, "the same, less 990 classes", {"num_classes": 10}),
     ),
-    recipes=("fam",),
 )
 class EfficientNetLite0(nn.Module):
     """EfficientNet-Lite0; `fc` is drawn again when `num_classes` is not ImageNet's 1000."""

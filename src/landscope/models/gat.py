@@ -34,7 +34,6 @@ def _ring(nodes: int, shape: Sequence[int], rng: torch.Generator) -> tuple[Tenso
         ParameterCount((1433 * 8 + 3 * 8) + (8 * 7 + 3 * 7), "matrix sizes of the fifth paper's code"),
         ParameterCount(92_373, "Veličković et al. on Cora", {"heads": 8}),
     ),
-    recipes=("adaptive-sharpness",),
     extra="graphs",
     sampler=_ring,
 )

@@ -31,7 +31,6 @@ from landscope.specs.schema import Natural, Probability, Range
             {"channels": (6, 16), "widths": (120, 84), "padding": 2, "batch_norm": False},
         ),
     ),
-    recipes=("adaptive-sharpness",),
 )
 class LeNet5(nn.Module):
     """Convolution, BatchNorm, ReLU and 2×2 max-pooling, twice; then two hidden linear layers and the classifier."""

@@ -48,7 +48,6 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
         ),
         ParameterCount(79_510 + 2 * 100, "784-100-10 with a scale and a shift per hidden unit", {"batch_norm": True}),
     ),
-    recipes=("function-centric", "false-friend", "adaptive-sharpness"),
 )
 class MLP(nn.Module):
     """x ↦ W_L σ(… σ(W_1 x + b_1) …) + b_L, with `widths` hidden units per layer.
@@ -100,7 +99,6 @@ class MLP(nn.Module):
     input_shape=(1, 28, 28),
     classifier="fc",
     counts=(ParameterCount(7_850, "the third paper, MNIST"),),
-    recipes=("false-friend",),
 )
 class SoftmaxRegression(nn.Module):
     """f(x) = W x + b: with the cross-entropy loss a convex problem."""
@@ -124,7 +122,6 @@ class SoftmaxRegression(nn.Module):
         ParameterCount(3, "the third paper, equation for w1, w2, w3"),
         ParameterCount(8 * 5 + 5 * 5 + 5 * 2, "matrix sizes", {"in_features": 8, "width": 5, "num_classes": 2}),
     ),
-    recipes=("false-friend",),
 )
 class DeepLinear(nn.Module):
     """f(x) = W_L ⋯ W_2 W_1 x, without biases."""

@@ -17,7 +17,7 @@ from landscope.core.text import first_line
 from landscope.models.catalogue import require
 
 PREFIX = "hf:"
-"""What a name begins with that is one of these."""
+"""The prefix of names of pretrained models."""
 ADAPTERS = "adapter_config.json"
 CONTEXT = 1024
 """Tokens of a text where neither model nor tokenizer knows a limit, or both know a larger one."""

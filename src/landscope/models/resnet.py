@@ -99,7 +99,6 @@ class ResNet(nn.Module):
         ParameterCount(11_173_962, "the common CIFAR form"),
         ParameterCount(11_173_962 + 90 * 513, "the same, plus 90 classes", {"num_classes": 100}),
     ),
-    recipes=("function-centric", "fam"),
 )
 def resnet18(
     *,
@@ -191,7 +190,6 @@ class _Bottleneck(nn.Module):
         ParameterCount(1_726_388 - 90 * 257, "the third paper's count, less 90 classes"),
         ParameterCount(1_726_388, "the third paper, CIFAR-100", {"num_classes": 100}),
     ),
-    recipes=("false-friend",),
     fixed={"depth": 164},
 )
 class PreResNet(nn.Module):
@@ -271,7 +269,6 @@ class _WideBlock(nn.Module):
             {"penultimate": 64},
         ),
     ),
-    recipes=("false-friend", "fam"),
     fixed={"depth": 28},
 )
 class WideResNet(nn.Module):

@@ -70,7 +70,6 @@ def _hidden_layer(width: int, *, batch_norm: bool, dropout: float) -> list[nn.Mo
             14_728_266 - 2 * 4_224, "4,224 channels without BatchNorm", {"head": "linear", "batch_norm": False}
         ),
     ),
-    recipes=("false-friend",),
     fixed={"depth": 16},
 )
 @_register(
@@ -81,7 +80,6 @@ def _hidden_layer(width: int, *, batch_norm: bool, dropout: float) -> list[nn.Mo
         ParameterCount(20_040_522, "the common CIFAR form", {"head": "linear"}),
         ParameterCount(20_040_522 + 512 * 513 - 2 * 5_504, "5,504 channels without BatchNorm", {"batch_norm": False}),
     ),
-    recipes=("explicit-regularisation", "function-centric"),
     fixed={"depth": 19},
 )
 class VGG(nn.Module):
@@ -146,7 +144,6 @@ class VGG(nn.Module):
         ParameterCount(139_611_210, "143,667,240 of the published one, less 990 classes", {"batch_norm": False}),
         ParameterCount(143_678_248, "the published ImageNet model", {"num_classes": 1000}),
     ),
-    recipes=("explicit-regularisation",),
     fixed={"depth": 19},
 )
 class VGGImageNetHead(nn.Module):

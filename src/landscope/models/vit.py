@@ -61,7 +61,6 @@ class _Block(nn.Module):
             "matrix sizes of ViT-Tiny with 4×4 patches",
         ),
     ),
-    recipes=("function-centric",),
 )
 class VisionTransformer(nn.Module):
     """Patches, a class token and learned positions through `layers` pre-norm blocks; `fc` reads the class token."""

@@ -19,7 +19,7 @@ from landscope.core.errors import BudgetSpentError, NotApplicableError, OperandE
 from landscope.core.estimate import Cost, Status
 from landscope.core.json import Plain
 from landscope.core.progress import progress_display
-from landscope.planes.result import FIRST, Floats, SliceValues, Values
+from landscope.planes.result import FIRST, Floats, GridValues, SliceValues
 from landscope.planes.slices import Slice, check_same_point
 from landscope.probe.batches import Batch
 from landscope.probe.loss.answers import right_answers
@@ -79,7 +79,6 @@ class Deadline:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self._start
 
     def passed(self) -> bool:
@@ -212,7 +211,7 @@ def measure_grid(
         display = stack.enter_context(progress_display(progress, total))
         kept, grids = sweep(evaluators, axes, deadline, lambda done: display.count(done, total, "points"))
     values = {
-        name: Values(grid[..., 0], grid[..., 1] if evaluator.accuracy else None, evaluator.probe.n_samples)
+        name: GridValues(grid[..., 0], grid[..., 1] if evaluator.accuracy else None, evaluator.probe.n_samples)
         for name, grid, evaluator in zip(probes, grids, evaluators, strict=True)
     }
     whole = list(map(len, kept)) == list(map(len, axes))

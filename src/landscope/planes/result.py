@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 FIRST = "probe"
-"""What the first probe is called beside others."""
+"""The name of the first probe beside others."""
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class GridValues:
     """Mean loss at every point for one set of samples, ∞ where it overflows or is undefined; accuracy where it applies."""
 
     loss: Floats
@@ -48,8 +48,7 @@ class Values:
         return {"loss": _listed(self.loss), "accuracy": accuracy, "samples": self.samples}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Plain]) -> Values:
-        """The inverse of `to_dict`."""
+    def from_dict(cls, plain: Mapping[str, Plain]) -> GridValues:
         loss = np.array(plain["loss"], dtype=np.float64)  # None becomes NaN
         loss[np.isnan(loss)] = np.inf
         accuracy = plain["accuracy"]
@@ -73,8 +72,8 @@ class SliceValues(ABC):
     """
 
     axes: tuple[Floats, ...]
-    values: Values
-    others: Mapping[str, Values] = field(default_factory=dict)
+    values: GridValues
+    others: Mapping[str, GridValues] = field(default_factory=dict)
     directions: Mapping[str, Plain] = field(default_factory=dict)
     status: Status = Status.EXACT
     reason: str = ""
@@ -98,7 +97,7 @@ class SliceValues(ABC):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the axes are, for people."""
+        """Axis labels for people."""
         return tuple(cast("list[str]", self.directions["labels"]))
 
     @property
@@ -107,7 +106,7 @@ class SliceValues(ABC):
         at = [np.flatnonzero(axis == 0) for axis in reversed(self.axes)]
         return float(self.loss[tuple(int(i[0]) for i in at)]) if all(len(i) for i in at) else None
 
-    def series(self) -> dict[str, Values]:
+    def series(self) -> dict[str, GridValues]:
         """The values of every probe by name; the first is the probe itself."""
         return {FIRST: self.values, **self.others}
 
@@ -117,7 +116,6 @@ class SliceValues(ABC):
     __hash__ = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain values only."""
         return {
             "axes": [axis.tolist() for axis in self.axes],
             "values": self.values.to_dict(),
@@ -131,13 +129,12 @@ class SliceValues(ABC):
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Self:
-        """The inverse of `to_dict`."""
         part = cast("dict[str, dict[str, Plain]]", plain)
         others = cast("dict[str, dict[str, Plain]]", plain["others"])
         return cls(
             axes=tuple(np.array(axis, dtype=np.float64) for axis in cast("list[list[float]]", plain["axes"])),
-            values=Values.from_dict(part["values"]),
-            others={name: Values.from_dict(values) for name, values in others.items()},
+            values=GridValues.from_dict(part["values"]),
+            others={name: GridValues.from_dict(values) for name, values in others.items()},
             directions=part["directions"],
             status=Status(cast(str, plain["status"])),
             reason=cast(str, plain["reason"]),
@@ -151,7 +148,6 @@ class SliceValues(ABC):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
         try:
             return cls.from_dict(cast("Mapping[str, Plain]", parse_json(text)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -54,13 +54,11 @@ class Scale:
         return cls(low, high, logarithmic, _log_levels(low, high) if logarithmic else _levels(low, high), clipped)
 
     def norm(self) -> Normalize:
-        """Values to colours."""
         from matplotlib.colors import LogNorm, Normalize
 
         return (LogNorm if self.logarithmic else Normalize)(self.low, self.high)
 
     def clip(self, values: Floats) -> Floats:
-        """Values within the scale."""
         return np.clip(values, self.low, self.high)
 
     def heights(self, values: Floats) -> Floats:

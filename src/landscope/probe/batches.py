@@ -22,9 +22,6 @@ from torch.utils import _pytree as pytree
 from landscope.core.errors import DataError, MissingTargetsError
 from landscope.core.seeding import generator
 
-__all__ = ["Batch", "Layout", "as_tensors", "diverse_sample", "map_tensors", "tensors_in", "with_non_finite_inputs"]
-
-
 TOKENS = 256
 """How many tokens of texts are looked at at once where a few samples are enough."""
 TARGET_KEYS = ("labels", "label", "targets", "target", "y")
@@ -196,6 +193,15 @@ class Layout:
         named = {**{f"argument {i}": value for i, value in enumerate(args, 1)}, **kwargs}
         shapes = {key: tuple(v.shape) if isinstance(v, Tensor) else type(v).__name__ for key, v in named.items()}
         return ", ".join(f"{key} {shape}" for key, shape in shapes.items())
+
+    def remark(self, raw: object) -> str:
+        """For messages: which parts of a batch went into the model, where that is not only the first."""
+        if not isinstance(raw, tuple) or self.inputs < 2:
+            return ""
+        return (
+            f" The first {self.inputs} of the {len(raw)} parts of a batch went into the model, whose forward takes as many; "
+            f"targets that belong together are one part: (x, (y1, y2))."
+        )
 
     def targets(self, raw: object) -> object:
         """What the outputs are compared with; `None` where the batch holds nothing for that."""

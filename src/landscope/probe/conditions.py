@@ -13,50 +13,44 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 from torch.utils import checkpoint as checkpointing
 
+from landscope.core.memory import at_most
 from landscope.core.seeding import preserved_rng
-from landscope.core.shared_state import entered, held
+from landscope.core.shared_state import Precision, entered, plain_arithmetic
 
-Precision = Literal["highest", "tf32"]
+__all__ = ["Precision", "measuring"]
 
 
 @contextmanager
 def measuring(
-    device: torch.device, precision: Precision = "highest", recurrent: bool = False, dtype: torch.dtype | None = None
+    device: torch.device,
+    precision: Precision = "highest",
+    recurrent: bool = False,
+    dtype: torch.dtype | None = None,
+    allowed: tuple[int, int] | None = None,
 ) -> Iterator[None]:
     """Evaluate inside this context; it can be nested.
 
     `recurrent` switches cuDNN and oneDNN off: their recurrent layers have no forward or second derivatives, and cuDNN's no
     backward pass in eval mode. `dtype` is the precision that is measured in: a default type other than that counts as not set.
+    `allowed` bounds the memory (`landscope.core.memory.at_most`).
     """
     with ExitStack() as stack:
         stack.enter_context(entered("warnings", _fewer_warnings))
-        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(plain_arithmetic(device, dtype, precision))
         stack.enter_context(torch.enable_grad())
-        for kind in {"cpu", device.type}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
         stack.enter_context(preserved_rng())
         stack.enter_context(entered("attention", lambda: sdpa_kernel(SDPBackend.MATH)))
         stack.enter_context(entered("fast path", _no_encoder_fast_path))
         stack.enter_context(entered("parametrisations", _no_cached_weights))
-        stack.enter_context(_float32_products(device, precision))
-        if torch.empty(0).device.type not in ("cpu", device.type):
-            stack.enter_context(torch.device("cpu"))
-        if torch.get_default_dtype() not in (torch.float32, dtype):
-            stack.enter_context(
-                held(
-                    "default type",
-                    torch.get_default_dtype,
-                    torch.set_default_dtype,
-                    lambda: torch.set_default_dtype(torch.float32),
-                )
-            )
+        if allowed is not None:
+            stack.enter_context(at_most(allowed))
         if recurrent:
             stack.enter_context(entered("mkldnn", lambda: _switched_off(torch.backends.mkldnn)))
             stack.enter_context(entered("cudnn", lambda: _switched_off(torch.backends.cudnn)))
@@ -102,49 +96,6 @@ def _no_cached_weights() -> Iterator[None]:
         yield
     finally:
         parametrize._cache_enabled = before
-
-
-@contextmanager
-def _float32_products(device: torch.device, precision: Precision) -> Iterator[None]:
-    """Matrix products and convolutions in float32 (`highest`) or TF32.
-
-    cuDNN would use TF32 by default; a CPU bfloat16 after `torch.set_float32_matmul_precision("medium")`.
-    """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    homes: tuple[tuple[Any, str], ...]
-    if device.type == "cuda" and hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
-        homes = tuple((home, "fp32_precision") for home in (matmul, cudnn.conv, cudnn.rnn))  # type: ignore[attr-defined]
-        wanted: object = "tf32" if precision == "tf32" else "ieee"
-    elif device.type == "cuda":
-        homes, wanted = ((matmul, "allow_tf32"), (cudnn, "allow_tf32")), precision == "tf32"
-    elif not hasattr(torch.backends.mkldnn, "matmul"):  # before torch 2.9
-        with held(
-            "float32 products",
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-            lambda: torch.set_float32_matmul_precision("highest"),
-        ):
-            yield
-        return
-    else:
-        parts = (getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn"))
-        settings = [(part, getattr(part, "fp32_precision", "none")) for part in parts]
-        homes, wanted = tuple((part, "fp32_precision") for part, now in settings if now in ("bf16", "tf32")), "ieee"
-
-    def write(values: list[object]) -> None:
-        for (home, name), value in zip(homes, values, strict=True):
-            setattr(home, name, value)
-
-    if not homes:
-        yield
-        return
-    with held(
-        ("float32 products", device.type),
-        lambda: [getattr(home, name) for home, name in homes],
-        write,
-        lambda: write([wanted] * len(homes)),
-    ):
-        yield
 
 
 # What forward passes switch on themselves

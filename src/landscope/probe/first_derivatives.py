@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from landscope.core.errors import ModelError
 from landscope.core.memory import available_bytes
@@ -50,6 +50,8 @@ NAMED = 5
 """How many tensors a message names."""
 ROWS = 32
 """Samples at once where all of the data is searched for a way from the parameters to the loss."""
+LARGE = 2**24
+"""Parameters from which on the precision is the model's own: no copy in float64 is made."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -84,20 +86,19 @@ def _check_values_are_used(point: _Point) -> None:
     It keeps what it computed from them before, and asks the tensors (`_version`, `id`) whether they have changed since.
     """
     probe, batch = point.probe, point.batch
-    model = probe.module("")
     with probe.measuring(), torch.no_grad():
-        moved = {name: value + AWAY * point.direction[name] for name, value in probe.params.items()}
+        moved = {name: value + AWAY * point.direction(name) for name, value in probe.params.items()}
         put_in = output_tensors(probe.call(moved, batch))
-        before = {name: value.clone() for name, value in probe.params.items()}
-        for name, value in probe.params.items():
-            value.copy_(
-                moved[name]
-            )  # the memory of the model's own parameters, of a copy that is for these checks alone
+        del moved
+
+        def move(copy: nn.Module) -> None:
+            for name, value in copy.named_parameters():
+                if name in probe.params:  # a module under two names holds whatever was put in for it last
+                    value.copy_(probe.params[name] + AWAY * point.direction(name))
+
         args, kwargs = probe.layout.arguments(batch.raw)
         args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
-        own = output_tensors(model(*args, **kwargs))
-        for name, value in probe.params.items():
-            value.copy_(before[name])
+        own = output_tensors(probe.with_model(move).module("")(*args, **kwargs))
     differ = max((relative_change(a, b) for a, b in zip(put_in, own, strict=False)), default=0.0)
     if differ > SAME:
         raise ModelError(
@@ -128,7 +129,7 @@ def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
     wrong = 0
     for attempt in range(ATTEMPTS):
         if attempt == len(points):
-            points.append(_Point(points[0].probe, attempt))
+            points.append(_Point(points[0].probe, attempt, names))
         verdict = points[attempt].agrees(names)
         if verdict:
             return True
@@ -137,49 +138,58 @@ def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
 
 
 def _in_float64(probe: Probe, batch: Batch) -> Probe:
-    if probe.vectors.least(available_bytes(probe.device) - 64 * probe.space.size) < 0:
+    room = probe.vectors.least(available_bytes(probe.device) - 64 * probe.space.size)
+    if probe.n_params >= LARGE or room < 0:
         raise ValueError("too large for a second copy")
     return probe.at_batch(batch, torch.float64)
 
 
 class _Point:
-    """A point at or near the parameters: the gradient there, a direction, and how far to step along it."""
+    """A point at or near the parameters: the gradient by some of them there, a direction, and how far to step along it."""
 
-    def __init__(self, probe: Probe, attempt: int) -> None:
+    def __init__(self, probe: Probe, attempt: int, names: Sequence[str] | None = None) -> None:
         self.probe = probe
-        rng = generator(attempt, "first derivatives")
+        self._attempt = attempt
         sizes = {name: _size(value) for name, value in probe.params.items()}
         typical = max(sizes.values()) or 1.0
-        sizes = {name: size or typical for name, size in sizes.items()}
-
-        def drawn() -> dict[str, Tensor]:
-            return {name: _dense(value, rng) * sizes[name] for name, value in probe.params.items()}
-
+        self._sizes = {name: size or typical for name, size in sizes.items()}
+        self._at_rest: list[tuple[str, int | slice]] = []
         with probe.measuring():
-            self.direction = drawn()
-            self.params = dict(probe.params)
-            if attempt:
-                self.params = {name: self.params[name] + NEARBY * by for name, by in drawn().items()}
             self.batch = next(probe.batches())
-            leaves = {name: value.detach().clone().requires_grad_() for name, value in self.params.items()}
+            leaves = {name: value.detach().requires_grad_() for name, value in self._values().items()}
             loss = probe.loss_sum(leaves, self.batch)
             refuse_half_precision(loss, probe)
             if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
                 refuse_simulated_quantisation()
-            for name, rows in _padding(probe, loss, leaves):
-                self.direction[name][rows] = 0  # gradients count these rows as constants, a step would move them
+            self._at_rest = list(_padding(probe, loss, leaves))  # constants to gradients, which a step would move
+            by = leaves if names is None else {name: leaves[name] for name in names}
             grads = (
-                torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+                torch.autograd.grad(loss, list(by.values()), allow_unused=True, materialize_grads=True)
                 if loss.requires_grad
-                else [torch.zeros_like(value) for value in leaves.values()]
+                else [torch.zeros_like(value) for value in by.values()]
             )
-        self.gradient = {name: g.to_dense() if g.is_sparse else g for name, g in zip(leaves, grads, strict=True)}
+        self.gradient = {name: g.to_dense() if g.is_sparse else g for name, g in zip(by, grads, strict=True)}
         kinds = {kind for kind in _precisions(loss) | {probe.dtype} if kind.is_floating_point}
         eps = max(torch.finfo(kind).eps for kind in kinds)
         self.loss = float(loss.detach())
         self.step = math.sqrt(eps)
         self.noise = ROUNDING_UNITS * eps * max(1.0, abs(self.loss)) * FINER / self.step
         self.known: dict[tuple[str, ...], bool | None] = {}
+
+    def direction(self, name: str, stream: str = "") -> Tensor:
+        """The step of one tensor: drawn whenever it is needed, so that none is held."""
+        rng = generator(self._attempt, "first derivatives", stream, name)
+        found = _dense(self.probe.params[name], rng) * self._sizes[name]
+        for at, rows in () if stream else self._at_rest:
+            if at == name:
+                found[rows] = 0
+        return found
+
+    def _values(self) -> dict[str, Tensor]:
+        """The parameters at this point."""
+        if not self._attempt:
+            return dict(self.probe.params)
+        return {name: p + NEARBY * self.direction(name, "nearby") for name, p in self.probe.params.items()}
 
     def agrees(self, names: Sequence[str]) -> bool | None:
         """Whether the quotient along some tensors is what the gradient says; `None` where that cannot be decided."""
@@ -189,9 +199,7 @@ class _Point:
         return self.known[key]
 
     def _agrees(self, names: tuple[str, ...]) -> bool | None:
-        products = {name: self.gradient[name] * self.direction[name] for name in names}
-        slope = self.add_up(sum(float(product.sum()) for product in products.values()))
-        spread = math.sqrt(self.add_up(sum(float(product.square().sum()) for product in products.values())))
+        slope, spread = self.slope(names)
         coarse = (self._loss(names, self.step) - self.loss) / self.step
         scale = max(abs(slope), abs(coarse), spread)
         if not math.isfinite(scale) or scale < 10 * self.noise:
@@ -213,16 +221,22 @@ class _Point:
         """The whole of a sum along the parameters, of which this process may hold a part."""
         return float(self.probe.vectors.add_up(torch.tensor(partial, dtype=torch.float64, device=self.probe.device)))
 
+    def slope(self, names: Sequence[str]) -> tuple[float, float]:
+        """⟨gradient, direction⟩ over some tensors, and the root of the sum of the squares of its terms."""
+        total = squares = 0.0
+        for name in names:
+            product = self.gradient[name] * self.direction(name)
+            total, squares = total + float(product.sum()), squares + float(product.square().sum())
+        return self.add_up(total), math.sqrt(self.add_up(squares))
+
     def _quotient(self, names: tuple[str, ...], step: float) -> float:
         return (self._loss(names, step) - self._loss(names, -step)) / (2 * step)
 
     def _loss(self, names: tuple[str, ...], step: float) -> float:
         with self.probe.measuring(), torch.no_grad():
-            moved = {name: self.params[name] + step * self.direction[name] for name in names}
-            return float(self.probe.loss_sum({**self._fresh(), **moved}, self.batch))
-
-    def _fresh(self) -> dict[str, Tensor]:
-        return {name: value.detach() for name, value in self.params.items()}
+            at = self._values()
+            at.update({name: at[name] + step * self.direction(name) for name in names})
+            return float(self.probe.loss_sum(at, self.batch))
 
 
 def _dense(like: Tensor, rng: torch.Generator) -> Tensor:
@@ -233,7 +247,7 @@ def _dense(like: Tensor, rng: torch.Generator) -> Tensor:
 
 def _size(value: Tensor) -> float:
     """The root mean square of a tensor's entries."""
-    return float(torch.linalg.vector_norm(value.double())) / math.sqrt(max(value.numel(), 1))
+    return float(torch.linalg.vector_norm(value)) / math.sqrt(max(value.numel(), 1))
 
 
 def graph_behind(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
@@ -297,7 +311,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _refuse(point: _Point, names: list[str]) -> None:
-    slope = point.add_up(sum(float((point.gradient[name] * point.direction[name]).sum()) for name in names))
+    slope, _ = point.slope(names)
     quotient = point._quotient(tuple(names), point.step)
     if not point.add_up(sum(float(point.gradient[name].abs().sum()) for name in names)):
         cause = (

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import ModelError
+from landscope.core.torch_fixes.embedding_bags import differentiate_embedding_bags
 from landscope.core.torch_fixes.padding import keep_padding_constant
 from landscope.core.torch_fixes.strided_pointwise import avoid_overruns
 from landscope.core.torch_fixes.weight_norm import differentiate_weight_norm
@@ -68,6 +69,7 @@ def frozen_copy(
     differentiate_weight_norm(twin)
     keep_padding_constant(twin)
     _plain_embeddings(twin)
+    differentiate_embedding_bags(twin)
     _plain_configuration(twin)
     if sharding is not None:
         gather_in_units(model, twin, sharding)
@@ -125,13 +127,15 @@ def working_dtype(model: nn.Module) -> torch.dtype:
 
 
 def _plain_embeddings(model: nn.Module) -> None:
-    """Embeddings without sparse gradients, which have no second derivatives, and with `max_norm` applied once and for all.
+    """Embeddings with plain gradients, neither sparse nor rescaled, and with `max_norm` applied once and for all.
 
-    A forward pass would cut rows that are too long in place, so that each pass changed the weights.
+    Sparse ones have no second derivatives. `scale_grad_by_freq` divides gradients by how often a word occurs in the batch,
+    which leaves the loss as it is. A forward pass would cut rows that are too long in place, so that each pass changed the
+    weights.
     """
     for module in model.modules():
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-            module.sparse = False
+            module.sparse = module.scale_grad_by_freq = False
             if module.max_norm is not None:
                 rows = torch.arange(module.num_embeddings, device=module.weight.device)
                 with torch.no_grad():

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import scipy
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
@@ -20,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from landscope.core.distributed import processes
 from landscope.core.errors import NotApplicableError
+from landscope.core.estimate import student_factor
 from landscope.core.parameters import select_parameters
 from landscope.core.seeding import generator, normal
 from landscope.probe.batches import Batch
@@ -34,24 +34,6 @@ from landscope.probe.points import (
 from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD, FORWARD_SHARE, once_per_probe
 from landscope.probe.totals import FORWARD, PieceSize, accumulate
-
-__all__ = [
-    "Include",
-    "RowChanges",
-    "RowLosses",
-    "Shifts",
-    "antithetic",
-    "check_positive",
-    "direction",
-    "included",
-    "losses_at",
-    "losses_on_all_data",
-    "losses_on_batches",
-    "on_sphere",
-    "sample_losses",
-    "shifts_of",
-]
-
 
 Include = str | tuple[str, ...]
 """Which parameters are perturbed: `"all"`, `"weights"`, or names, layers and patterns."""
@@ -148,8 +130,7 @@ class Shifts:
         The error is widened by Student's factor for their number (7 for two, 1.3 for five), so that two of it cover 95 %.
         """
         pairs = self.mean.reshape(-1, 2).mean(1)
-        student = float(scipy.special.stdtrit(len(pairs) - 1, scipy.special.ndtr(2))) / 2
-        return float(pairs.mean()), student * float(pairs.std()) / math.sqrt(len(pairs))
+        return float(pairs.mean()), student_factor(len(pairs) - 1) * float(pairs.std()) / math.sqrt(len(pairs))
 
     def data_stderr(self, weights: Tensor) -> float | None:
         """The standard error over the data of Σ_j w_j mean_j; weights beyond the first g are passed on to those."""

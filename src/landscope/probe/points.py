@@ -29,20 +29,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD, FORWARD_SHARE, once_per_probe
 from landscope.probe.totals import FORWARD
 
-__all__ = [
-    "REFUSALS",
-    "SampleFunction",
-    "at_each",
-    "at_points",
-    "evaluated_together",
-    "fitting_samples",
-    "is_small",
-    "points_at_once",
-    "summed_at_points",
-    "together",
-    "width",
-]
-
 SampleFunction = Callable[[Probe, Mapping[str, Tensor], Batch], Tensor]
 """(probe, parameters, batch) → one number per sample, or their sum as a tensor of one entry."""
 

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes, raise_together, sum_over_processes
 from landscope.core.errors import EmptyDataError
+from landscope.core.memory import allowance
 from landscope.core.parameters import ParameterSpace, Selection, Vectors, select_parameters
 from landscope.probe import checks
 from landscope.probe.batches import Batch, Layout, diverse_sample, with_non_finite_inputs
-from landscope.probe.checks import refuse_unmeasurable
 from landscope.probe.conditions import measuring
 from landscope.probe.copying import copied_with
 from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
 from landscope.probe.guards import guarded
 from landscope.probe.loss.criteria import LossLike, resolve_loss
+from landscope.probe.loss.head import find_head
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.own import recognised
 from landscope.probe.loss.readings import Reading
@@ -29,10 +30,7 @@ from landscope.probe.reading import DataLike, FixedData, held, read
 from landscope.probe.rows.sums import Sums
 from landscope.probe.sharding.in_step import alone, of_every_process
 from landscope.probe.sharding.parts import Sharding, sharding_of
-from landscope.probe.totals import (
-    Ledger,
-    PieceSize,
-)
+from landscope.probe.totals import Ledger, PieceSize
 
 Per = Literal["token", "sequence"]
 Effort = Literal["auto", "highest"]
@@ -67,13 +65,12 @@ class Probe(Sums):
         batch_size: samples per batch for tensors and Datasets; memory is bounded without it.
         device, dtype: where and in which precision to measure; default: as the model is.
         precision: `"auto"` finds eigenvectors with TF32 products on GPUs and certifies them in float32; `"highest"` does not.
+        max_bytes: memory that work at this point takes at most where it can choose; by default what is free.
         seed: for what is random later on.
 
     >>> probe = Probe(nn.Linear(2, 3), (torch.randn(10, 2), torch.arange(10) % 3))
     >>> probe
     Probe(Linear, 9 parameters, 10 samples, cross_entropy, eval, float32 on cpu)
-    >>> probe.gradient().shape
-    torch.Size([9])
     """
 
     def __init__(  # noqa: PLR0913 (options of a public function, by keyword)
@@ -90,6 +87,7 @@ class Probe(Sums):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         precision: Effort = "auto",
+        max_bytes: float | None = None,
         seed: int = 0,
     ) -> None:
         checks.check_options(model, mode, temperature, dtype, per, precision)
@@ -98,9 +96,9 @@ class Probe(Sums):
         self.device = torch.device(device or next(iter(devices), "cpu"))
         kept = None if device is None and len(devices) > 1 else self.device  # what lies on several devices stays there
         self.mode: Mode = mode
-        self.temperature = float(temperature)
+        self.temperature, self.seed = float(temperature), int(seed)
         self.precision: Effort = precision
-        self.seed = int(seed)
+        self._allowed = allowance(max_bytes, self.device)
         self.ledger = Ledger()
         self.results: dict[Hashable, object] = {}
         """What was computed at this point already; it stays true, and lives as long as the probe."""
@@ -116,8 +114,8 @@ class Probe(Sums):
         try:
             self.sharding = sharding_of(inner)
             with alone(lambda: self.sharding is not None):
-                refuse_unmeasurable(inner, params)
-            with measuring(self.device, dtype=dtype or working_dtype(inner)):
+                checks.refuse_unmeasurable(inner, params)
+            with measuring(self.device, dtype=dtype or working_dtype(inner), allowed=self._allowed):
                 with alone(lambda: self.sharding is not None):
                     self.loss = resolve_loss(loss)
                     self._model, function = frozen_copy(inner, mode, dtype, kept, self.loss.function, self.sharding)
@@ -148,6 +146,7 @@ class Probe(Sums):
                 checks.check_loss_of_sequences(self.loss)
             else:
                 self.loss = self.loss.pooled(self.n_samples, labels)
+        self.head = find_head(self) if self.sharding is None else None  # whose weights would be gathered as a whole
 
     def _show(self) -> None:
         """Some rows of every process for all of them: whatever is decided about a sharded model, they decide together."""
@@ -166,7 +165,7 @@ class Probe(Sums):
         self.vectors = Vectors(self.space.size) if self.sharding is None else self.sharding.vectors(self.space)
         self.dtype = next(iter(self._params.values())).dtype
         self._piece_sizes: dict[float, PieceSize] = {}
-        self._bytes_each: list[float] = []  # one number, once it is known; shared with twins on other rows
+        self._bytes_each: list[float] = []  # one number, once it is known
 
     def _read(self, data: FixedData, batch_size: int | None) -> None:
         if self._whole:
@@ -220,8 +219,6 @@ class Probe(Sums):
             if kept is not None:
                 yield kept
 
-    # The point
-
     def at_temperature(self, temperature: float) -> Probe:
         """The same point at another temperature; the data is not read again, and work that is the same (IGS's) done once."""
         checks.check_options(self._model, self.mode, temperature, None)
@@ -260,7 +257,7 @@ class Probe(Sums):
     def with_loss(self, loss: Loss) -> Probe:
         """The same model and data with another loss, whose reduction must be declared."""
         twin = self._twin()
-        twin.loss = loss
+        twin.loss, twin.head = loss, None
         return twin
 
     def reading_as(self, loss: Loss, layout: Layout, reading: Reading) -> Probe:
@@ -294,8 +291,8 @@ class Probe(Sums):
         return self._held is not None and len(self._held) == 1 and self._held[0].divisible and processes() == 1
 
     def at_batch(self, batch: Batch, dtype: torch.dtype) -> Probe:
-        """The same point on one batch, in another precision, for checks; with a ledger of its own."""
-        twin = self._copied_twin()
+        """The same point on one batch, for checks: a copy in float64, or as it is; with a ledger of its own."""
+        twin = self._copied_twin() if dtype == torch.float64 else self._twin()
         if dtype == torch.float64:
             twin._model.double()
         twin._measure(self.space.names)

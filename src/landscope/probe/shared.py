@@ -11,18 +11,6 @@ from torch import Tensor
 
 from landscope.probe.probe import Probe
 
-__all__ = [
-    "FORWARD_LOAD",
-    "FORWARD_SHARE",
-    "gradient",
-    "loss_value",
-    "mean_and_error",
-    "once_per_probe",
-    "shared_stream",
-    "sums",
-]
-
-
 # Work that several measures need is done once per probe.
 #
 # A probe is a frozen point, so whatever was computed at it stays true: the gradient, the spectrum, the eigenpairs. Each kind of

@@ -21,21 +21,6 @@ from landscope.probe.batches import Batch
 from landscope.probe.copying import place
 from landscope.probe.sharding.gathering import is_gathered
 
-__all__ = [
-    "FORWARD",
-    "Ledger",
-    "PieceSize",
-    "accumulate",
-    "added_up",
-    "bytes_of_gradient",
-    "checked_limit",
-    "checked_seconds",
-    "in_pieces",
-    "samples_that_fit",
-    "saved_bytes",
-]
-
-
 # Sums over samples in pieces that fit into memory.
 
 
@@ -47,6 +32,9 @@ SLICE, PART = 1.0, 0.125
 
 COMPILER_IMPORT = 2.5
 """Seconds that the import of torch's compiler takes: 1.3 to 2.4 where it was tried."""
+
+LARGE = 2**20
+"""Numbers from which on a sum is not copied."""
 
 PieceFunction = Callable[[Batch], tuple[Tensor, ...]]
 
@@ -98,6 +86,7 @@ def in_pieces(
                 queue.appendleft(piece)
             else:
                 yield ready, part
+                del part  # it may be as long as the parameters
 
 
 def accumulate(
@@ -108,18 +97,19 @@ def accumulate(
     prepare: Callable[[object], object],
 ) -> tuple[Tensor, ...] | None:
     """Σ of `function` over all batches, in pieces; `None` where there are no batches."""
-    return added_up(part for _, part in in_pieces(batches, function, size, device, prepare))
+    return added_up(in_pieces(batches, function, size, device, prepare))
 
 
-def added_up(parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...] | None:
-    """The sum of each of several tensors over all parts; `None` where there are none."""
+def added_up(parts: Iterable[tuple[Batch, tuple[Tensor, ...]]]) -> tuple[Tensor, ...] | None:
+    """The sum of each of several tensors over all pieces; `None` where there are none. Large ones grow where the first lies."""
     sums: tuple[Tensor, ...] | None = None
-    for part in parts:
+    for _, part in parts:
         if sums is None:
-            sums = tuple(p.clone() for p in part)
+            sums = tuple(p if p.numel() >= LARGE else p.clone() for p in part)
         else:
             for whole, p in zip(sums, part, strict=True):
                 whole += p
+        del part
     return sums
 
 
@@ -154,7 +144,7 @@ def bytes_of_gradient(
     loss: Callable[[dict[str, Tensor]], Tensor], params: Mapping[str, Tensor], held: Iterable[Tensor]
 ) -> int:
     """Bytes of activations that one gradient of a loss keeps, beside parameters and what is `held` anyway."""
-    leaves = {name: p.clone().requires_grad_() for name, p in params.items()}
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
         return saved_bytes(lambda: loss(leaves), [*leaves.values(), *held])
 
@@ -192,7 +182,7 @@ def checked_limit(name: str, value: SupportsFloat | None) -> float | None:
         return None
     number = math.nan
     if isinstance(value, SupportsFloat) and not isinstance(value, bool):
-        with suppress(TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+        with suppress(TypeError, ValueError, RuntimeError, OverflowError):  # an array of several numbers, or beyond any
             number = float(value)
     if not number > 0:
         raise SpecError(f"{name} must be a positive number, got {value!r}; leave it out for no limit")

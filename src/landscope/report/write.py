@@ -23,9 +23,8 @@ from landscope.report.data.associations import Associations, associate
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.contrasts import contrasts
 from landscope.report.page.blocks import Block, Claim, Downloads, Panels, Plot, Prose, Section, Table
-from landscope.report.page.embedding import packed_csv, plotly_script
 from landscope.report.page.figure import Figure
-from landscope.report.page.html import Masthead, rendered
+from landscope.report.page.html import Masthead, packed_csv, plotly_script, rendered
 from landscope.report.page.matplotlib import FORMATS, as_picture, save
 from landscope.report.page.plotly import in_browser
 from landscope.report.sections.answer import answer_section, claim_section
@@ -51,13 +50,6 @@ from landscope.report.sections.through_training import through_section
 from landscope.report.sections.within_between import within_between_section
 from landscope.studies.record import Failure, Record
 
-__all__ = [
-    "ReportOptions",
-    "StudyReport",
-    "figures",
-    "write_report",
-]
-
 COHORTS = 4
 """Kinds of models (checkpoints, temperatures) whose correlations are computed."""
 
@@ -70,7 +62,7 @@ class ReportOptions:
     question: str | None = None
     """What the study asks."""
     spec: Mapping[str, Plain] | None = None
-    """Of the study, shown under its provenance."""
+    """The study's spec, shown under its provenance."""
     measures: Sequence[str] | None = None
     """Columns, such as "train.hessian_trace"; by default everything measured on the training rows."""
     outcomes: Sequence[str] | None = None
@@ -121,7 +113,7 @@ class StudyReport:
         tables = files(study, every)
         against = contrasts(study, options.baseline)
         sections = [
-            answer_section(study, main, against, options.claims, options.notes),
+            answer_section(study, main, against, options.claims, options.notes, options.baseline),
             claim_section(study, options.claims),
             estimate_section(study),
             condition_section(study, against),

@@ -82,6 +82,6 @@ def _composed(value: Plain, place: str) -> Plain:
     if isinstance(value, dict):
         composed = {unicodedata.normalize("NFC", key): _composed(item, f"{place}.{key}") for key, item in value.items()}
         if len(composed) < len(value):
-            raise SpecError(f"{place} has one key twice, typed in two ways: {', '.join(sorted(value))}")
+            raise SpecError(f"{place} has the same key twice, with different types: {', '.join(sorted(value))}")
         return composed
     return value

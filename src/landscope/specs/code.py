@@ -113,7 +113,6 @@ class _Reader:
         self._seen: set[tuple[str, str]] = set()
 
     def read(self, module: str, name: str) -> None:
-        """Collect the parts of a name of a module."""
         self._reach(module, [name])
         while self._todo:
             found, wanted = self._todo.pop()
@@ -139,7 +138,6 @@ class _Reader:
         )
 
     def _act(self, module: _Module) -> None:
-        """What importing the module runs."""
         acting = [one for one in module.statements if self._acts(one, module)]
         if acting:
             self.parts[module.name] = [_text(one) for one in acting]

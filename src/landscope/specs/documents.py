@@ -29,12 +29,12 @@ class Document:
     place: Mapping[Path, str] = field(default_factory=dict)
 
 
-class _RefusedError(yaml.MarkedYAMLError):  # type: ignore[misc]
+class _RefusedYAMLError(yaml.MarkedYAMLError):  # type: ignore[misc]
     """Well-formed YAML that a spec may not contain."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3, and on/off/yes/no are words.
+    """YAML as people write it: 1e-3 is a number although YAML 1.1 asks for 1.0e-3; on/off/yes/no, 1:30 and 010 are words.
 
     What anchors stand for is counted while the text is read, and refused before it is expanded.
     """
@@ -49,23 +49,23 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         """The next node, or the one that an alias stands for."""
         start = self.peek_event()
         if len(self._open) > DEEPEST + 1:
-            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+            raise _RefusedYAMLError(problem=too_deep, problem_mark=start.start_mark)
         self._open.append([1, 0])
         node = super().compose_node(parent, index)
         size = self._open.pop()
         if isinstance(start, yaml.AliasEvent):
             if node not in self._sizes:
-                raise _RefusedError(
-                    problem=f"*{start.anchor} stands for something that contains it", problem_mark=start.start_mark
+                raise _RefusedYAMLError(
+                    problem=f"*{start.anchor} refers to a value that contains it", problem_mark=start.start_mark
                 )
             size = self._sizes[node]
         self._sizes[node] = size
         outer = self._open[-1]
         outer[0], outer[1] = outer[0] + size[0], max(outer[1], size[1] + 1)
         if len(self._open) + size[1] > DEEPEST + 1:
-            raise _RefusedError(problem=too_deep, problem_mark=start.start_mark)
+            raise _RefusedYAMLError(problem=too_deep, problem_mark=start.start_mark)
         if outer[0] > MOST_VALUES:
-            raise _RefusedError(problem=too_many, problem_mark=start.start_mark)
+            raise _RefusedYAMLError(problem=too_many, problem_mark=start.start_mark)
         return node
 
     def compose_scalar_node(self, anchor: str | None) -> yaml.ScalarNode:
@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         try:
             node.value = whole_characters(node.value)
         except ValueError as error:
-            raise _RefusedError(problem=str(error), problem_mark=node.start_mark) from error
+            raise _RefusedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
             said = (
                 str(error) if isinstance(error, ValueError | ArithmeticError) else f"{node.value!r} is not {_tag(node)}"
             )
-            raise _RefusedError(problem=said, problem_mark=node.start_mark) from error
+            raise _RefusedYAMLError(problem=said, problem_mark=node.start_mark) from error
 
 
 def _tag(node: yaml.Node) -> str:
@@ -95,11 +95,12 @@ def _tag(node: yaml.Node) -> str:
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
-    ]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("int", "float", "bool")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][\d_]*|0x[\da-fA-F_]+)$"), list("-+0123456789")
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(
@@ -121,7 +122,7 @@ def read_document(path: str | os.PathLike[str], *, any_name: bool = False) -> Do
         if len(content) > LARGEST_FILE:
             line = content.count(b"\n") + 1
             raise SpecError(
-                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the most a spec may be"
+                f"{file}:{line}: the file is longer than {LARGEST_FILE / 2**20:g} MiB, the limit for a spec"
             )
         text = content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
@@ -151,7 +152,7 @@ def _yaml(file: FilePath, text: str) -> Document:
                 name = str(key.value)
                 line = f"{file}:{key.start_mark.line + 1}"
                 if name in seen:
-                    raise SpecError(f"{line}: the key {name!r} stands here twice")
+                    raise SpecError(f"{line}: the key {name!r} is given twice")
                 seen.add(name)
                 place[(*path, name)] = line
                 walk(value, (*path, name))
@@ -169,7 +170,7 @@ def _yaml(file: FilePath, text: str) -> Document:
         if not isinstance(error, yaml.MarkedYAMLError):
             raise SpecError(f"{file}: is not YAML: {error}") from error
         line, problem = (
-            (error.problem_mark.line, error.problem) if isinstance(error, _RefusedError) else _words(error, text)
+            (error.problem_mark.line, error.problem) if isinstance(error, _RefusedYAMLError) else _words(error, text)
         )
         raise SpecError(f"{file}:{line + 1}: {problem}") from error
 

@@ -18,12 +18,12 @@ MOST_IN_MEMORY = 2_000_000
 DEEPEST = 100
 """Mappings and lists within one another."""
 MOST_RUNS = 100_000
-"""Of one study."""
+"""The most runs of one study."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-too_deep = f"is nested more than {DEEPEST} levels deep; a spec may not be"
-too_many = f"holds more than {MOST_VALUES:,} values, counting what anchors stand for; that is the most a file may hold"
+too_deep = f"is nested more than {DEEPEST} levels deep, the limit for a spec"
+too_many = f"holds more than {MOST_VALUES:,} values once anchors are expanded, the limit for a file"
 
 
 def whole_characters(text: str) -> str:
@@ -33,7 +33,7 @@ def whole_characters(text: str) -> str:
     True
     >>> whole_characters("half: \ud83d")
     Traceback (most recent call last):
-    ValueError: 'half: \ud83d' holds half a character (a lone surrogate), which no file can hold; write the whole one
+    ValueError: 'half: \ud83d' is half a character (a lone surrogate), which cannot be written to a file; write the whole one
     """
     if not _SURROGATE.search(text):
         return text
@@ -55,7 +55,7 @@ def excess(value: object) -> tuple[tuple[str | int, ...], str] | None:
         item, path = left.pop()
         seen += 1
         if seen > MOST_IN_MEMORY:
-            return path[:1], f"holds more than {MOST_IN_MEMORY:,} values, which is the most a spec may hold"
+            return path[:1], f"holds more than {MOST_IN_MEMORY:,} values, the limit for a spec"
         if isinstance(item, str) and _SURROGATE.search(item):
             return path, _half(item)
         if isinstance(item, Mapping):
@@ -77,7 +77,7 @@ def excess(value: object) -> tuple[tuple[str | int, ...], str] | None:
 
 def _half(text: str) -> str:
     shown = text if len(text) <= 60 else f"{text[:60]}…"
-    return f"{shown!r} holds half a character (a lone surrogate), which no file can hold; write the whole one"
+    return f"{shown!r} is half a character (a lone surrogate), which cannot be written to a file; write the whole one"
 
 
 _TOKEN = re.compile(r"""\n|#[^\n]*|"{3}|'{3}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[\[\]{}=,.]|["']""")
@@ -87,7 +87,7 @@ def toml_excess(text: str) -> tuple[int, str] | None:
     r"""The line on which a TOML text becomes too deep or too long, and what is wrong; None where it is fine, or no TOML.
 
     >>> toml_excess("a = 1\nb = " + "[" * 101), toml_excess("a = '[[['")
-    ((2, 'is nested more than 100 levels deep; a spec may not be'), None)
+    ((2, 'is nested more than 100 levels deep, the limit for a spec'), None)
     """
     line, depth, dots, values, at = 1, 0, 0, 0, 0
     while found := _TOKEN.search(text, at):

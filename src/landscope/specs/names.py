@@ -333,7 +333,9 @@ def also_searched() -> tuple[str, ...]:
 
 
 def _searched() -> str:
-    return f"It was looked for where packages are installed and in {' and '.join(_own_folders())}"
+    where = " and ".join(_own_folders())
+    looked = f"It was looked for where packages are installed and in {where}"
+    return f"{looked}. Run the command in its folder, or put that on PYTHONPATH"
 
 
 def _search_here() -> bool:

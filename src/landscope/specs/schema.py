@@ -42,7 +42,6 @@ class Range:
     above: float | None = None
 
     def holds(self, number: float) -> bool:
-        """Whether the number lies within."""
         return self.low <= number <= self.high and (self.above is None or number > self.above)
 
     def __str__(self) -> str:
@@ -94,13 +93,23 @@ def check_value(value: object, hint: object, path: Path = ()) -> object:
             keys = list(map(str, value))
             return dict(zip(keys, _each(list(value.values()), args[1], path, keys), strict=True))
     elif hint is object:
-        return value
+        return _free(value, path)
     elif hint is float:
         if _is_number(value):
             return float(cast(float, value))
     elif isinstance(hint, type) and type(value) is hint:
         return value
     raise MismatchError((path, f"must be {describe(hint)}, but is {value!r}"))
+
+
+def _free(value: object, path: Path) -> object:
+    """A value of any kind, as options of a data set are, that a record can hold."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, each in inner:
+        _free(each, (*path, key))
+    if isinstance(value, float) and not math.isfinite(value):
+        raise MismatchError((path, f"is {value}, which no record can hold; write null or leave it out"))
+    return value
 
 
 def _literal(value: object, choices: tuple[object, ...], hint: object, path: Path) -> object:
@@ -125,7 +134,9 @@ def _either(value: object, choices: tuple[object, ...], hint: object, path: Path
         try:
             return check_value(value, choice, path)
         except MismatchError as error:
-            if dataclasses.is_dataclass(choice) and isinstance(value, Mapping):
+            if isinstance(value, Mapping) and (
+                dataclasses.is_dataclass(choice) or get_origin(choice) in (dict, Mapping)
+            ):
                 nested = error
     raise nested or MismatchError((path, f"must be {describe(hint)}, but is {value!r}"))
 

@@ -11,8 +11,9 @@ All are pure functions of anything with `shape` and `@`: Landscope's operators, 
 `LinearOperator`s. They count products, take a seed, and leave the operator alone.
 """
 
-from landscope.spectra.eigen import Eigenpairs, eigsh, eigsh_steps
+from landscope.spectra.eigen import eigsh, eigsh_steps
 from landscope.spectra.norms import frobenius
+from landscope.spectra.pairs import Eigenpairs
 from landscope.spectra.quadrature import Spectrum, log_det, spectrum
 from landscope.spectra.trace import DiagonalEstimate, diagonal, trace
 

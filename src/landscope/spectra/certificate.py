@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["products_to_claim", "rules_out_hidden"]
-
 HIDDEN = 0.5
 """The top eigenvalue is claimed once products enough were made to have met one larger than it by this part."""
 NEAR_ZERO = 0.2

@@ -15,7 +15,7 @@ coefficients show whether A is symmetric. For symmetric A some eigenvalue lies w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,11 +25,10 @@ from landscope.core.registry import Registry
 from landscope.core.seeding import generator
 from landscope.spectra.certificate import products_to_claim, rules_out_hidden
 from landscope.spectra.lanczos import fresh_rows, orthogonalise, unit_rows
-from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
+from landscope.spectra.long_pairs import Basis, long_pairs
+from landscope.spectra.pairs import Eigenpairs, RitzValues
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
 from landscope.spectra.subspace import Subspace
-
-__all__ = ["Eigenpairs", "RitzValues", "eigsh", "eigsh_steps"]
-
 
 SAFETY = 0.8
 """Part of the tolerance at which the recurrence stops; the last products then confirm the whole."""
@@ -41,6 +40,8 @@ mostly along small eigenvalues and vanish with the first product: 0.1 to 0.8 of 
 
 SMALL = 2**16
 """Size up to which neither memory nor products matter much: a larger basis is kept for fewer restarts."""
+LONG_PAIR = 2**24
+"""Length from which on three vectors do for a single pair: full reorthogonalisation takes a quarter of the time of a product."""
 FIRST_ROWS = 16
 """Of the basis, held from the start: λ₁ to 1e-3 takes about a dozen products."""
 LEAST_PRODUCTS = 24
@@ -51,46 +52,6 @@ ends: Registry[Callable[[Tensor], Tensor]] = Registry("end of the spectrum")
 ends.register("LA")(lambda values: values)
 ends.register("SA")(lambda values: -values)
 ends.register("LM")(lambda values: values.abs())
-
-
-@dataclass(frozen=True)
-class Eigenpairs:
-    """k eigenvalues with orthonormal vectors and error bounds, most wanted first.
-
-    `values` (k,) and `residuals` (k,) are float64 on the CPU, `vectors` (P, k) live where the operator does. Within
-    `residuals[i]` of `values[i]` lies a true eigenvalue; rounding of the products is included. `accurate[i]` says
-    whether that bound met the tolerance; `complete` whether a search for further copies of repeated eigenvalues ended
-    with nothing found (always true for k = 1). Fewer than k pairs come back only if the budget was below k products.
-    """
-
-    values: Tensor
-    vectors: Tensor
-    residuals: Tensor
-    accurate: Tensor
-    complete: bool
-    matvecs: int
-
-    @property
-    def converged(self) -> bool:
-        """Whether every pair is accurate and none can be missing."""
-        return self.complete and bool(self.accurate.all())
-
-    def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{v:.6g} ± {r:.1g}" for v, r in zip(self.values.tolist(), self.residuals.tolist(), strict=True)
-        )
-        return f"Eigenpairs([{shown}], {'converged' if self.converged else 'not converged'}, {self.matvecs} products)"
-
-
-@dataclass(frozen=True)
-class RitzValues:
-    """The k most wanted Ritz values so far with their residuals, after `matvecs` products; the basis stays with the search."""
-
-    values: Tensor
-    residuals: Tensor
-    matvecs: int
-    seen: bool
-    """Whether products enough were made to have met an eigenvalue that is more wanted by half."""
 
 
 def eigsh(
@@ -112,14 +73,16 @@ def eigsh(
     single pair is believed once products enough were made to have met an eigenvalue larger by half (`products_to_claim`).
 
     Memory: `basis_size` + 8 vectors of length P (default max(30, 2k + 20), and 100 instead of 30 up to P = 65536); 7k
-    at the end, if that is more. Products are single vectors except the last k > 1, which are one block.
+    at the end, if that is more; three for a single pair of 17 million entries and more (`landscope.spectra.long_pairs`).
+    Products are single vectors except the last k > 1, which are one block.
 
     >>> A = torch.diag(torch.tensor([5.0, 5.0, -9.0, 1.0], dtype=torch.float64))
     >>> pairs = eigsh(A, k=2)
     >>> pairs.converged, [round(v, 9) for v in pairs.values.tolist()], round(float(eigsh(A, which="LM").values), 9)
     (True, [5.0, 5.0], -9.0)
     """
-    *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
+    with plainly(op):
+        *_, pairs = eigsh_steps(op, k, which, tol, max_matvecs, seed, v0, basis_size)
     assert isinstance(pairs, Eigenpairs)
     return pairs
 
@@ -146,10 +109,15 @@ def eigsh_steps(
     >>> all(float(s.values[0]) <= 100 for s in steps), bool(abs(pairs.values[0] - 100) < 1e-3)
     (True, True)
     """
-    if cheap is not None and k == 1:
+    if cheap is not None and k == 1 and Basis.place(as_operator(cheap)) is not None:
         yield from _certified(op, cheap, which, tol, max_matvecs, seed, v0, basis_size)
         return
     counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
+    if k == 1 and basis_size is None and counted.size >= LONG_PAIR:
+        yield from long_pairs(
+            counted, prefer, tol, budget, start_row(counted, v0, seed), 1.0 if v0 is None else RANDOM_SHARE
+        )
+        return
     if not 1 <= k <= counted.size:
         raise OperandError(f"k must be between 1 and the operator's size {counted.size}, got {k}")
     usual = 100 if counted.size <= SMALL else 30
@@ -175,7 +143,7 @@ def eigsh_steps(
     del space  # the basis need not be held along with the last block of products
     if checked and not certain:
         values, rows, residuals = rayleigh_ritz(counted, rows, prefer)
-        bounds = residuals + noise
+        bounds = residuals + counted.rounding * scale  # which those products may have raised
     yield Eigenpairs(
         values=values,
         vectors=rows.T,
@@ -205,8 +173,9 @@ def _certified(
     for found in eigsh_steps(cheap, 1, which, tol, max(budget - 2, 1), seed, v0, basis_size):
         if isinstance(found, Eigenpairs):
             near = found
-        else:
-            yield found
+        else:  # below the eigenvalue whatever the rounding was
+            off = coarse.rounding * found.values.abs()
+            yield replace(found, values=found.values - off, residuals=found.residuals + 2 * off)
     assert near is not None, "eigenpairs come last"
     rows, scale = near.vectors.T.to(exact.dtype).contiguous(), float(near.values.abs().max())
     rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact one shows

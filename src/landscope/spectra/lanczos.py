@@ -11,8 +11,9 @@ b · (steps + 2) vectors of length P.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,8 +22,6 @@ from landscope.core.errors import OperandError
 from landscope.core.parameters import Vectors
 from landscope.core.seeding import generator
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
-
-__all__ = ["Lanczos", "Step", "fresh_rows", "lanczos", "lanczos_steps", "orthogonalise", "step"]
 
 
 @dataclass(frozen=True)
@@ -150,3 +149,86 @@ def lanczos_steps(op: MatrixLike | CountedOperator, start: Tensor, steps: int, s
         basis[:, j + 1] = result.residual / safe.unsqueeze(1)
         for i in invariant.nonzero().flatten().tolist():
             basis[i, j + 1] = fresh_rows(1, basis[i, : j + 1], rng, counted.vectors)[0]
+
+
+# The same with three vectors: what is behind the last two is not held, and not orthogonalised against.
+#
+# Orthogonality is then lost once a Ritz value has converged to the square root of the rounding: copies of it appear, and no other
+# eigenvalue is false (Paige 1980). Its weight in a quadrature is shared among the copies, so that densities stay right.
+
+
+LONG = 2**26
+"""Length from which on vectors are too long for a basis to be held as a matter of course."""
+STRIP = 2**24
+"""Entries that are multiplied at once: sums of float32 over strips are added up in float64."""
+
+
+def inner(a: Tensor, b: Tensor, vectors: Vectors) -> float:
+    """⟨a, b⟩ of two long vectors, added up in float64.
+
+    >>> inner(torch.ones(3), torch.arange(3.0), Vectors(3))
+    3.0
+    """
+    parts = [torch.dot(x, y).double() for x, y in zip(a.split(STRIP), b.split(STRIP), strict=True)]
+    return float(vectors.add_up(torch.stack(parts).sum()))
+
+
+@dataclass
+class Recurrence:
+    """T after some steps of the recurrence with three vectors, and what the last step has left."""
+
+    diagonal: list[float]
+    offdiagonal: list[float]
+    beta: float = 0.0
+    scale: float = 0.0
+    """The largest ‖A q‖ so far."""
+    asymmetry: float = 0.0
+    """How far A was from symmetric, as coefficients along the vector before show."""
+
+    def ritz(self) -> tuple[Tensor, Tensor]:
+        """Ritz values in ascending order, and their coordinates as columns, in float64."""
+        off = torch.tensor(self.offdiagonal, dtype=torch.float64)
+        values, coordinates = torch.linalg.eigh(
+            torch.diag(torch.tensor(self.diagonal, dtype=torch.float64)) + torch.diag(off, 1) + torch.diag(off, -1)
+        )
+        return values, coordinates
+
+
+def recurrence(op: CountedOperator, row: Tensor, note: Callable[[Tensor], None]) -> Iterator[Recurrence]:
+    """Step after step from a unit vector (P,); `note` is given every vector of the basis in turn."""
+    found, before = Recurrence([], []), None
+    dot = partial(inner, vectors=op.vectors)
+    while True:
+        note(row)
+        rest = op.rows(row[None])[0]
+        size = dot(rest, rest) ** 0.5
+        if before is not None:
+            found.asymmetry = max(found.asymmetry, abs(dot(rest, before) - found.beta))
+            found.offdiagonal.append(found.beta)
+            rest.add_(before, alpha=-found.beta)
+        along = 0.0
+        for _ in range(2):
+            more = dot(rest, row)
+            rest.add_(row, alpha=-more)
+            along += more
+        found.diagonal.append(along)
+        found.beta, found.scale = dot(rest, rest) ** 0.5, max(found.scale, size)
+        yield found
+        before, row = row, rest.div_(max(found.beta, torch.finfo(torch.float32).tiny))
+
+
+def recurrence_steps(op: CountedOperator, start: Tensor, steps: int) -> Iterator[Lanczos]:
+    """`lanczos_steps` from one vector with three: no basis comes back, and of what is left its norm alone."""
+    before = op.matvecs
+    runs = recurrence(op, start / inner(start, start, op.vectors) ** 0.5, lambda _: None)
+    del start
+    for found in runs:
+        yield Lanczos(
+            op.empty(1, 0),
+            torch.tensor([found.diagonal], dtype=torch.float64),
+            torch.tensor([found.offdiagonal], dtype=torch.float64),
+            torch.tensor([[found.beta]], dtype=torch.float64),
+            op.matvecs - before,
+        )
+        if len(found.diagonal) == min(steps, op.size) or found.beta <= op.rounding * found.scale:
+            return

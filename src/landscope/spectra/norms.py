@@ -17,13 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
-from landscope.spectra.probes import BLOCK, diagonal_and_norms, orthonormal_rows, sphere_rows, student_factor
-from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget
-
-__all__ = ["frobenius", "frobenius_steps"]
+from landscope.spectra.probes import BLOCK, diagonal_and_norms, orthonormal_rows, sphere_rows
+from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
 
 LEAST_BLOCK = 4
 """Probes drawn together at the least, so that there are pairs among them."""
@@ -100,7 +98,8 @@ def frobenius(
     >>> frobenius(torch.diag(torch.tensor([3.0, 4.0]))).value
     5.0
     """
-    *_, found = frobenius_steps(op, tol, seed, max_matvecs, max_sketch)
+    with plainly(op):
+        *_, found = frobenius_steps(op, tol, seed, max_matvecs, max_sketch)
     return found
 
 

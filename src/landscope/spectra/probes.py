@@ -5,28 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import scipy
 import torch
 from torch import Tensor
 
+from landscope.core.estimate import student_factor
 from landscope.core.parameters import Vectors
 from landscope.spectra.lanczos import fresh_rows, orthogonalise
 from landscope.spectra.protocol import CountedOperator
-
-__all__ = [
-    "BLOCK",
-    "LEAST_PROBES",
-    "Plan",
-    "Samples",
-    "diagonal_and_norms",
-    "left_over",
-    "orthonormal_rows",
-    "plan",
-    "sample",
-    "sphere_rows",
-    "student_factor",
-]
-
 
 # Random probes on a sphere, and the error bar that they carry.
 #
@@ -42,19 +27,6 @@ __all__ = [
 # The estimate ‖e‖² itself scatters most when one eigenvalue dominates: then it is a multiple of χ² with one degree of
 # freedom per probe, otherwise with r = ‖B‖⁴_F / tr B⁴ ≥ 1 of them. Bars are widened by Student's factor for that number,
 # so that two of them hold the truth with 95 % probability however few the probes.
-
-
-TWO_SIGMA = 0.9772498680518208
-"""Probability below two standard deviations of a normal variable."""
-
-
-def student_factor(freedom: float) -> float:
-    """How much wider two error bars must be when the variance is known from `freedom` squares only.
-
-    >>> [round(student_factor(n), 2) for n in (1, 4, 20, 1e6)]
-    [6.98, 1.43, 1.07, 1.0]
-    """
-    return float(scipy.special.stdtrit(freedom, TWO_SIGMA)) / 2
 
 
 def sphere_rows(count: int, basis: Tensor, rng: torch.Generator, vectors: Vectors | None = None) -> Tensor:

@@ -8,6 +8,7 @@ their own precision; everything else is multiplied as NumPy float64 on the CPU.
 from __future__ import annotations
 
 import operator
+from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
 import numpy as np
@@ -16,8 +17,7 @@ from torch import Tensor
 
 from landscope.core.errors import NonFiniteProductError, OperandError
 from landscope.core.parameters import Vectors
-
-__all__ = ["DEFAULT_BUDGET", "CountedOperator", "MatrixLike", "as_operator", "check_budget"]
+from landscope.core.shared_state import plain_arithmetic
 
 DEFAULT_BUDGET = 1000
 """Products that `max_matvecs=None` allows."""
@@ -44,7 +44,7 @@ class CountedOperator:
     """A symmetric matrix whose products are counted and checked; rows of a block are its vectors.
 
     `vectors` says how long vectors are and what of them lies here, `rounding` is the relative error of one product:
-    ‖computed A x − A x‖ ≤ rounding · ‖A‖ ‖x‖.
+    ‖computed A x − A x‖ ≤ rounding · ‖A‖ ‖x‖. An operator that measures its own may state more after a product than before.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class CountedOperator:
         self.vectors = vectors
         self.dtype = dtype
         self.device = device
-        self.rounding = rounding
+        self._rounding = rounding
         self.matvecs = 0
         self._matrix = matrix
         self._torch = isinstance(getattr(matrix, "dtype", None), torch.dtype)
@@ -62,6 +62,11 @@ class CountedOperator:
     def size(self) -> int:
         """P."""
         return self.vectors.size
+
+    @property
+    def rounding(self) -> float:
+        """The relative error of one product, as the matrix states it by now."""
+        return float(getattr(self._matrix, "rounding", self._rounding))
 
     def empty(self, *rows: int) -> Tensor:
         """Room for vectors (…, length)."""
@@ -121,9 +126,14 @@ def as_operator(matrix: MatrixLike) -> CountedOperator:
         if numpy_dtype.kind not in "fiub":
             raise OperandError(f"expected a real symmetric matrix, got dtype {numpy_dtype}")
         eps = float(np.finfo(numpy_dtype if numpy_dtype.kind == "f" else np.float64).eps)
-    rounding = float(getattr(matrix, "rounding", ROUNDING_IN_EPS * eps))
-    vectors = getattr(matrix, "vectors", None)
-    return CountedOperator(matrix, vectors or Vectors(shape[0]), dtype, device, rounding)
+    vectors = getattr(matrix, "vectors", None) or Vectors(shape[0])
+    return CountedOperator(matrix, vectors, dtype, device, ROUNDING_IN_EPS * eps)
+
+
+def plainly(matrix: MatrixLike) -> AbstractContextManager[None]:
+    """Inside, products with `matrix` and what is made of them keep its precision, whatever the caller has switched on."""
+    device = getattr(matrix, "device", None)
+    return plain_arithmetic(device if isinstance(device, torch.device) else torch.device("cpu"))
 
 
 def check_budget(max_matvecs: int | None) -> int:

@@ -15,19 +15,16 @@ from numpy.typing import NDArray
 
 from landscope.core import display
 from landscope.core.errors import OutOfMemoryError
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import TWO_SIGMA, Estimate, Status, student_factor
 from landscope.core.json import Plain
 from landscope.core.seeding import generator
-from landscope.spectra.lanczos import lanczos_steps
-from landscope.spectra.probes import TWO_SIGMA, sphere_rows, student_factor
-from landscope.spectra.protocol import MatrixLike, as_operator
+from landscope.spectra.lanczos import LONG, lanczos_steps, recurrence_steps
+from landscope.spectra.probes import sphere_rows
+from landscope.spectra.protocol import MatrixLike, as_operator, plainly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["Spectrum", "log_det", "plot_spectrum", "smoothed", "spectrum", "spectrum_steps"]
-
 
 # A smooth density from quadrature nodes and weights, with its standard error.
 
@@ -305,12 +302,14 @@ def spectrum(op: MatrixLike, steps: int = 64, probes: int = 4, seed: int = 0, ma
     """Find the spectral measures of `probes` random vectors by `steps` Lanczos steps each.
 
     Costs probes · steps products, issued as blocks of all probes, and holds probes · (steps + 7) vectors of length P
-    for full reorthogonalisation. `max_bytes` bounds that memory: probes then run in groups, with the same result.
+    for full reorthogonalisation; three, and a probe at a time, where vectors have 67 million entries and more. `max_bytes`
+    bounds that memory: probes then run in groups, with the same result.
 
     >>> spectrum(np.diag([1.0, 2.0, 4.0]), steps=10, probes=2)
     Spectrum(P=3, Ritz values 1 … 4, 2 probes × 3 steps)
     """
-    *_, found = spectrum_steps(op, steps, probes, seed, max_bytes)
+    with plainly(op):
+        *_, found = spectrum_steps(op, steps, probes, seed, max_bytes)
     assert isinstance(found, Spectrum)
     return found
 
@@ -323,7 +322,7 @@ def spectrum_steps(
         raise ValueError(f"steps and probes must be at least 1, got {steps} and {probes}")
     counted, rng = as_operator(op), generator(seed, "spectrum")
     steps = min(steps, counted.size)
-    group = probes
+    group = probes if counted.size < LONG else 1
     if max_bytes is not None:
         each = (steps + 7) * counted.size * torch.finfo(counted.dtype).bits // 8
         group = min(probes, max_bytes // each)
@@ -336,10 +335,15 @@ def spectrum_steps(
     reached = 0
     for at in range(0, probes, group):
         part = slice(at, min(at + group, probes))
-        for result in lanczos_steps(
-            counted, sphere_rows(part.stop - at, nothing, rng, counted.vectors).T, steps, seed=seed
-        ):
-            yield float(torch.linalg.eigvalsh(result.tridiagonal()).max())
+        start = sphere_rows(part.stop - at, nothing, rng, counted.vectors)
+        if counted.size < LONG:
+            runs = lanczos_steps(counted, start.T, steps, seed=seed)
+        else:
+            runs = recurrence_steps(counted, start[0], steps)
+        del start  # as long as every other
+        for result in runs:
+            highest = float(torch.linalg.eigvalsh(result.tridiagonal()).max())
+            yield highest - counted.rounding * abs(highest)
         depth = result.diagonal.shape[1]
         reached = max(reached, depth)
         # A group that spans an invariant subspace early is padded by nodes without weight, inside its own range.

@@ -17,8 +17,6 @@ from landscope.core.parameters import Vectors
 from landscope.spectra.lanczos import step
 from landscope.spectra.protocol import CountedOperator
 
-__all__ = ["Subspace"]
-
 COLUMNS_AT_ONCE = 2**20
 """Width of the strips in which the basis is recombined in place, so that no second basis is held."""
 

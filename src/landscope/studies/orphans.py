@@ -185,7 +185,7 @@ def _link(there: Path, here: Path) -> None:
 
 def _link_file(there: str, here: str) -> None:
     try:
-        os.link(there, here)  # whoever writes a file of a run writes another and renames it
+        os.link(there, here)  # files of a run are never changed in place: a new one is renamed over them
     except OSError:
         shutil.copy2(there, here)
 
@@ -218,7 +218,7 @@ def _reasons(old: Plain, new: Plain, before: Study, after: Study) -> Iterator[st
             words = [f"{', '.join(some)} {what}" for some, what in ((more, "added"), (less, "removed")) if some]
             yield f"{key}: {' and '.join(words) or 'in another order'}"
         elif key == "figures":
-            yield "another seed is the first, for which figures are made"
+            yield "another seed comes first, and figures are made for the first"
         else:
             yield f"{key} was {_word(was)} and is {_word(now)}"
 

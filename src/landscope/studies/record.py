@@ -42,7 +42,6 @@ class MeasuredModel:
     extras: Mapping[str, Plain] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain values only."""
         return {
             "checkpoint": self.checkpoint,
             "temperature": self.temperature,
@@ -52,7 +51,6 @@ class MeasuredModel:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> MeasuredModel:
-        """The inverse of `to_dict`."""
         found = checked(plain, "a measured model", _SUBJECT)
         return cls(
             checkpoint=found["checkpoint"],
@@ -93,7 +91,6 @@ class Record:
     """Bytes."""
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain values only."""
         return {
             "format": FORMAT,
             "run": self.run,
@@ -110,7 +107,6 @@ class Record:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Record:
-        """The inverse of `to_dict`."""
         found = checked(plain, "a record", {"format": WHOLE})
         if found["format"] != FORMAT:
             raise SpecError(f"expected a record of format {FORMAT}, got {found['format']!r}")

@@ -39,12 +39,10 @@ from landscope.training.schedule import Row
 from landscope.training.task import Task, built_model, make_task
 from landscope.training.task_data import SPLITS, TaskData, load_task_data
 
-__all__ = ["Expected", "expected_from_slices", "kind_of"]
-
 MOMENT = 0.4
 """Seconds for the gradients of every kind of training together."""
 TRIALS = 3
-"""Of a gradient; the fastest counts."""
+"""How often a gradient is timed; the fastest counts."""
 MEASURING = 20.0
 """Seconds in which everything is measured once, where none are given."""
 PATIENCE = 4 * MOMENT
@@ -65,7 +63,6 @@ class Expected:
 
     @property
     def seconds(self) -> float:
-        """Of both."""
         return self.training + self.measuring
 
 
@@ -138,7 +135,12 @@ def _task(run: RunSpec, loaded: dict[str, TaskData]) -> Task | None:
             network = built_model(spec, rows, LOSSES[spec.loss or "cross_entropy"])
         small = sum(weight.numel() for weight in network.parameters()) <= MOST_WEIGHTS
         return make_task(spec, data=rows) if small else None
-    except (LandscopeError, RuntimeError, NotImplementedError):
+    except (
+        LandscopeError,
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+    ):  # the last of sizes beyond any integer of torch
         return None
 
 
@@ -150,14 +152,12 @@ class _Steps(Callback):
         self.count = self.evaluations = 0
 
     def on_step(self, step: int, loss: torch.Tensor, lr: float) -> None:
-        """Note the time."""
         del step, loss, lr
         self.last = time.monotonic()
         self.first = self.first or self.last
         self.count += 1
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """Count the evaluation."""
         del row, model
         self.evaluations += 1
 

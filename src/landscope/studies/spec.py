@@ -48,17 +48,17 @@ class Taking:
     """How one measure is taken, where that differs from the others of its split; beside its settings."""
 
     rows: Natural | None = None
-    """On this many samples."""
+    """Number of samples."""
     mode: Mode | None = None
     """With BatchNorm as it predicts (`eval`), or on the statistics of each batch."""
     augmented: bool = False
     """On one draw of the augmentation of the training, where it has any."""
     checkpoints: tuple[str, ...] | None = None
-    """Of these only."""
+    """Only at these checkpoints."""
 
     @property
     def point(self) -> Taking:
-        """What of it decides where is measured."""
+        """The part that decides at which point to measure."""
         return replace(self, checkpoints=None)
 
 
@@ -197,8 +197,7 @@ class MeasuringSpec:
     checkpoints: tuple[str, ...] = ("final",)
     """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots)."""
     temperature: Literal["none", "fitted", "both"] | tuple[str, ...] = "none"
-    """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits, such
-    as [none, fitted, explicit-regularisation/temperature]."""
+    """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits."""
     splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
     mode: Mode = "eval"
     """Whether BatchNorm is measured as it predicts, or on the statistics of each batch."""
@@ -207,7 +206,7 @@ class MeasuringSpec:
     batch_size: Natural | None = None
     """Samples processed at once; by default as many as fit."""
     dtype: Literal["float32", "float64"] | None = None
-    """By default that of the network."""
+    """By default the network's own."""
     seconds: Positive | None = None
     """A budget for each model and split."""
     reliability: bool = True
@@ -323,6 +322,8 @@ class StudySpec:
             raise SpecError(
                 f"name: expected a short name without a slash, since a folder is named after it, got {self.name!r}"
             )
+        if len(set(self.figures)) < len(self.figures):
+            raise SpecError(f"figures: expected different formats, got {', '.join(self.figures)}")
         if (self.training is None) == (self.checkpoints is None):
             raise SpecError("a study has either training (models to train) or checkpoints (models that exist)")
         if self.checkpoints is not None and self.axes:
@@ -342,5 +343,4 @@ class StudySpec:
 
     @property
     def seed_numbers(self) -> Sequence[int]:
-        """The seeds one by one."""
         return range(self.seeds) if isinstance(self.seeds, int) else self.seeds

@@ -42,7 +42,7 @@ TIMED_RUNS = 32
 
 
 @dataclass(frozen=True)
-class Progress:
+class StudyProgress:
     """How far a study has got."""
 
     total: int
@@ -52,7 +52,6 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Runs that have their record."""
         return self.by_state.get(RunState.DONE, 0)
 
     @property
@@ -62,7 +61,6 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At one run at a time."""
         return None if self.seconds_per_run is None else self.seconds_per_run * self.left
 
 
@@ -92,7 +90,7 @@ class KeptStudy:
                 raise SpecError(f"{folder}: no such folder{near}") from None
             if (FilePath(folder) / "spec.json").is_file():
                 raise SpecError(
-                    f"{folder} holds a training and no study; measure it: landscope measure {folder}"
+                    f"{folder} holds a training, not a study; measure it: landscope measure {folder}"
                 ) from None
             raise SpecError(
                 f"{folder} holds no study (it has no {STUDY_FILE}); `landscope study run` makes one"
@@ -202,9 +200,9 @@ class Study:
         runs = sorted(self.runs.items(), key=lambda item: order.get(item[1].seed, 0))
         return [Job(key, run.plain, resources) for key, run in runs]
 
-    def pools(self, resources: Resources) -> list[Job]:
-        """Trainings that an executor may do together before the runs; see `work/pools`."""
-        specs = pools_of(self)
+    def pools(self, resources: Resources, among: Collection[str] | None = None) -> list[Job]:
+        """Trainings that an executor may do together before the runs, or before some of them; see `work/pools`."""
+        specs = pools_of(self, among)
         if specs:
             for run in self.runs.values():  # members are handed their training, so they must be there
                 self.store.add(run.plain)
@@ -216,7 +214,7 @@ class Study:
         found = {status.key: status for status in self.store.statuses(self.store.keys(keys))}
         return {key: found.get(key, RunStatus(key, RunState.WAITING)) for key in keys}
 
-    def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> Progress:
+    def progress(self, statuses: Mapping[str, RunStatus] | None = None) -> StudyProgress:
         """How many runs are in which state, and how long one takes; from `statuses` just read, if given."""
         statuses = self.statuses() if statuses is None else statuses
         states = [status.state for status in statuses.values()]
@@ -225,7 +223,7 @@ class Study:
         times = [record.get("seconds") for _, record in self.store.records(some)]
         seconds = [float(time) for time in times if isinstance(time, int | float)]
         counts = {state: states.count(state) for state in RunState if state in states}
-        return Progress(len(self.runs), counts, median(seconds) if seconds else None)
+        return StudyProgress(len(self.runs), counts, median(seconds) if seconds else None)
 
     def _stored(self) -> Iterator[tuple[str, dict[str, Plain]]]:
         known = set(self.store.keys(self.runs))
@@ -390,7 +388,7 @@ def has_mark(page: FilePath, mark: str) -> bool:
 
 
 def kept_answer(page: FilePath) -> str:
-    """What a report says first, as its head has it."""
+    """The answer of a report, from its head."""
     with suppress(OSError), page.open("rb") as file:
         found = re.search(rb'<meta name="description" content="([^"]*)"', file.read(HEAD))
         return html.unescape(found[1].decode(errors="replace")) if found else ""

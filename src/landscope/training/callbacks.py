@@ -1,10 +1,12 @@
-"""What a run reports while it trains: subclass `Callback`, or use TensorBoard or Weights & Biases."""
+"""What a run reports while it trains: subclass `Callback`, or use TensorBoard or Weights & Biases; and the progress display."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 
 from landscope.core.errors import MissingExtraError
 from landscope.core.json import Plain
+from landscope.core.progress import Progress, progress_display
 from landscope.specs.schema import to_plain
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
@@ -51,13 +54,11 @@ class TensorBoard(Callback):
         self._writer = module.SummaryWriter(log_dir=os.fspath(folder))
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """One point on every curve."""
         del model
         for name, value in _figures(row).items():
             self._writer.add_scalar(name, value, global_step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:
-        """Everything is on the disk."""
         del result
         self._writer.close()
 
@@ -76,12 +77,10 @@ class WeightsAndBiases(Callback):
         self._run = self._wandb.init(**{"config": config, **self._options})
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """One point on every curve."""
         del model
         self._run.log(dict(_figures(row)), step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:
-        """Close the run."""
         self._run.finish(exit_code=0 if result.finished else 1)
 
 
@@ -94,3 +93,63 @@ def _extra(module: str, extra: str, purpose: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError.of(extra, extra, purpose) from error
+
+
+# What a person sees: a bar with loss and accuracy on a terminal, a line for each row of the history in a log, or nothing.
+
+
+INTERVAL = 0.25
+"""Seconds between two looks at the running means, each of which waits for the device."""
+
+Means = Callable[[], tuple[float, float | None]]
+"""Loss and error since the last row of the history."""
+
+
+class TrainingDisplay:
+    """Notified after every step and every row of the history."""
+
+    def __init__(self, progress: Progress, epochs: int, steps: int, done: int) -> None:
+        self._progress, self._epochs, self._steps, self._before = progress, epochs, steps, done
+        self._started, self._shown, self._validation = time.monotonic(), 0.0, ""
+
+    def step(self, done: int, means: Means) -> None:
+        """This many optimizer steps are done."""
+        now = time.monotonic()
+        if not self._progress.live or now - self._shown < INTERVAL:
+            return
+        self._shown = now
+        loss, error = means()
+        accuracy = "" if error is None else f", accuracy {100 * (1 - error):.1f} %"
+        epoch = min(self._epochs, done * self._epochs // self._steps + 1)
+        self._progress.show(done, doing=f"epoch {epoch}/{self._epochs}: loss {loss:.4g}{accuracy}{self._validation}")
+
+    def epoch(self, row: Row) -> None:
+        """An epoch that has a row is over."""
+        _, comma, validation = in_words(row).partition(", validation")
+        self._validation = comma + validation
+        spent = time.monotonic() - self._started
+        left = spent / max(1, row["step"] - self._before) * (self._steps - row["step"])
+        self._progress.line(f"[{row['epoch']:.0f}/{self._epochs}] {in_words(row)}, {spent:.1f} s, {left:.0f} s left")
+
+
+def in_words(row: Row) -> str:
+    """The figures of an epoch.
+
+    >>> in_words({"epoch": 1, "train_loss": 0.5, "train_error": 0.25, "validation_error": 0.5})
+    'loss 0.5, accuracy 75.0 %, validation accuracy 50.0 %'
+    """
+    parts = [f"loss {row['train_loss']:.4g}"]
+    if "train_error" in row:
+        parts.append(f"accuracy {100 * (1 - row['train_error']):.1f} %")
+    if "validation_error" in row:
+        parts.append(f"validation accuracy {100 * (1 - row['validation_error']):.1f} %")
+    elif "validation_loss" in row:
+        parts.append(f"validation loss {row['validation_loss']:.4g}")
+    return ", ".join(parts)
+
+
+@contextmanager
+def training_display(wish: bool | None, steps: int, epochs: int, done: int) -> Iterator[TrainingDisplay]:
+    """The display of a run of `steps` steps, `done` of them before: on a terminal unless switched off; elsewhere if asked for."""
+    with progress_display(wish, steps, done) as progress:
+        yield TrainingDisplay(progress, epochs, steps, done)

@@ -78,7 +78,7 @@ ELEMENTS, SAMPLES = 2**22, 2_000
 
 
 @dataclass(frozen=True)
-class Score:
+class SplitScore:
     """Mean loss over samples, and the share of them whose class is wrong; `None` without classes."""
 
     loss: float
@@ -108,7 +108,7 @@ def mistakes(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, split: Split) -> Score | None:
+def evaluate(task: Task, model: nn.Module, split: Split) -> SplitScore | None:
     """The score of a model on a split, shared out over the processes; `None` for a split without samples."""
     x, y = split
     if not len(y):
@@ -129,4 +129,4 @@ def evaluate(task: Task, model: nn.Module, split: Split) -> Score | None:
         for module, mode in modes:
             module.training = mode
     loss, wrong = (sum_over_processes(sums) / len(y)).tolist()
-    return Score(loss, wrong if task.classes else None)
+    return SplitScore(loss, wrong if task.classes else None)

@@ -17,7 +17,7 @@ from landscope.core.text import first_line
 #
 # The first steps run as they are, and are real steps; then one is recorded, which computes nothing, and replayed from there on.
 # Batches of another size (the last of an epoch) run as they are. Random numbers of a replay come from the generator's present
-# seed, so noise is seeded step by step as ever.
+# seed, so noise is seeded step by step as usual.
 
 
 WARM_UP = 3
@@ -102,7 +102,6 @@ class _Input:
         self._note(batch)
 
     def fill(self, batch: Tensor) -> None:
-        """Copy a batch to where the graph reads it."""
         if self._last() is batch and self._state == _state(batch) is not None:
             return
         self.recorded.copy_(batch)
@@ -132,8 +131,7 @@ def _release_generator(device: torch.device) -> None:
 # do; there the modules before the layer are compiled.
 #
 # ResNet-18, batch 64, bfloat16, channels last, recorded, one H200: the kernels of a step take 1.92 ms instead of 2.41 (600
-# replays
-# each, cuDNN's benchmark mode on).
+# replays each, cuDNN's benchmark mode on).
 
 
 def parts_to_compile(model: nn.Module, before: nn.Module | None = None) -> tuple[nn.Module, ...]:
@@ -181,7 +179,6 @@ class Compiled:
         self._fast = [(part, torch.compile(part.forward, dynamic=False, backend=backend)) for part in parts]
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """The step on a batch."""
         if len(y) != self._rows:
             return self._step(x, y)
         try:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from landscope.training.evaluate import Score
+from landscope.training.evaluate import SplitScore
 from landscope.training.loop.step import METRICS
 from landscope.training.spec import EarlyStoppingSpec, ScheduleSpec, TrainingSpec
 
@@ -122,7 +122,7 @@ def epoch_row(
     lr: float,
     totals: Tensor,
     rows: int,
-    validation: Score | None,
+    validation: SplitScore | None,
     classes: int,
     fam: bool,
     seconds: float,

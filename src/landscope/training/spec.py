@@ -173,7 +173,7 @@ class EarlyStoppingSpec:
 
     patience: Natural | None = None
     metric: Literal["loss", "error"] = "loss"
-    """By which of the two weights are the best."""
+    """Which of the two chooses the best weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ class TrainingSpec:
     averaging: AveragingSpec | None = None
     augmentation: Augmentation | None = None
     label_smoothing: Probability = 0.0
-    """Of the training loss; evaluation is without it."""
+    """Applies to the training loss; evaluation is without it."""
     clip_norm: Positive | None = None
     """Gradients longer than this norm are scaled down to it."""
     accumulate: Natural = 1
@@ -259,13 +259,13 @@ class TrainingSpec:
         if stopping and stopping.patience and stopping.patience < every:
             raise SpecError(
                 f"early_stopping.patience of {stopping.patience} epochs is shorter than the {every} epochs between two "
-                "evaluations: lower evaluate_every, or be more patient"
+                "evaluations: lower evaluate_every, or raise patience"
             )
         if (stopping or self.convergence) and every > 1 and every >= self.epochs:
             key = "early_stopping" if stopping else "convergence"
             raise SpecError(
-                f"{key} looks at the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has one "
-                "only, at its end: lower evaluate_every"
+                f"{key} reads the rows of the history, and with evaluate_every {every} a run of {self.epochs} epochs has only "
+                "one, at its end: lower evaluate_every"
             )
 
 

@@ -186,12 +186,10 @@ class Task:
 
     @property
     def train(self) -> Split:
-        """The training samples."""
         return self.data.train
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
         return 0 if self.loss.name in REGRESSION else self.data.classes
 
     @property
@@ -335,7 +333,7 @@ def memory_format(spec: TrainingSpec, model: nn.Module, device: torch.device) ->
     """The layout of the model's weights and of its images; unchanged, if nothing speaks for another.
 
     With a convolution that overruns its workspace on a CPU it is the usual one, whatever is asked for and however the model
-    came: there none overruns, and but for rounding the numbers are the same.
+    were given: there none overruns, and but for rounding the numbers are the same.
 
     >>> from landscope.training.spec import ModelSpec
     >>> shortcut = nn.Conv2d(8, 16, 1, stride=2)

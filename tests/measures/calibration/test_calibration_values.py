@@ -97,7 +97,7 @@ def test_the_parts_of_a_brier_score_add_up(n_bins: int) -> None:
 
 
 def test_murphys_parts_by_hand() -> None:
-    # two forecasts only, so nothing varies within bins: 0.8 came true in 1 of 2, 0.4 in 1 of 2
+    # two forecasts only, so nothing varies within bins: 0.8 was right in 1 of 2, 0.4 in 1 of 2
     z, y = logits_of([0.8, 0.2], [0.8, 0.2], [0.4, 0.6], [0.4, 0.6]), torch.tensor([0, 1, 0, 1])
     parts = cal.brier_parts(z, y, 10)
     assert parts.reliability == pytest.approx(2 * (0.3**2 + 0.1**2) / 2)

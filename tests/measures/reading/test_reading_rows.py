@@ -31,8 +31,8 @@ def test_what_says_the_same_is_shown_once_and_said_so() -> None:
     shown = [row.name for row in report.rows]
     assert shown == ["loss", "error", "hessian_top_eigenvalue", "ggn_trace", "ggn_top_eigenvalue"]
     printed = str(report)
-    for told in ("Fisher matrix is the GGN", "nll is the loss", "accuracy is 1 − error", "drawn by report.plot()"):
-        assert told in printed
+    for message in ("Fisher matrix is the GGN", "nll is the loss", "accuracy is 1 − error", "drawn by report.plot()"):
+        assert message in printed
     assert len(report) == len(pairs) + 5, "nothing is lost from the report itself"
 
 
@@ -61,6 +61,8 @@ def test_zeros_do_not_make_two_matrices_one() -> None:
         (Estimate(0.0), "0"),
         (Estimate(1.0), "1"),
         (Estimate(0.0, 0.1), "0.00"),
+        (Estimate(0.0, 9e-6), "0"),
+        (Estimate(3.29e-5, 3e-6, status=Status.RUNNING, bracket=(2.59e-5, 3.99e-5)), "3.29e−05 (2.59e−05 to 3.99e−05)"),
         (Estimate(0.6, 5.0), "0.60"),
         (Estimate(3.2, status=Status.UPPER_BOUND), "at most 3.2"),
         (Estimate(31.58, 0.9, status=Status.RUNNING, bracket=(29.81, 34.27)), "31.6 (29.8 to 34.3)"),
@@ -94,6 +96,15 @@ def test_the_labels_of_a_narrow_logarithmic_axis_do_not_touch() -> None:
     inside = sorted((box for box in boxes if low <= (box.x0 + box.x1) / 2 <= high), key=lambda box: box.x0)
     assert len(inside) >= 2
     assert all(one.x1 < other.x0 for one, other in pairwise(inside))
+
+
+def test_the_labels_of_small_values_do_not_touch() -> None:
+    figure = Report({"loss": Estimate(0.00021, data_stderr=5e-5), "error": Estimate(0.0)}, {}).plot()
+    figure.draw_without_rendering()
+    (axes,) = (axes for axes in figure.axes if axes.get_visible())
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+    assert len(boxes) >= 3
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
 
 def test_html_is_escaped() -> None:

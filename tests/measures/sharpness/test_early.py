@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from networks import BY_NAME
@@ -9,7 +11,7 @@ from torch import nn
 
 from landscope import MEASURES, Hessian, Probe, Status
 from landscope.curvature import dense
-from landscope.measures.sharpness.early import early_brackets, has_row_quadratics, row_quadratics
+from landscope.measures.sharpness.early import EarlyBracket, early_brackets, has_row_quadratics, row_quadratics
 from landscope.probe import points
 
 ROWS, SEEDS = 400, 40
@@ -17,12 +19,16 @@ ROWS, SEEDS = 400, 40
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    return network(ROWS, steps=300)
+
+
+def network(rows: int, steps: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    x = torch.randn(ROWS, 6, dtype=torch.float64)
-    y = (x[:, :3] + 0.5 * torch.randn(ROWS, 3, dtype=torch.float64)).argmax(1)
+    x = torch.randn(rows, 6, dtype=torch.float64)
+    y = (x[:, :3] + 0.5 * torch.randn(rows, 3, dtype=torch.float64)).argmax(1)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
     optimizer = torch.optim.Adam(net.parameters(), 2e-2)
-    for _ in range(300):
+    for _ in range(steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
@@ -108,6 +114,35 @@ def test_the_bracket_of_the_top_eigenvalue_covers(trained) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [nn.SiLU, nn.Mish, nn.GELU, nn.Softplus, nn.ELU, nn.Hardswish], ids=lambda kind: kind.__name__
+)
+def test_traces_behind_smooth_rectifiers(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), kind(), nn.Linear(8, 3)).double()
+    probe = Probe(net, (torch.randn(ROWS, 6, dtype=torch.float64), torch.arange(ROWS) % 3))
+    found, truth = MEASURES["hessian_trace"](tol=0.05)(probe), float(dense.hessian(probe).trace())
+    assert abs(found.value - truth) <= 4 * found.stderr + 1e-9 * abs(truth)
+
+
+@pytest.mark.parametrize("name", ["hessian_top_eigenvalue", "hessian_spectrum"])
+def test_products_on_all_rows_raise_the_lower_end_of_the_bracket(name: str) -> None:
+    net, x, y = network(4 * ROWS, steps=40)
+    truth = float(torch.linalg.eigvalsh(dense.hessian(Probe(net, (x, y)))).max())
+    found = [e for e in MEASURES[name]().refine(Probe(net, (x, y))) if e is not None]
+    lows = [e.bracket[0] for e in found if e.bracket is not None]
+    assert len(lows) > 10
+    assert max(lows) <= truth * (1 + 1e-9)
+    assert lows[0] < 0.9 * truth < 0.99 * truth < lows[10]
+
+
+def test_a_bracket_that_products_refute_is_given_up() -> None:
+    found = EarlyBracket(1.0, 0.5, 1.5, torch.ones(1), 100, reliable=True)
+    assert found.above(0.4) is found
+    assert found.above(1.2) == replace(found, low=1.2, point=1.2)
+    assert found.above(1.6) is None
+
+
 def test_traces_from_fresh_probes_cover(trained) -> None:
     net, x, y = trained
     truth = float(Hessian(Probe(net, (x, y))).dense().trace())

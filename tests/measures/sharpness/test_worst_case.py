@@ -14,9 +14,8 @@ from landscope.core.estimate import Estimate, Status
 from landscope.curvature import dense
 from landscope.measures.base import Measure
 from landscope.measures.invariance import movements
-from landscope.measures.norm_ball import NormBall
 from landscope.measures.sharpness import search
-from landscope.measures.sharpness.ascent import ascend
+from landscope.measures.sharpness.ascent import NormBall, ascend
 from landscope.measures.sharpness.pac_bayes import PacBayesSigma
 from landscope.measures.sharpness.random_noise import AverageSharpness
 from landscope.measures.sharpness.search import Search, WorstCase, worst_cases

@@ -321,6 +321,14 @@ def test_a_likelihood_that_is_not_the_loss(kind: str) -> None:
         Probe(nn.Linear(4, 3), (torch.randn(10, 4), 5 * torch.randn(10, 3)), loss)
 
 
+def test_a_likelihood_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with pytest.raises(errors.LossError, match="'categorical', 'bernoulli', 'gaussian' or None, got 'poisson'"):
+        Loss(F.cross_entropy, "mean", likelihood="poisson")  # type: ignore[arg-type]
+    with pytest.raises(errors.LossError, match="the two differ by 100 %. Declare another likelihood"):
+        hinge = Loss(lambda z, y: F.relu(1 - z * (2 * y - 1)).mean(1), "per_sample", likelihood="bernoulli")
+        Probe(nn.Linear(4, 3), (torch.randn(10, 4), torch.ones(10, 3)), hinge)
+
+
 def test_a_declared_likelihood_of_positions() -> None:
     torch.manual_seed(0)
     own = Loss(

@@ -114,7 +114,7 @@ class Criterion(nn.Module):
 
 
 class Slots:
-    """An object that cannot be made anew around the copy."""
+    """An object that cannot be made again around the copy."""
 
     __slots__ = ("model",)
 
@@ -356,6 +356,7 @@ RANDOM: dict[str, Callable[[], Function]] = {
     "dropout_in_a_function": lambda: (lambda c: lambda z, y: c(z, y))(Noisy()),
     "average": Averaging,
     "slow_average": lambda: Averaging(1e-3),
+    "slower_average": lambda: Averaging(1e-4),
     "average_in_a_function": lambda: (lambda c: lambda z, y: c(z, y))(Averaging()),
     "average_with_a_graph": lambda: Averaging(detach=False),
 }

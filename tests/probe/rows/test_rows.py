@@ -66,7 +66,7 @@ def test_the_bracket_of_a_mean_covers(kind: str, part: float) -> None:
 
 @pytest.mark.parametrize("sizes", [False, True])
 def test_rows_that_are_all_alike_say_nothing_of_the_missing_ones(sizes: bool) -> None:
-    """One row in twenty counts: where none of the first ones does, their spread of 0 is no error bar."""
+    """One row in twenty counts: where none of the first ones does, their spread of 0 is not an error bar."""
     values = (np.arange(ROWS) % 20 == 0) * 1.0
     for seed in range(100):
         order = drawn(torch.ones(ROWS, dtype=torch.float64) if sizes else None, seed)

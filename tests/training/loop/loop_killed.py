@@ -40,7 +40,7 @@ class Heartbeat(Callback):
 
 
 def attempt(folder: Path, beats: int, spins: int) -> bool:
-    """Train in a child, killed after so many steps and some turns of a loop; whether the kill came before its end."""
+    """Train in a child, killed after this many steps and some turns of a loop; whether the kill was before its end."""
     reading, beating = os.pipe()
     child = os.fork()
     if child == 0:
@@ -50,8 +50,8 @@ def attempt(folder: Path, beats: int, spins: int) -> bool:
     os.close(beating)
     with open(reading, "rb", buffering=0) as pipe:
         seen = 0
-        while seen < beats and (came := pipe.read(1)):
-            seen += len(came)
+        while seen < beats and (received := pipe.read(1)):
+            seen += len(received)
         for _ in range(spins):
             pass
         os.kill(child, signal.SIGKILL)

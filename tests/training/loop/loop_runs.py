@@ -83,7 +83,7 @@ class Signal(Callback):
 
 
 def interrupted(spec: Settings, folder: Path, *steps: int, **options: object) -> TrainingResult:
-    """A run that is stopped after each of the steps, and then goes on to its end."""
+    """A run that is stopped after each of the steps, and then resumes to its end."""
     for step in steps:
         stopped = train(spec, folder=folder, callbacks=[Signal(step)], **options)
         assert (stopped.finished, stopped.stopped) == (False, "SIGTERM")

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from landscope.core.errors import DifferentiationError, SpecError
 from landscope.specs.schema import parse
 from landscope.training.fast_steps import Compiled, parts_to_compile
-from landscope.training.loop.feed import Feed
 from landscope.training.loop.program import SingleProgram
-from landscope.training.loop.step import TrainingStep
+from landscope.training.loop.step import Feed, TrainingStep
 from landscope.training.objectives import FAM
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import make_task

@@ -210,7 +210,7 @@ def test_a_member_that_failed_has_no_snapshots_after_that(tmp_path: Path, recwar
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_spec_of_another_version_is_the_same_spec(finished: bool, tmp_path: Path) -> None:
-    """Without fields that came later, and with a function by the place at which it was."""
+    """Without fields that were added later, and with a function by the place at which it was."""
     spec = merged(BASE, {"model": {"name": "landscope:MLP", "widths": [4]}})
     train(spec, folder=tmp_path, should_stop=None if finished else stopped_after(2))
     written = json.loads((tmp_path / "spec.json").read_text())
@@ -221,19 +221,19 @@ def test_a_spec_of_another_version_is_the_same_spec(finished: bool, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"compile": True}, "compile is true there and false here"),
         ({"sam": {"rho": 0.1}}, 'sam is {"rho": 0.1, .*} there and null here'),
         ({"no_such_key": 1}, "no_such_key is 1 there and null here"),
     ],
 )
-def test_another_spec_is_told_by_what_differs(change: dict[str, object], told: str, tmp_path: Path) -> None:
+def test_another_spec_is_told_by_what_differs(change: dict[str, object], message: str, tmp_path: Path) -> None:
     train(BASE, folder=tmp_path, should_stop=stopped_after(2))
     written = json.loads((tmp_path / "spec.json").read_text())
     del written["evaluate_every"], written["compile"]
     (tmp_path / "spec.json").write_text(json.dumps({**written, **change}))
-    with pytest.raises(SpecError, match=f"holds a run of another spec: [^;]*{told}"):
+    with pytest.raises(SpecError, match=f"holds a run of another spec: [^;]*{message}"):
         train(BASE, folder=tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""On a GPU: recorded steps are the steps themselves, runs go on, a loss that is NaN is found a little later and named exactly."""
+"""On a GPU: recorded steps are the steps themselves, runs resume, a NaN loss is found a little later and named exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 LONG: Settings = {"epochs": 6, "optimizer": {"lr": 0.02}}
 ROUNDING = 2e-3
-"""Of 24 steps in float32: kernels add up in another order, and later steps start from what came out."""
+"""Of 24 steps in float32: kernels add up in another order, and later steps start from its results."""
 IMAGES: Settings = {
     "model": {"name": "resnet20", "width": 4},
     "epochs": 3,
@@ -73,7 +73,7 @@ def test_images_in_lower_precision() -> None:
 @pytest.mark.parametrize("method", ["momentum", "sam", "fam"])
 def test_compiled_steps_are_the_steps(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In float32, recorded; the model that comes back is not compiled."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # kernels are chosen anew, and 1e-3 apart with it
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # kernels are chosen again, and 1e-3 apart with it
     spec = merged(IMAGES, METHODS[method], {"precision": "float32", "epochs": 2})
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*cannot be recorded")

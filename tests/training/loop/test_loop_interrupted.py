@@ -1,4 +1,4 @@
-"""Runs that are stopped: by signals, time, kill -9, damaged files, other specs, NaN. What is left, and how they go on."""
+"""Runs that are stopped: by signals, time, kill -9, damaged files, other specs, NaN. What is left, and how they resume."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def killed(folder: Path, kills: int, seed: int) -> int:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_kill_9_at_random_moments(kills: int, tmp_path: Path) -> None:
-    assert killed(tmp_path / "run", kills, seed=kills) == kills, "every kill came before the end"
+    assert killed(tmp_path / "run", kills, seed=kills) == kills, "every kill was before the end"
     assert same(train(SPEC, folder=tmp_path / "run"), train(SPEC))
     assert not list((tmp_path / "run").glob("state*")), "the checkpoint is gone when the result is there"
 
@@ -77,7 +77,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert distance(net, first.model) == 0
     with pytest.raises(ZeroDivisionError):
         train(EVERYTHING, folder=tmp_path, resume=False, callbacks=[Crash(1)])
-    assert not (tmp_path / "history.json").exists(), "it began anew"
+    assert not (tmp_path / "history.json").exists(), "it started over"
 
 
 def test_another_spec_is_refused_with_what_differs(tmp_path: Path) -> None:

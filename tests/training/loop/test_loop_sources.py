@@ -161,9 +161,9 @@ WRONG: dict[str, tuple[Settings, str]] = {
     ),
     "one row": (
         {"evaluate_every": 3, "early_stopping": {}},
-        "early_stopping looks at .* a run of 3 epochs has one only",
+        "early_stopping reads .* a run of 3 epochs has only one",
     ),
-    "one loss": ({"evaluate_every": 9, "convergence": {"below": 0.1}}, "convergence looks at .* lower evaluate_every"),
+    "one loss": ({"evaluate_every": 9, "convergence": {"below": 0.1}}, "convergence reads .* lower evaluate_every"),
     "drop_last": ({"drop_last": True, "batch_size": 101}, "drop_last: 100 samples are less than one batch of 101"),
     "snapshots": ({"snapshots": [13]}, "snapshots: step 13 is beyond the 12 steps"),
     "betas": (

@@ -78,7 +78,7 @@ def test_lines_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("landscope.training.progress.INTERVAL", 0.0)
+    monkeypatch.setattr("landscope.training.callbacks.INTERVAL", 0.0)
     train({**BASE, "epochs": 2})
 
 

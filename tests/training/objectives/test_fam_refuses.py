@@ -29,7 +29,7 @@ def test_losses_that_cannot_be_used() -> None:
         loss = F.cross_entropy(net(x), y)
         for _ in range(2):
             net(x)
-        with pytest.raises(OperandError, match="another forward pass came last"):
+        with pytest.raises(OperandError, match="another forward pass ran last"):
             fam(loss)
         with pytest.raises(NotApplicableError, match="two forward passes"):
             fam(F.cross_entropy(net(x), y) + F.cross_entropy(net(x + 1), y))

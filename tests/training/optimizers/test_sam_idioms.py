@@ -210,7 +210,7 @@ def test_a_parameter_that_a_batch_does_not_use_stays(idiom: Callable[..., Tensor
 
 @pytest.mark.parametrize("idiom", [clearing_to_zero, clearing_the_model, by_hand_zeroing])
 def test_zeros_are_a_gradient_where_the_user_makes_them(idiom: Callable[..., Tensor]) -> None:
-    """Momentum goes on, as with any optimizer of torch after zero_grad(set_to_none=False)."""
+    """Momentum continues, as with any optimizer of torch after zero_grad(set_to_none=False)."""
     model = Sometimes()
     sam = sam_for(model, "momentum")
     idiom(sam, model, loss_of(model, *batch()))

@@ -139,7 +139,7 @@ class KilledError(BaseException):
 
 
 def killed_after(steps: int, work: Callable[[], object]) -> None:
-    """Run until so many steps are done, then fall over in the next one, as a killed process does."""
+    """Run until this many steps are done, then fall over in the next one, as a killed process does."""
     original, left = Run.advance, [steps]
 
     def advance(run: Run) -> None:

@@ -25,6 +25,7 @@ from landscope.cli.options import (
     Root,
     TimeLimit,
     named_measures,
+    optional,
 )
 from landscope.cli.output import command_group, console, print_json, table, target, target_folder, writable_folder
 from landscope.cli.study.running import HowToRun, run_study
@@ -46,10 +47,7 @@ from landscope.core.text import counted, examples
 __all__ = ["REPORT_EXAMPLES", "app", "report"]
 
 Into = Annotated[
-    Path | None,
-    typer.Option(
-        "--into", metavar="FOLDER", help="Folder for runs and report.  [default: studies/NAME]", show_default=False
-    ),
+    Path | None, optional("--into", metavar="FOLDER", help="Folder for runs and report.  [default: studies/NAME]")
 ]
 StudyFolder = Annotated[Path, typer.Argument(metavar="STUDY", help="The folder of a study.", show_default=False)]
 
@@ -78,10 +76,7 @@ def run(
     spec: Annotated[Path, typer.Argument(metavar="SPEC", help="A study in YAML, TOML or JSON.", show_default=False)],
     into: Into = None,
     store: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder of runs shared with other studies.  [default: the study's own]", show_default=False
-        ),
+        Path | None, optional(help="A folder of runs shared with other studies.  [default: the study's own]")
     ] = None,
     executor: ExecutorOption = "local",
     executor_option: ExecutorOptions = None,
@@ -109,8 +104,8 @@ def run(
     from landscope.specs.documents import read_document
     from landscope.specs.names import search_also
     from landscope.specs.schema import parse
+    from landscope.studies.forecast import check_inputs
     from landscope.studies.grid import select_runs
-    from landscope.studies.preflight import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
@@ -176,7 +171,7 @@ def status(
     epilog=examples(
         "landscope study prune studies/regularisers --dry-run",
         "landscope study prune studies/regularisers",
-        "landscope study prune studies/a studies/b --shared   # both, and nobody else, keep their runs in one folder",
+        "landscope study prune studies/a studies/b --shared   # two studies that share one folder of runs",
     ),
 )
 def prune(
@@ -251,12 +246,9 @@ def measure(
     root: Root = None,
     measures: Annotated[str, typer.Option(metavar="A,B,C", help="Names from `landscope measures`, or all.")] = "all",
     samples: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Use this many training rows, stratified by class.", show_default=False),
+        int | None, optional(min=1, metavar="N", help="Use this many training rows, stratified by class.")
     ] = None,
-    seconds: Annotated[
-        float | None, typer.Option(help="Budget in seconds for each model and split.", show_default=False)
-    ] = None,
+    seconds: Annotated[float | None, optional(help="Budget in seconds for each model and split.")] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "checkpoints",
     into: Into = None,
     executor: ExecutorOption = "local",
@@ -269,7 +261,7 @@ def measure(
     """Measure models that you already have, and report on them as on any study."""
     from landscope.cli.sources import Given, saved_networks
     from landscope.specs.schema import parse
-    from landscope.studies.preflight import check_inputs
+    from landscope.studies.forecast import check_inputs
     from landscope.studies.spec import StudySpec
     from landscope.studies.study import Study
 
@@ -314,10 +306,7 @@ REPORT_EXAMPLES = examples(
 def report(
     folder: StudyFolder,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.html", help="Where to write it.  [default: report.html in the study]", show_default=False
-        ),
+        Path | None, optional(metavar="FILE.html", help="Where to write it.  [default: report.html in the study]")
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     light: Annotated[
@@ -325,10 +314,9 @@ def report(
     ] = False,
     figures: Annotated[
         str | None,
-        typer.Option(
+        optional(
             metavar="png,svg,pdf",
             help="Also write figures for papers beside it.  [default: those that the study asks for]",
-            show_default=False,
         ),
     ] = None,
     as_json: Json = False,

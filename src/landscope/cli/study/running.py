@@ -52,7 +52,6 @@ def run_study(study: Study, folder: Path, how: HowToRun, time_limit: float | Non
     from landscope.studies.executors.base import Resources, Summary
     from landscope.studies.grid import select_runs
     from landscope.studies.store import RunState
-    from landscope.studies.work.pools import members_of
 
     time_limit = checked_seconds("--time-limit", time_limit)
     keys = select_runs(study.runs, how.only)
@@ -75,7 +74,7 @@ def run_study(study: Study, folder: Path, how: HowToRun, time_limit: float | Non
         with limit:
             jobs = [job for job in study.jobs(needs) if job.key in keys - settled]
             if how.pool and jobs:
-                pools = [job for job in study.pools(needs) if keys.issuperset(members_of(job.spec))]
+                pools = study.pools(needs, keys)
                 executor.run(pools, on_event=_pool_event_printer(pools))
             if jobs:
                 printer = _event_printer(study, statuses, settled, _pace(study, statuses, jobs))

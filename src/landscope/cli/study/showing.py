@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from landscope.studies.study import KeptStudy, Study
 
 MOST_ROWS = 60
-"""Of a table."""
+"""The most rows of a table."""
 
 
 def reports_without_script() -> bool:
@@ -110,8 +110,7 @@ def show_forecast(study: Study, seconds: float | None, as_json: bool) -> None:
 
     Up to `seconds` are spent on the estimate; by default only a moment, in which no measuring is timed.
     """
-    from landscope.studies.forecast import forecast
-    from landscope.studies.preflight import functions_of
+    from landscope.studies.forecast import forecast, functions_of
 
     unchecked = functions_of(study)
     if unchecked:

@@ -34,7 +34,7 @@ _ORDER_TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_pad
 
 
 class _Geometry(NamedTuple):
-    """As `aten::convolution` has it."""
+    """The arguments of `aten::convolution`."""
 
     stride: list[int]
     padding: list[int]
@@ -65,7 +65,6 @@ class _Partial(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, _Geometry, torch.Size], output: Tensor) -> None:
-        """Keep both tensors."""
         del output
         first, second, ctx.missing, ctx.geometry, _ = inputs
         ctx.save_for_backward(first, second)
@@ -111,7 +110,6 @@ class plain_derivatives(TorchFunctionMode):  # noqa: N801
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Stands for torch's convolutions."""
         del types
         options = dict(kwargs or {})
         if func in _SIDES:

@@ -15,7 +15,6 @@ class _ConstantPadding(nn.Embedding):
     """The same embedding, whose padding row is a constant."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As `nn.Embedding`."""
         assert self.padding_idx is not None
         found = super().forward(input)
         return torch.where(input.eq(self.padding_idx).unsqueeze(-1), found.detach(), found)

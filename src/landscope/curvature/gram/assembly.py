@@ -25,8 +25,6 @@ from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.totals import saved_bytes
 
-__all__ = ["OutputFunction", "jacobian_gram", "prove", "record", "rules_of"]
-
 CANCELLATION = 64
 """Rounding of a sum over samples in units of the machine epsilon times the norms of its factors."""
 

@@ -22,8 +22,6 @@ from landscope.curvature.gram.layers import add_gram
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 
-__all__ = ["add_jacobian", "backward_rows"]
-
 
 def backward_rows(outputs: Tensor, inputs: Sequence[object], seeds: Tensor) -> list[Tensor | None]:
     """∂⟨seed, outputs⟩/∂input for every seed (k, …), as (k, …) for each input; `None` where nothing depends on it.

@@ -24,26 +24,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-__all__ = [
-    "LayerRule",
-    "add_gram",
-    "add_position_pairs",
-    "add_sample_gradients",
-    "add_shared_weight",
-    "multiplications",
-    "rule_for",
-]
-
-
 # Two ways to the part of Θ = J Jᵀ that belongs to a weight used alike at T positions of every sample.
 #
-# With inputs a (n, G, T, K) and output gradients δ (n, C, G, T, O) of a weight in G groups of O×K, ∂z_ic/∂W_g = Σ_t δ_icgt
-# a_igtᵀ,
-# and
+# With inputs a (n, G, T, K) and output gradients δ (n, C, G, T, O) of a weight in G groups of O×K, ∂z_ic/∂W_g =
+# Σ_t δ_icgt a_igtᵀ, and
 #
 #     position pairs     Θ_{ic,jd} += Σ_g Σ_{s,t} ⟨a_igs, a_jgt⟩ ⟨δ_icgs, δ_jdgt⟩     G ((nT)² K + (nCT)² O) multiplications
-#     sample gradients   Θ += R Rᵀ, rows R_ic = all Σ_t δ_icgt a_igtᵀ                 G K O (nCT + (nC)²), columns of R in
-#     slices
+#     sample gradients   Θ += R Rᵀ, rows R_ic = all Σ_t δ_icgt a_igtᵀ                 G K O (nCT + (nC)²), R in slices
 #
 # Few positions favour the first (one: (A Aᵀ) ∘ (D Dᵀ), whatever the size of the weight), many the second. Sums are in
 # float64, so

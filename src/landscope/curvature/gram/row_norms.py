@@ -13,7 +13,7 @@ more for the proof of the rules. Every other parameter goes through `vmap` of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -25,8 +25,6 @@ from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.curvature.gram.assembly import OutputFunction, prove, record, rules_of
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-
-__all__ = ["explicit_norms", "row_norms"]
 
 SEEDS_AT_ONCE = 5
 """Backward passes that run as one: more bring hardly any speed and hold more gradients."""
@@ -72,12 +70,19 @@ def explicit_norms(
         raw = pytree.tree_unflatten([t.unsqueeze(0) for t in sample], spec)
         return (outputs({**probe.params, **at}, Batch(raw, 1, True)).reshape(-1) * seed).sum()
 
-    def norms(sample: list[Tensor], seeds: Tensor) -> Tensor:
-        def one(seed: Tensor) -> Tensor:
-            slopes = grad(along)(dict(params), sample, seed)
-            return sum((g.square().sum() for g in slopes.values()), torch.zeros((), device=probe.device)).double()
+    def squares(slopes: Iterable[Tensor]) -> Tensor:
+        return sum((g.square().sum() for g in slopes), torch.zeros((), device=probe.device)).double()
 
-        return torch.stack([one(seed) for seed in seeds]).sum()
+    def norms(sample: list[Tensor], seeds: Tensor) -> Tensor:
+        return torch.stack([squares(grad(along)(dict(params), sample, seed).values()) for seed in seeds]).sum()
+
+    def plainly(sample: list[Tensor], seeds: Tensor) -> Tensor:
+        """The same by autograd, for what takes no tensors of `torch.func`: packed sequences, some kernels of recurrent layers."""
+        at = {name: p.detach().requires_grad_() for name, p in params.items()}
+        slopes = (
+            torch.autograd.grad(along(at, sample, seed), [*at.values()], materialize_grads=True) for seed in seeds
+        )
+        return torch.stack([squares(each) for each in slopes]).sum()
 
     size = sum(p.numel() * p.element_size() for p in params.values())
     at_once = max(1, min(batch.size, available_bytes(probe.device) // (16 * size)))
@@ -87,4 +92,5 @@ def explicit_norms(
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         if isinstance(error, LandscopeError) or is_out_of_memory(error):
             raise
-        return torch.stack([norms([leaf[i] for leaf in leaves], by_sample[i]) for i in range(batch.size)])
+        with torch.enable_grad():
+            return torch.stack([plainly([leaf[i] for leaf in leaves], by_sample[i]) for i in range(batch.size)])

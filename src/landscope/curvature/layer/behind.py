@@ -30,17 +30,6 @@ from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
 from landscope.probe.shared import once_per_probe
 
-__all__ = [
-    "CHUNK",
-    "Behind",
-    "Call",
-    "behind",
-    "behind_layer",
-    "pulled_back",
-    "samples_mix",
-    "samples_stay_apart",
-]
-
 CHUNK = 16
 """Directions that are differentiated at once. Torch loops over operations without a rule for batches, and differentiating such a
 loop takes time that grows with the square of its length."""

@@ -34,22 +34,6 @@ from landscope.probe.rows.samples import SampleKeys
 from landscope.probe.shared import sums
 from landscope.probe.totals import FORWARD
 
-__all__ = [
-    "FIRST_PROBES",
-    "FormWork",
-    "RandomForms",
-    "directions",
-    "exact_flatness",
-    "exact_forms",
-    "factor_of",
-    "further_forms",
-    "has_separate_samples",
-    "random_forms",
-    "sampled_flatness",
-    "sign_shapes",
-    "square_factor",
-]
-
 COLUMNS = 16
 """q, of the signs A and B."""
 FIRST_PROBES = 8

@@ -24,8 +24,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
 
-__all__ = ["curvature_of_rows", "head_curvature", "softmax_head"]
-
 MANY_CLASSES = 4096
 """Above, C² distances would take more memory than their accuracy is worth; the variance is then a difference, in float64."""
 

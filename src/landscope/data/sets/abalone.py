@@ -13,8 +13,6 @@ from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import parse_rows
 
-__all__: list[str] = []
-
 _CHECKSUM = "sha256:de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f"
 _COLUMNS = "M F I length diameter height whole_weight shucked_weight viscera_weight shell_weight"
 

@@ -12,8 +12,6 @@ from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import PARTS, parse_planetoid
 
-__all__: list[str] = []
-
 _HOME = "https://github.com/kimiyoung/planetoid/raw/master/data/"
 _SHA256 = dict(
     zip(

@@ -14,8 +14,6 @@ import torch
 from landscope.core.errors import MissingExtraError
 from landscope.data.dataset import DataSet, Raw, Split, register
 
-__all__: list[str] = []
-
 
 def _read(files: None, *, seed: int) -> Raw:
     del files, seed  # it is inside scikit-learn, and the split is drawn by `load`

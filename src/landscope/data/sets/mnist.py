@@ -9,8 +9,6 @@ from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import parse_idx
 
-__all__: list[str] = []
-
 _NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 

@@ -21,8 +21,6 @@ from landscope.data.dataset import DataSet, Raw, Split, register
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import parse_npy, parse_rows
 
-__all__: list[str] = []
-
 _CITATION = "Y. Le, X. Yang. Tiny ImageNet Visual Recognition Challenge. Stanford CS231N, 2015."
 
 

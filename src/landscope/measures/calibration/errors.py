@@ -151,7 +151,7 @@ def binned_error(
 
     `details["if_calibrated"]` is its expected value for a perfectly calibrated model with these probabilities and this many
     samples: a bin's gaps then add up to a normal number of variance v_b = Σ p(1 − p), whose size is √(2 v_b / π) on average. An
-    error near it is no evidence of miscalibration. Tokens, and what they count for, are those `of` some scores.
+    error near it is not evidence of miscalibration. Tokens, and what they count for, are those `of` some scores.
 
     >>> half = torch.full((100,), 0.5, dtype=torch.float64)
     >>> error = binned_error(half, (torch.arange(100) % 2).double(), torch.zeros(100, dtype=torch.long), 1, 0, 0)

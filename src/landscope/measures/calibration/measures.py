@@ -26,10 +26,9 @@ from landscope.measures.calibration.scores import Logits, check_bins
 from landscope.measures.calibration.tokens import TokenScores
 from landscope.measures.facts import Better, Family
 from landscope.measures.row_measure import is_sample, output_looks
-from landscope.probe.checks import tensor_output
-from landscope.probe.loss.answers import LabelScores
+from landscope.probe.loss.answers import LabelScores, predictions_in
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.means import WIDE, RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
 from landscope.probe.rows.outputs import Outputs, outputs_of
 from landscope.probe.shared import loss_value, mean_and_error, once_per_probe, sums
@@ -83,7 +82,7 @@ def _labelled(probe: Probe, outputs: Outputs) -> tuple[Logits, Tensor]:
     if probe.loss.likelihood == "gaussian":
         raise NotApplicableError(f"the loss {probe.loss.name!r} is a regression loss: there are no classes to predict")
     if not outputs.one_tensor:
-        tensor_output(outputs.example)
+        predictions_in(outputs.example)
     if outputs.outputs is None:
         raise NotApplicableError(f"logits (n, C) and labels (n,) are needed; the model gives {outputs.described}")
     logits, labels = _classes(probe, outputs.outputs, outputs.targets)
@@ -104,8 +103,12 @@ def _classes(probe: Probe, z: Tensor, y: object) -> tuple[Tensor, Tensor]:
         z = z.reshape(-1, 1)
         return torch.cat([torch.zeros_like(z), z], 1), y.reshape(-1)
     if y.is_floating_point():
-        distributions = y.shape == z.shape and probe.loss.likelihood is not None
-        what = "label distributions (see the human_… functions)" if distributions else f"real numbers ({y.dtype})"
+        kinds = {
+            "categorical": "label distributions (see the human_… functions)",
+            "bernoulli": f"{y[0].numel()} yes/no answers for each row",
+        }
+        what = kinds.get(str(probe.loss.likelihood), "") if y.shape == z.shape else ""
+        what = what or f"real numbers ({y.dtype})"
         raise NotApplicableError(
             f"these measures are for classes, and one class label per sample is needed; the targets are {what}"
         )
@@ -158,6 +161,10 @@ class FromLogits(Measure):
         low, high = found.value - 2 * error - missing * self._bias(rows), found.value + 2 * error
         low, high = max(low, 0.0), min(high, self.most)
         reason = f"{rows:,} of {probe.n_samples:,} rows"
+        if (high - low) / 2 > WIDE * found.value:
+            below = low > 0 and (high == self.most or found.value / low <= high / found.value)
+            value, side = (low, Status.LOWER_BOUND) if below else (high, Status.UPPER_BOUND)
+            return Estimate(value, status=side, reason=reason, details=found.details)
         return replace(found, stderr=error, status=Status.RUNNING, reason=reason, bracket=(low, high))
 
     def _bias(self, rows: int) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from landscope.core.display import ACCENT, GRID, INK, MUTED, NEGATIVE
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.measures.base import MEASURES
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_report"]
-
-INK, MUTED, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#0b5d8f", "#d55e00"
 PANEL, ROW = 3.4, 0.26
 """Inches: the width of a panel's axes, and the height of a row."""
 DECADES = 30.0
@@ -71,7 +69,7 @@ def _drawn(rows: Sequence[Row]) -> list[Row]:
 
 def _family(axes: Axes, rows: Sequence[Row]) -> None:
     """A row for each measure; by size on a logarithmic axis where the values are far apart."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     values = [row.estimate.value for row in rows]
     sizes = [abs(value) for value in values if value]
@@ -81,19 +79,20 @@ def _family(axes: Axes, rows: Sequence[Row]) -> None:
         axes.text(1.02, place, row.value, transform=axes.get_yaxis_transform(), va="center", fontsize=7, color=MUTED)
     axes.set_yticks(range(len(rows)), [MEASURES[row.name].title if row.name in MEASURES else row.name for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(axis="x", color="#e9eae5", lw=0.7)
+    axes.grid(axis="x", color=GRID, lw=0.7)
     axes.set_axisbelow(True)
     if log:
         axes.set_xscale("log")
         low, high = axes.get_xlim()
         within_one = high < WIDE * low  # a decade has at most one label of its own: name some in between
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if within_one else (1.0,), numticks=6))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.axvline(0, color=MUTED, lw=0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.0), max(high, 0.0) if high > NOWHERE else 1.0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value + 0.0:g}"))
     units = list(dict.fromkeys(MEASURES[row.name].unit for row in rows if row.name in MEASURES))
     sign = "size, orange where negative" if log and min(values) < 0 else ""
     axes.set_xlabel(", ".join(filter(None, [units[0] if len(units) == 1 else "", sign])), fontsize=7, color=MUTED)

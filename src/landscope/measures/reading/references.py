@@ -24,8 +24,6 @@ from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
 from landscope.measures.base import invariances
 
-__all__ = ["ACCURACY_SETTINGS", "FILE", "Kind", "Place", "architecture", "kinds", "outputs", "places", "ranked"]
-
 FILE = resources.files("landscope.measures.reading") / "references.json"
 NEAR = 3.0
 """Factor in size and in training loss within which networks are set against each other."""
@@ -126,7 +124,7 @@ def _place(kind: Kind, near: Iterable[int], parameters: int, name: str, estimate
 
 
 def architecture(modules: Iterable[nn.Module]) -> str:
-    """What the layers of a network are, in broad terms; empty where they are none of the kinds that are told apart.
+    """What the layers of a network are, in broad terms; empty where they are none of the kinds that are distinguished.
 
     >>> architecture(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)).modules())
     'fully connected'

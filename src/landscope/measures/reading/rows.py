@@ -11,8 +11,6 @@ from landscope.measures.base import MEASURES
 from landscope.measures.facts import Family
 from landscope.measures.resolve import CORE
 
-__all__ = ["FAMILIES", "FISHER_AS_GGN", "OTHERS", "Row", "Rows", "error_text", "value_text"]
-
 FAMILIES = (
     *(Family.FIT, Family.CURVATURE, Family.PERTURBATION, Family.SCALE_INVARIANT),
     *(Family.GRADIENT, Family.WEIGHTS, Family.CALIBRATION),
@@ -129,7 +127,7 @@ def value_text(estimate: Estimate) -> str:
         return "–"
     error = max(estimate.stderr or 0.0, estimate.data_stderr or 0.0)
     if estimate.bracket is not None and not estimate.status.is_bound and not error > abs(estimate.value):
-        return format_between(estimate.value, *estimate.bracket)
+        return format_between(estimate.value, *estimate.bracket).replace("-", "−")
     side = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(estimate.status, "")
     if not error > 0:
         return side + f"{estimate.value:.4g}".replace("-", "−")
@@ -142,17 +140,19 @@ def _to_digits(value: float, error: float) -> str:
         return f"{value:.7g}"
     size = math.floor(math.log10(abs(value) or error))
     place = min(last_place(error), size - LEAST + 1)
-    return format_to_place(value, place) if -4 <= size < 6 else f"{value:.{size - place}e}"
+    if -4 <= size < 6:
+        return format_to_place(value, place)
+    return f"{value:.{size - place}e}" if value else "0"
 
 
 def error_text(error: float | None) -> str:
     """An error to one digit, to two where the first is a 1; empty where there is none.
 
-    >>> error_text(0.0274), error_text(0.00123), error_text(0.0), error_text(None), error_text(21.7)
-    ('0.03', '0.0012', '', '', '20')
+    >>> error_text(0.0274), error_text(0.00123), error_text(0.0), error_text(None), error_text(21.7), error_text(2.6e-6)
+    ('0.03', '0.0012', '', '', '20', '3e−06')
     """
     if not error:
         return ""
     digits = 2 if f"{error:.1e}".startswith("1") else 1
     rounded = float(f"{error:.{digits - 1}e}")
-    return f"{rounded:.{digits}g}" if rounded < 1e-4 or rounded >= 1e5 else f"{rounded:.6g}"
+    return f"{rounded:.{digits}g}".replace("-", "−") if rounded < 1e-4 or rounded >= 1e5 else f"{rounded:.6g}"

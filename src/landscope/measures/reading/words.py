@@ -2,7 +2,10 @@
 
 **A minimum?** In the quadratic model of the loss a gradient step of length 1/λ₁ lowers it by at least ‖g‖²/(2λ₁), because no
 direction curves more than λ₁. Set against the loss itself, this share says how far from the bottom the weights are, in a unit
-that rescaled weights and other losses have in common. A negative λ_min, by more than its error, says that no bottom is there.
+that rescaled weights and other losses have in common. A large share says that this is no minimum; a small one does not say that
+it is, because a direction that curves c < λ₁ may lower the loss by ‖g‖²/(2c). Stationary is called where that is little for the
+smallest curvature that is told from none, too. A negative λ_min, by more than its error, says that no bottom is there. A
+cross-entropy whose rows are all classified rightly has none: it falls as long as the outputs grow.
 
 **Learning rate.** Gradient descent on a quadratic form is stable for rates below 2/λ₁, with momentum β below 2(1 + β)/λ₁
 (Cohen et al. 2021).
@@ -24,17 +27,17 @@ from landscope.core.json import Plain
 from landscope.core.text import counted, significant
 from landscope.measures.base import MEASURES, invariances
 from landscope.measures.facts import Family
-from landscope.measures.reading.references import kinds, places, ranked
+from landscope.measures.reading.references import Place, kinds, places, ranked
 from landscope.measures.reading.rows import Row, Rows
-
-__all__ = ["Remark", "reading"]
 
 STATIONARY, DESCENDING = 1e-3, 1e-2
 """Shares of the loss that a gradient step would take off: below the first there is nothing to gain, above the second there is."""
 VANISHING = 1e-2
 """A cross-entropy below which the curvature is small because the loss is."""
-CROSS_ENTROPY = "cross_entropy"
+CROSS_ENTROPY, BINARY = "cross_entropy", "binary"
 """In the name of a loss, the model's own or a function's."""
+RESOLVED = 1e-3
+"""Part of λ₁ below which curvature counts as none, where λ_min does not say what can be told from it."""
 MOMENTUM = 0.9
 NAMED = 6
 """Measures that a sentence names."""
@@ -60,7 +63,7 @@ def reading(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> tu
 0.95). Small batches may need less; Adam follows another limit.
     """
     said = (
-        ("A minimum?", _minimum(estimates)),
+        ("A minimum?", _minimum(estimates, about)),
         ("Learning rate", _learning_rate(estimates)),
         ("Scale", _scale(estimates)),
         ("Caution", " ".join(_cautions(estimates, about))),
@@ -77,7 +80,7 @@ def _value(estimates: Mapping[str, Estimate], name: str) -> Estimate | None:
 # Is this a minimum of this data at all?
 
 
-def _minimum(estimates: Mapping[str, Estimate]) -> str:
+def _minimum(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> str:
     """The gradient and the smallest eigenvalue against their errors; empty where neither was measured."""
     slope, curve = _slope(estimates), _downwards(estimates)
     if slope is None and curve is None:
@@ -92,11 +95,40 @@ def _minimum(estimates: Mapping[str, Estimate]) -> str:
         (None, True): "No",
     }.get((slope[0] if slope else None, curve[0] if curve else None), "Cannot tell")
     reasons = [f"{part[1]}." for part in (slope, curve) if part is not None]
-    why = [_WHY_DESCENDING] if slope is not None and slope[0] is False else []
+    untrained = _no_better_than_guessing(estimates, about)
+    why = [untrained or _WHY_DESCENDING] if slope is not None and slope[0] is False else []
+    if _all_right(estimates, about):
+        verdict = "Only in the limit" if verdict.startswith(("As far", "Nearly", "Cannot")) else verdict
+        why = [_WHY_IN_THE_LIMIT]
     return " ".join([f"{verdict}.", *reasons[:1], *why, *reasons[1:]])
 
 
 _WHY_DESCENDING = "Weight decay, dropout, early stopping, or other data than it was trained on leave such a gradient."
+_WHY_IN_THE_LIMIT = "Every row is classified correctly, so the cross-entropy goes on falling as the outputs grow."
+
+
+def _all_right(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> bool:
+    """Whether larger outputs of the same network would lower its loss: a plain cross-entropy whose rows are all right.
+
+    A loss of zero to rounding says so, too: a row that is wrong costs ln 2 or more.
+    """
+    free = about.get("loss") == CROSS_ENTROPY and not about.get("part")
+    known = (_value(estimates, "error"), _value(estimates, "loss"))
+    return free and any(e is not None and e.status is Status.EXACT and e.value == 0 for e in known)
+
+
+def _no_better_than_guessing(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> str:
+    """Said of a cross-entropy that equal outputs for all classes would not make larger."""
+    loss, classes = _value(estimates, "loss"), about.get("outputs")
+    if loss is None or not isinstance(classes, int) or classes < 2 or CROSS_ENTROPY not in str(about.get("loss")):
+        return ""
+    if BINARY in str(about.get("loss")) or loss.value + 2 * (loss.data_stderr or 0.0) < math.log(classes):
+        return ""
+    equal = f"ln {classes:,} = {significant(math.log(classes))}"
+    return (
+        f"Its loss is no better than {equal}, which equal outputs for all classes give: it was not trained on these labels, or "
+        f"the training diverged."
+    )
 
 
 def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
@@ -108,17 +140,34 @@ def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
         return True, "The gradient is zero"
     at = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(norm.status, "")
     shown = f"The gradient norm is {at}{significant(norm.value, 2)}"
-    if norm.status.is_bound or top is None or not top.value > 0:
+    if norm.status.is_bound or top is None or not top.value > 0 or _doubt(top) == "own":
         return None, shown
     gain = norm.value**2 / (2 * top.value)
     if loss is None or not loss.value > 0:
         return None, f"{shown}, worth {significant(gain, 2)} of loss in a step of 1/λ₁"
-    share = gain / loss.value
-    if top.status.is_bound:  # a larger λ₁ makes the step smaller, and the gain
-        told = f"{shown}: a step of 1/λ₁ along it would lower the loss by at most {_percent(share)}"
-        return (True if share < STATIONARY else None), told
-    told = f"{shown}: a step of 1/λ₁ along it would lower the loss by about {_percent(share)}"
-    return (True if share < STATIONARY else False if share >= DESCENDING else None), told
+    share, flattest = gain / loss.value, _flattest(_value(estimates, "hessian_bottom_eigenvalue"), top)
+    told = f"{shown}: a step of 1/λ₁ along it would lower the loss by "
+    if share * top.value / flattest < STATIONARY:
+        return True, f"{told}{'at most' if top.status.is_bound else 'about'} {_percent(share)}"
+    if top.status.is_bound:  # a larger λ₁ makes the step smaller, and what it gains
+        return None, f"{told}at most {_percent(2 * share)}" if 2 * share < 1 else shown
+    if share >= DESCENDING:
+        return False, f"{told}about {_percent(share)} or more" if share < 1 else f"{told}more than all of it"
+    return None, f"{told}about {_percent(share)}, and directions that curve less may lower it further"
+
+
+def _flattest(bottom: Estimate | None, top: Estimate) -> float:
+    """The smallest curvature that is told from none: λ_min where that is one, otherwise its error, or a part of λ₁."""
+    if bottom is None or bottom.status.is_bound:
+        return RESOLVED * top.value
+    error = _reach(bottom)
+    return bottom.value if bottom.value > error else max(bottom.value + error, RESOLVED * top.value)
+
+
+def _reach(estimate: Estimate) -> float:
+    """How far above the value the truth may lie: two standard errors, or the end of the bracket."""
+    error = 2 * (estimate.stderr or 0.0)
+    return error if estimate.bracket is None else max(error, estimate.bracket[1] - estimate.value)
 
 
 def _downwards(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
@@ -126,10 +175,8 @@ def _downwards(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | N
     bottom, top = (_value(estimates, name) for name in ("hessian_bottom_eigenvalue", "hessian_top_eigenvalue"))
     if bottom is None:
         return None
-    error = 2 * (bottom.stderr or 0.0)
-    if bottom.bracket is not None:
-        error = max(error, bottom.bracket[1] - bottom.value)
-    known = top is not None and top.value > 0 and not top.status.is_bound and not bottom.status.is_bound
+    error = _reach(bottom)
+    known = top is not None and top.value > abs(bottom.value) and not top.status.is_bound and not bottom.status.is_bound
     part = f" ({_percent(abs(bottom.value) / top.value)} of λ₁)" if known and top is not None else ""
     at = "at most " if bottom.status is Status.UPPER_BOUND else ""
     shown = f"λ_min is {at}{_with_error(bottom)}{part}"
@@ -149,7 +196,7 @@ def _downwards(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | N
 
 def _learning_rate(estimates: Mapping[str, Estimate]) -> str:
     top = _value(estimates, "hessian_top_eigenvalue")
-    if top is None or not top.value > 0:
+    if top is None or not top.value > 0 or (_doubt(top) == "own" and top.bracket is None):
         return ""
     rate = 2 / top.value
     error = rate * (top.stderr or 0.0) / top.value
@@ -237,7 +284,8 @@ def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain])
     if not isinstance(family, str) or not isinstance(outputs, int) or not isinstance(loss, str) or size is None:
         return ""
     plain = about.get("mode") == "eval" and about.get("temperature") == 1.0 and not about.get("part")
-    found = places(estimates, family, outputs, loss, size) if plain else None
+    sure = {name: e for name, e in estimates.items() if not _doubt(e)}
+    found = places(sure, family, outputs, loss, size) if plain else None
     if found is None:
         return (
             f"None of the {len(kinds())} kinds of networks that Landscope ships values of is comparable with this one in "
@@ -245,11 +293,22 @@ def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain])
         )
     kind, among = found
     first, *others = among[:NAMED]
-    more = "".join(f", {each.measure} than {each.smaller} of {each.of}" for each in others)
+    more = "".join(f", {each.measure} than {_share(each)}" for each in others)
     return (
-        f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {first.smaller} of "
-        f"{first.of}{more}. Other data and another training: a bearing, not a verdict."
+        f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {_share(first)}{more}. "
+        f"Other data and another training: a bearing, not a verdict."
     )
+
+
+def _share(place: Place) -> str:
+    """How many are smaller.
+
+    >>> _share(Place("loss", 0, 12)), _share(Place("loss", 5, 12)), _share(Place("loss", 12, 12))
+    ('none of 12', '5 of 12', 'all 12')
+    """
+    if place.smaller == place.of:
+        return f"all {place.of}"
+    return f"{place.smaller or 'none'} of {place.of}"
 
 
 def _count(words: Plain) -> int | None:

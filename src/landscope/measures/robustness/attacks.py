@@ -20,8 +20,8 @@ from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.seeding import generator, normal
 from landscope.measures.calibration.scores import mean_estimate
-from landscope.measures.norm_ball import NormBall
 from landscope.measures.robustness.classifier import Classifier, checked_inputs
+from landscope.measures.sharpness.ascent import NormBall
 from landscope.probe.probe import Probe
 
 Norm = Literal["inf", "2"]
@@ -182,9 +182,9 @@ def fgsm(model: nn.Module | Probe | Classifier, x: Tensor, y: Tensor, eps: float
     ball.check(x)
     classifier = Classifier.of(model)
     home, x = x.device, classifier.held(x)
-    found = torch.empty_like(x)
-    correct, clean = (torch.empty(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
     with classifier.evaluating():
+        found = torch.empty_like(x)
+        correct, clean = (torch.empty(len(x), dtype=torch.bool, device=x.device) for _ in range(2))
         for part in classifier.parts(len(x), BATCH):
             images, labels = classifier.ready(x[part]), y[part].to(classifier.device)
             _, right, _, slope = classifier.slopes(images, labels, likelihood)

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from landscope.core.errors import DataError, EmptyDataError, LabelRangeError, OperandError
 from landscope.core.memory import available_bytes
+from landscope.core.shared_state import Precision
 from landscope.probe.checks import tensor_output
-from landscope.probe.conditions import Precision, measuring
+from landscope.probe.conditions import measuring
 from landscope.probe.frozen import frozen_copy, is_recurrent, unwrap
 from landscope.probe.probe import Probe
 
@@ -140,4 +141,6 @@ def checked_inputs(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         raise LabelRangeError(f"class labels must be integers from 0 on, got {y.dtype}, smallest {float(y.min()):g}")
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         raise DataError("the inputs hold NaN or infinity")
-    return x.detach(), y.detach().long()
+    with torch.inference_mode(False):  # autograd saves no inference tensors
+        x, y = (t.clone() if t.is_inference() else t.detach() for t in (x, y))
+        return x, y.long()

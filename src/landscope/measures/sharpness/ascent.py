@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from landscope.core.errors import BudgetSpentError
-from landscope.measures.norm_ball import Ball
+from landscope.probe.perturbed import on_sphere
 
 Method = Literal["pga", "apgd"]
 Evaluate = Callable[[Tensor, bool], tuple[Tensor, Tensor]]
@@ -69,7 +69,7 @@ def ascend(
     constant steps of 2.5ρ/steps, or, with `plain`, unnormalised ones: u + plain ⊙ slope. Where the slope at the start is
     exactly zero, the first step goes along `kick`. Values that are not finite are never the best.
 
-    >>> from landscope.measures.norm_ball import NormBall
+    >>> from landscope.measures.sharpness.ascent import NormBall
     >>> bowl = lambda u, slopes: (u.square().sum(1).double(), 2 * u)
     >>> ascend(bowl, torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), NormBall(1.0, 2), 1, "apgd").value
     tensor([1.], dtype=torch.float64)
@@ -113,3 +113,53 @@ def ascend(
 
 def _finite(values: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
     return values.nan_to_num(-math.inf, -math.inf, -math.inf), slopes.nan_to_num(0.0, 0.0, 0.0)
+
+
+# Balls in the norms 2 and ∞: what a search for a worst case stays in, among parameters and among inputs alike.
+
+
+class Ball(Protocol):
+    """What an ascent needs to know of the set that it stays in."""
+
+    @property
+    def radius(self) -> float:
+        """How far it reaches."""
+
+    def project(self, points: Tensor) -> Tensor:
+        """The nearest points (k, …) of it."""
+
+    def steepest(self, slopes: Tensor) -> Tensor:
+        """The step of norm 1 that gains most to first order."""
+
+
+@dataclass(frozen=True)
+class NormBall:
+    """‖u‖_p ≤ ρ for p = 2 or ∞, for every row u of a block (k, …) by itself.
+
+    >>> NormBall(1.0, math.inf).project(torch.tensor([[3.0, -0.5]])), NormBall(1.0, 2).steepest(torch.tensor([[3.0, 4.0]]))
+    (tensor([[ 1.0000, -0.5000]]), tensor([[0.6000, 0.8000]]))
+    """
+
+    radius: float
+    p: float
+
+    def project(self, points: Tensor) -> Tensor:
+        """The nearest points in the ball."""
+        if self.p == math.inf:
+            return points.clamp(-self.radius, self.radius)
+        rows = points.flatten(1)
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+        return torch.where(lengths > self.radius, on_sphere(rows, self.radius), rows).view_as(points)
+
+    def steepest(self, slopes: Tensor) -> Tensor:
+        """The step of norm 1 that gains most to first order; zero for a zero slope."""
+        return slopes.sign() if self.p == math.inf else on_sphere(slopes.flatten(1), 1.0).view_as(slopes)
+
+    def random(self, normals: Tensor) -> Tensor:
+        """Random points from standard normal numbers: uniform in the cube (∞), on the sphere (2).
+
+        Nearly all of the volume of a high-dimensional ball lies at its sphere.
+        """
+        if self.p == math.inf:
+            return self.radius * torch.erf(normals / math.sqrt(2))
+        return on_sphere(normals.flatten(1), self.radius).view_as(normals)

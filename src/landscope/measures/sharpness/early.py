@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,22 +28,12 @@ from landscope.measures.sharpness.matrices import MATRICES, canonical, matrix
 from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.means import WIDE, RowMean, row_mean
 from landscope.probe.rows.order import DrawnRows, RowOrder
 from landscope.probe.rows.outputs import outputs_of, row_order
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
 from landscope.spectra.lanczos import fresh_rows, lanczos, lanczos_steps
-
-__all__ = [
-    "QUADRATIC_LOAD",
-    "QUADRATIC_PASSES",
-    "EarlyBracket",
-    "early_brackets",
-    "has_row_quadratics",
-    "leading_vectors",
-    "row_quadratics",
-]
 
 QUADRATIC_PASSES = {"hessian": 4 * FORWARD, "ggn": TANGENT_PASSES, "fisher": TANGENT_PASSES}
 """What one quadratic form of all rows costs, in gradients."""
@@ -57,10 +47,10 @@ and on the very first ones, from their gradient."""
 MOST_PRODUCTS = 1.5
 """Products on all rows that brackets may cost: beyond that, products on all rows are the better way."""
 LAUNCHES = {"cuda": 2**32}
-"""Bytes of activations below which a product takes as long as with so many: a GPU is then busy with launching operations."""
+"""Bytes of activations below which a product takes as long as with this many: a GPU is then busy with launching operations."""
 FEWEST_ROWS = 20
-WIDE, NARROW = 0.5, 0.3
-"""Half-widths, relative to the point: above the first no number is shown; below the second more rows do not pay."""
+NARROW = 0.3
+"""Half-width, relative to the point, below which more rows do not pay."""
 
 
 def row_quadratics(probe: Probe, name: str, batch: Batch, directions: Sequence[Tensor]) -> Tensor:
@@ -107,7 +97,8 @@ def _agrees(probe: Probe, few: Batch, name: str) -> bool:
     """Whether the mean quadratic form of a few rows, all that a probe has, is that of its matrix."""
     v = hashed_signs(probe.n_params, 0, "quadratics", dtype=probe.dtype, device=probe.device)
     with probe.measuring():
-        rows = row_quadratics(probe, name, few.prepared(probe.ready), [v]).detach()
+        with torch.no_grad():  # as they are taken: some operations have their derivatives only where gradients are on
+            rows = row_quadratics(probe, name, few.prepared(probe.ready), [v]).detach()
         whole = float(v @ (MATRICES[canonical(probe, name)](probe, compile=False) @ v))
     found, size = float(rows.double().mean()), float(rows.double().abs().mean())
     return abs(found - whole) <= AGREEMENT * torch.finfo(probe.dtype).eps ** 0.5 * max(size, abs(found))
@@ -134,6 +125,12 @@ class EarlyBracket:
     vector: Tensor
     rows: int
     reliable: bool
+
+    def above(self, low: float) -> EarlyBracket | None:
+        """The bracket with a lower end that is certain; `None` where it was not reliable, or does not hold that."""
+        if not self.reliable or low > self.high:
+            return None
+        return self if low <= self.low else replace(self, low=low, point=max(low, self.point))
 
 
 class _Pilot:

@@ -34,10 +34,19 @@ from landscope.measures.sharpness.matrices import (
 from landscope.probe.probe import Probe
 from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
-from landscope.spectra.eigen import RitzValues
+from landscope.spectra.pairs import RitzValues
 
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
+
+
+def _of_bracket(found: EarlyBracket, sign: float = 1.0) -> Estimate:
+    """What some of the rows say: of λ₁, or with sign −1 of λ_min."""
+    reason = f"from {found.rows:,} rows"
+    if not found.reliable:
+        return Estimate(sign * found.low, status=Status.LOWER_BOUND if sign > 0 else Status.UPPER_BOUND, reason=reason)
+    low, high = sorted((sign * found.low, sign * found.high))
+    return Estimate(sign * found.point, (high - low) / 4, status=Status.RUNNING, reason=reason, bracket=(low, high))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +74,7 @@ class _Eigenvalue(OfMatrix):
         bounds = self._block(probe)
         if bounds is None:
             return None
-        return bounds.at_least(bounds.top) if self.which == "LA" else bounds.at_most(bounds.bottom)
+        return bounds.at_least(self._possible(bounds.top)) if self.which == "LA" else bounds.at_most(bounds.bottom)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """A bracket from some of the rows, then product by product on all of them."""
@@ -79,7 +88,7 @@ class _Eigenvalue(OfMatrix):
         if self.matrix == "hessian" or self.which == "LA":
             for found in early_brackets(probe, canonical(probe, self.matrix), self._sign, self.seed):
                 early = early if found is None else found
-                yield None if found is None else self._early(found)
+                yield None if found is None else _of_bracket(found, self._sign)
         start = None if early is None else early.vector
         name = canonical(probe, self.matrix)
         for step in _shared_pairs(probe, name, self.k, self.which, self.tol, self.max_matvecs, self.seed, start):
@@ -88,22 +97,17 @@ class _Eigenvalue(OfMatrix):
             else:
                 yield self._so_far(step, early)
 
-    def _early(self, found: EarlyBracket) -> Estimate:
-        """What some of the rows say: the value of the first of the k."""
-        reason = f"from {found.rows:,} rows"
-        if not found.reliable:
-            side = Status.LOWER_BOUND if self._sign > 0 else Status.UPPER_BOUND
-            return Estimate(self._sign * found.low, status=side, reason=reason)
-        low, high = sorted((self._sign * found.low, self._sign * found.high))
-        point = self._sign * found.point
-        return Estimate(point, (high - low) / 4, status=Status.RUNNING, reason=reason, bracket=(low, high))
-
     def _so_far(self, step: RitzValues, early: EarlyBracket | None) -> Estimate | None:
-        """An eigenvalue at least this large, until products enough were made to have met a larger one."""
+        """An eigenvalue at least this large, until products enough were made to have met a larger one.
+
+        A Ritz value of all rows lies below λ₁: it is the lower end of the bracket that some rows gave, where it is higher, and
+        refutes that where it lies above.
+        """
         value, residual = float(step.values[0]), float(step.residuals[0])
-        if early is not None and early.reliable and (not step.seen or residual > (early.high - early.low) / 2):
-            return None
         reason = f"after {step.matvecs} products"
+        narrower = None if early is None else early.above(self._sign * value)
+        if narrower is not None and (not step.seen or residual > narrower.high - narrower.low):
+            return _of_bracket(narrower, self._sign) if narrower is not early else None
         if not step.seen:
             side = Status.LOWER_BOUND if self._sign > 0 else Status.UPPER_BOUND
             return Estimate(value, status=side, reason=reason)
@@ -123,7 +127,8 @@ class _Eigenvalue(OfMatrix):
         return Estimate(values[0], details={"values": values, "from": "gram matrix"})
 
     def _final(self, probe: Probe, pairs: Eigenpairs) -> Estimate:
-        error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if self.matrix == "hessian" else None
+        known = self.matrix == "hessian" and pairs.vectors.shape[1] > 0
+        error = eigenvalue_data_error(probe, pairs.vectors[:, 0]) if known else None
         return Estimate(
             float(pairs.values[0]),
             float(pairs.residuals[0]),
@@ -285,27 +290,23 @@ class _Spectrum(OfMatrix):
     def at_once(self, probe: Probe) -> Estimate | None:
         """At least the largest eigenvalue of a block."""
         bounds = self._block(probe)
-        return None if bounds is None else bounds.at_least(bounds.top)
+        return None if bounds is None else bounds.at_least(self._possible(bounds.top))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """A bracket of the largest eigenvalue from some of the rows, then the spectrum."""
-        early = False
+        early: EarlyBracket | None = None
         for found in early_brackets(probe, canonical(probe, self.matrix), 1.0, self.seed):
-            if found is None or not found.reliable:
-                yield (
-                    None
-                    if found is None
-                    else Estimate(found.low, status=Status.LOWER_BOUND, reason=f"from {found.rows:,} rows")
-                )
-            else:
-                early = True
-                half = (found.high - found.low) / 4
-                yield Estimate(found.point, half, status=Status.RUNNING, bracket=(found.low, found.high))
+            early = early if found is None else found
+            yield None if found is None else _of_bracket(found)
         for step in shared_spectrum(probe, self.matrix, self.steps, self.probes, self.seed):
             if isinstance(step, Spectrum):
                 yield self._final(step)
+                continue
+            narrower = None if early is None else early.above(step)
+            if narrower is None:
+                yield Estimate(step, status=Status.LOWER_BOUND, reason="Lanczos steps are under way")
             else:
-                yield None if early else Estimate(step, status=Status.LOWER_BOUND, reason="Lanczos steps are under way")
+                yield _of_bracket(narrower) if narrower is not early else None
 
     def _final(self, found: Spectrum) -> Estimate:
         value, bound = extreme_ritz_value(found, largest=True)

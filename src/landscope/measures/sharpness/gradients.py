@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import scipy
 import torch
 from torch import Tensor
 
 from landscope.core.errors import DifferentiationError, NotApplicableError
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.core.json import Plain
 from landscope.curvature.per_sample import (
     TANGENT_LOAD,
@@ -116,7 +115,7 @@ def sampled_gradient(probe: Probe, look: int) -> SquaredNorm | None:
     value = float(whole.square().sum() - factor * gram.diagonal().sum())
     second = float(gram.square().sum() - gram.diagonal().square().sum())
     error = math.sqrt(4 * factor * float(along.square().sum()) + 2 * second)
-    t = float(scipy.special.stdtrit(parts - 1, QUANTILE))
+    t = student_quantile(parts - 1, QUANTILE)
     return SquaredNorm(value, value - t * error, value + t * error, end)
 
 

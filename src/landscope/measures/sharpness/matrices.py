@@ -83,6 +83,10 @@ class OfMatrix(Measure):
         """What a block of the matrix says, the mean of ∂²ℓ/∂z²: not for Fisher matrices that the loss does not curve as."""
         return layer_bounds(probe) if self.matrix != "fisher" or is_fisher(probe, "ggn") else None
 
+    def _possible(self, eigenvalue: float) -> float:
+        """A lower bound of an eigenvalue: only the Hessian's can be negative."""
+        return eigenvalue if self.matrix == "hessian" else max(eigenvalue, 0.0)
+
 
 M = TypeVar("M", bound=type[OfMatrix])
 

@@ -9,14 +9,19 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.measures.base import register
 from landscope.measures.row_measure import RowValues, early_looks_pay
-from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
+from landscope.measures.sharpness.worst_case import (
+    RESCALINGS,
+    PerturbationMeasure,
+    adaptive_scale,
+    highest_loss,
+    require_finite,
+)
 from landscope.probe.perturbed import (
     RowChanges,
     Shifts,
@@ -81,7 +86,7 @@ class PartOfRows:
 
 
 def first_rows(probe: Probe, order: RowOrder, changes: RowChanges) -> PartOfRows:
-    """The changes on the first rows: so many that a bar can be believed, fewer where others have no patience for that."""
+    """The changes on the first rows: enough for an error bar, fewer where others have no patience for that."""
     fitting = 2 * probe.ledger.samples_in_time(changes.passes / probe.n_samples)
     count = min(FEWEST, probe.n_samples, max(LEAST_ROWS, int(min(fitting, FEWEST))))
     return PartOfRows(changes.of(order.rows[:count])[:, 1:].numpy(), order)
@@ -120,6 +125,12 @@ def with_noise(rows: RowMean, noise: float, reason: str) -> Estimate:
         return Estimate(low, status=Status.LOWER_BOUND, reason=reason)
     error = math.hypot(rows.stderr, noise)
     return Estimate(rows.value, error, rows.data_stderr, Status.RUNNING, reason, bracket=(low, high))
+
+
+def above_a_loss_of_zero(probe: Probe) -> Estimate | None:
+    """A known loss is not negative anywhere: no change can be below −L."""
+    loss = highest_loss(probe) if probe.loss.likelihood is not None else None
+    return None if loss is None else Estimate(-loss, status=Status.LOWER_BOUND, reason="no loss is below zero")
 
 
 # Average-case sharpness (Andriushchenko et al. 2023): the expected rise of the loss under Gaussian noise.
@@ -171,6 +182,10 @@ class AverageSharpness(PerturbationMeasure):
         if not self.adaptive:
             return self.invariant_to
         return frozenset() if self.eta else RESCALINGS
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least what a loss of zero would change."""
+        return above_a_loss_of_zero(included(probe, self.include))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """All noise on the rows read so far."""
@@ -256,6 +271,10 @@ class RandomSharpness(PerturbationMeasure):
         if self.samples < (1 if self.statistic == "max" else 2):
             raise ValueError(f"a mean with an error bar needs samples ≥ 2, a maximum ≥ 1; got {self.samples}")
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least what a loss of zero would change."""
+        return above_a_loss_of_zero(included(probe, self.include))
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """All directions on the rows read so far."""
         moved = included(probe, self.include)
@@ -276,7 +295,7 @@ class RandomSharpness(PerturbationMeasure):
         below, above = (np.array([abs(row.value - end) for row, end in zip(each, ends, strict=True)])
                         for ends in ([row.low for row in each], [row.high for row in each]))  # fmt: skip
         if self.statistic == "max":
-            several = float(scipy.special.stdtrit(max(len(part.changes) - 1, 1), 1 - (1 - QUANTILE) / k)) / 1.96
+            several = student_quantile(max(len(part.changes) - 1, 1), 1 - (1 - QUANTILE) / k) / 1.96
             value, low, high = values.max(), (values - several * below).max(), (values + above).max()
         else:
             noise = 2 * float(np.abs(values).std(ddof=1)) / math.sqrt(k)

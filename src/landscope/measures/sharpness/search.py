@@ -21,9 +21,8 @@ from landscope.core.distributed import processes
 from landscope.core.errors import BudgetSpentError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.seeding import generator, normal
-from landscope.measures.norm_ball import NormBall
 from landscope.measures.row_measure import early_looks_pay
-from landscope.measures.sharpness.ascent import AscentResult, Method, ascend
+from landscope.measures.sharpness.ascent import AscentResult, Method, NormBall, ascend
 from landscope.probe.batches import Batch
 from landscope.probe.perturbed import (
     RowChanges,
@@ -39,18 +38,6 @@ from landscope.probe.rows.means import FEWEST, FEWEST_BATCHES, RowMean, batch_me
 from landscope.probe.rows.order import DrawnRows
 from landscope.probe.rows.outputs import row_order
 from landscope.probe.rows.samples import batch_count, gather_values, m_batches
-
-__all__ = [
-    "CrossFit",
-    "Search",
-    "WorstCase",
-    "ascent_estimate",
-    "check_effort",
-    "cross_fit",
-    "early_estimate",
-    "rise_of_last_layer",
-    "worst_cases",
-]
 
 VECTORS_HELD = 12
 """Vectors (P,) that one ascent keeps: points, slopes, the best of both, perturbed parameters, work space."""

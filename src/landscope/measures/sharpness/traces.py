@@ -50,6 +50,7 @@ from landscope.probe.probe import Probe
 from landscope.probe.rows.means import RowMean, row_mean
 from landscope.probe.shared import shared_stream
 from landscope.spectra import trace
+from landscope.spectra.lanczos import LONG
 from landscope.spectra.norms import frobenius_steps
 from landscope.spectra.protocol import DEFAULT_BUDGET
 from landscope.spectra.trace import trace_steps
@@ -169,7 +170,7 @@ class _Trace(_Sum):
         bounds = self._block(probe)
         if bounds is None or bounds.trace is None or not self._has_fisher_diagonal(probe):
             return None
-        return bounds.at_least(bounds.trace)
+        return bounds.at_least(max(bounds.trace, 0.0))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Row by row: exactly, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
@@ -224,7 +225,7 @@ class _Trace(_Sum):
                 exact = trace(matrix(probe, self.matrix), tol=1e-12, seed=self.seed, max_matvecs=10 * probe.n_params)
                 yield self._with_details(probe, replace(exact, data_stderr=found.data_stderr))
                 return
-            if not len(basis) and needed > 3 * DEFLATED:
+            if not len(basis) and needed > 3 * DEFLATED and probe.n_params < LONG:
                 basis = leading_vectors(probe, name, self.seed, DEFLATED)
                 yield None
                 along = RowValues(

@@ -24,7 +24,7 @@ from landscope.core.errors import OperandError
 from landscope.core.text import counted
 from landscope.papers.framework.answers import Answer
 from landscope.papers.framework.questions import Question
-from landscope.papers.framework.values import FAILED, GUESSING, REDUCED, NoAnswerError, Tables, have_learnt
+from landscope.papers.framework.values import FAILED, GUESSING, REDUCED, NoAnswerError, Tables, have_learnt, own_losses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,7 +163,7 @@ def _not_learnt(rows: pd.DataFrame) -> Iterable[str]:
         if stuck := int((~have_learnt(own)).sum()):
             yield (
                 f"{stuck} of {counted(len(own), 'network')} of {condition} have not learnt (training loss "
-                f"{own['train.loss'].mean():.3g}; guessing has {rows.attrs[GUESSING]:.3g})"
+                f"{own_losses(own).mean():.3g}; guessing has {rows.attrs[GUESSING]:.3g})"
             )
 
 

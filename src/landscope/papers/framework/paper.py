@@ -33,6 +33,7 @@ from landscope.core.errors import UnknownNameError
 from landscope.specs.documents import read_document
 from landscope.specs.overlay import with_value, without
 from landscope.specs.schema import parse
+from landscope.studies.grid import levels
 from landscope.studies.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -285,6 +286,28 @@ def _read(name: str, folder: Path) -> Paper:
 
 
 PAPERS = Papers({name: HOME / name.replace("-", "_") for name in NAMES})
+
+
+def papers_by_network() -> dict[str, tuple[str, ...]]:
+    """Name of a network → the papers whose studies train it.
+
+    >>> papers_by_network()["vit32"]
+    ('function-centric',)
+    """
+    found: dict[str, dict[str, None]] = {}
+    for name, paper in PAPERS.items():
+        for part in paper.parts("paper").values():
+            for network in _networks(part.study):
+                found.setdefault(network, {})[name] = None
+    return {network: tuple(names) for network, names in found.items()}
+
+
+def _networks(study: StudySpec) -> Iterator[str]:
+    each = (level.changes for axis, written in study.axes.items() for level in levels(axis, written))
+    for changes in (study.training or {}, *each):
+        for model in (changes.get("model"), changes.get("model.name")):
+            if model is not None:
+                yield str(model["name"] if isinstance(model, Mapping) else model)
 
 
 # Parts of a hundred classes: on CIFAR-100 where that is at hand, on a data set of its shape otherwise. The stand-in has as many

@@ -40,6 +40,7 @@ from landscope.papers.framework.values import (
     Tables,
     Values,
     have_learnt,
+    own_losses,
     rows_at,
 )
 
@@ -198,7 +199,7 @@ class _Correlates(Question):
         found = self._all(tables)
         kept = found[have_learnt(found)]
         if kept.empty:
-            losses = f"{found['train.loss'].min():.3g} to {found['train.loss'].max():.3g}"
+            losses = f"{own_losses(found).min():.3g} to {own_losses(found).max():.3g}"
             raise NoAnswerError(
                 f"none of {len(found)} models has learnt (training loss {losses}; guessing has {found.attrs[GUESSING]:.3g})"
             )

@@ -17,7 +17,7 @@ from landscope.papers.framework.compare import compare
 from landscope.papers.framework.paper import HUNDRED_CLASSES, PAPERS, Paper, Size, stands_in
 from landscope.papers.framework.records import Bundle, Kept, kept_parts, save_bundle
 from landscope.papers.framework.results_page import figures, page_text
-from landscope.papers.framework.values import FAILED, GUESSING, LOSS_ERROR, REDUCED
+from landscope.papers.framework.values import FAILED, GUESSING, LOSS_ERROR, OWN_LOSS, REDUCED
 from landscope.report.data.cohorts import error_bar, estimate_of
 from landscope.report.of_study import options_of
 from landscope.report.page.blocks import Claim as ShownClaim
@@ -74,6 +74,8 @@ def _table(bundle: Bundle) -> pd.DataFrame:
     models = [subject for record in bundle.records for subject in record.subjects]
     losses = [estimate_of(model, "train.loss") for model in models]
     table[LOSS_ERROR] = [math.nan if loss is None else error_bar(loss) for loss in losses]
+    if "train.loss" in table:
+        table[OWN_LOSS] = table.groupby(["run", "checkpoint"])["train.loss"].transform("first")
     table.attrs[FAILED] = dict(Counter(failure.condition for failure in bundle.failed))
     short = [] if is_whole(bundle) else [f"run at size {bundle.size} only"]
     short += [f"run on {HUNDRED_CLASSES} in place of CIFAR-100"] if stands_in(bundle.spec) else []

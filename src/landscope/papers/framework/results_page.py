@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from landscope.analysis.verdicts import ALPHA, VERDICTS
+from landscope.papers.framework.answers import Answer
 from landscope.papers.framework.claims import Told
 from landscope.papers.framework.drawing import ForestRow, forest, scatter
 from landscope.papers.framework.paper import PAPERS, Figure, Paper
@@ -101,16 +103,13 @@ def figures(found: Findings) -> dict[str, str]:
 
 
 def _rows(told: Told) -> list[ForestRow]:
-    """One row for a claim; of a family a row for each member, up to three, the rest in words."""
+    """One row for a claim; of a family a row for each of its two least certain members."""
     claim, verdict, alpha = told.claim, told.judgement.verdict, told.judgement.alpha
     label = f"{claim.headline}  {LABELS[claim.headline]}"
     if not told.answers or verdict == "not tested":
         return [ForestRow(label, verdict, value="")]
-    shown = (
-        sorted(told.answers, key=lambda answer: answer.ours.p_value())[-2:] if len(told.answers) > 1 else told.answers
-    )
     rows = []
-    for number, answer in enumerate(shown):
+    for number, answer in enumerate(_least_certain(told, 2)):
         ours = answer.ours.concordance(1 - alpha)
         theirs = None if answer.theirs is None or answer.theirs.n < 2 else answer.theirs.concordance().value
         name = label if number == 0 else "and"
@@ -149,14 +148,19 @@ def _headlines(found: Findings) -> list[str]:
     return lines
 
 
+def _least_certain(told: Told, most: int) -> list[Answer]:
+    """So many answers of a family, in the order in which its text names them."""
+    places = sorted(range(len(told.answers)), key=lambda place: -told.answers[place].ours.p_value())[:most]
+    return [told.answers[place] for place in sorted(places)]
+
+
 def _ours(told: Told, most: int = 2, alpha: float | None = None) -> str:
-    """What was found, or why nothing was; of a family the least certain members."""
+    """What was found, or why nothing was; of a family the least certain members, in the order of the claim."""
     level = told.judgement.alpha if alpha is None else alpha
     if told.judgement.verdict == "not tested":
         return told.judgement.why
-    shown = sorted(told.answers, key=lambda answer: -answer.ours.p_value())
-    texts = [answer.unit.written(answer.ours, level) for answer in shown[:most]]
-    return "; ".join(texts) + (f"; and {len(shown) - most} more" if len(shown) > most else "")
+    texts = [answer.unit.written(answer.ours, level) for answer in _least_certain(told, most)]
+    return "; ".join(texts) + (f"; and {len(told.answers) - most} more" if len(told.answers) > most else "")
 
 
 def _counts(found: Findings, where: PurePosixPath) -> list[str]:
@@ -183,6 +187,7 @@ def _screen(paper: Paper, found: Findings, where: PurePosixPath) -> list[str]:
     decided.sort(
         key=lambda one: (not (one.claim.paper or one.claim.ours), one.judgement.p_value or 0.0, one.claim.text)
     )
+    decided = _in_turns(decided)
     if decided:
         lines += ["", "| also | ours | paper | verdict |", "|---|---|---|---|"]
         lines += [
@@ -193,6 +198,16 @@ def _screen(paper: Paper, found: Findings, where: PurePosixPath) -> list[str]:
     if paper.surprise:
         lines += ["", f"**What surprised us.** {_filled(paper.surprise, found)}"]
     return lines
+
+
+def _in_turns(claims: Sequence[Told]) -> list[Told]:
+    """The first of each part, then the second of each, and so on."""
+    turns: Counter[str] = Counter()
+    placed = []
+    for one in claims:
+        turns[one.claim.part] += 1
+        placed.append((turns[one.claim.part], one))
+    return [one for _, one in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _filled(text: str, found: Findings) -> str:

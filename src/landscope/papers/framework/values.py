@@ -16,12 +16,14 @@ __all__ = [
     "FAILED",
     "GUESSING",
     "LOSS_ERROR",
+    "OWN_LOSS",
     "PLACES",
     "REDUCED",
     "NoAnswerError",
     "Tables",
     "Values",
     "have_learnt",
+    "own_losses",
     "rows_at",
 ]
 
@@ -32,6 +34,8 @@ FAILED, REDUCED, GUESSING = "failed", "reduced", "guessing"
 small only"), the training loss of guessing."""
 LOSS_ERROR = "error of train.loss"
 """A column of these tables: the standard error of the training loss."""
+OWN_LOSS = "train.loss of the weights"
+"""And the training loss before any temperature, which need not have been measured again after one."""
 
 
 class NoAnswerError(LandscopeError):
@@ -96,10 +100,15 @@ def rows_at(tables: Tables, part: str, at: str = "final", temperature: Temperatu
 
 
 def have_learnt(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Which models have learnt; all of them where guessing has no loss."""
+    """Which models have learnt, at the weights that they have; all of them where guessing has no loss."""
     import pandas as pd
 
     guessing = rows.attrs.get(GUESSING)
     if guessing is None or "train.loss" not in rows:
         return pd.Series(True, index=rows.index)
-    return pd.Series(learnt(rows["train.loss"], chance=guessing).kept, index=rows.index)
+    return pd.Series(learnt(own_losses(rows), chance=guessing).kept, index=rows.index)
+
+
+def own_losses(rows: pd.DataFrame) -> pd.Series[float]:
+    """The training losses of the weights."""
+    return rows[OWN_LOSS if OWN_LOSS in rows else "train.loss"]

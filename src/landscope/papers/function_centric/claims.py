@@ -56,6 +56,7 @@ def claims() -> Iterator[Claim]:
     yield from _circles()
     for part, network in IMAGES.items():
         yield from _images(part, network)
+    yield from _redrawn(IMAGES["images-cell"])
     yield from _names()
     yield from _doses()
 
@@ -109,6 +110,19 @@ def _images(part: str, network: str) -> Iterator[Claim]:
             text=f"{network}: regularised models generalise better, are better calibrated, more robust and more consistent",
             question=every(better(level, GENERALISATION | SAFETY) for level in SINGLE),
             headline=8,
+        )
+
+
+def _redrawn(network: str) -> Iterator[Claim]:
+    """Augmented models are sharper by the code's SAM-sharpness, whose every loss is on other crops: and on fixed rows?"""
+    part, axis, column = "images-cell", "axis.condition", "train.published.sam_sharpness"
+    base = Values(part=part, column=column, condition="base", axis=axis)
+    for where, of in (("on crops drawn anew for every loss", "train.redrawn_sam_sharpness"), ("on fixed rows", column)):
+        augmented = Values(part=part, column=of, condition="augmentation", axis=axis)
+        yield Claim(
+            part=part,
+            text=f"{network}, augmentation: SAM-sharpness as its code computes it, {where}, is larger than of base",
+            question=larger(augmented, base, pairs=axis, log=True, label=f"augmentation over base, {where}"),
         )
 
 

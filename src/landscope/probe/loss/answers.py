@@ -11,15 +11,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from landscope.core.errors import LossError, NotApplicableError
+from landscope.core.errors import LossError, ModelError, NotApplicableError
 from landscope.probe.checks import tensor_output
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.targets import IGNORED, class_dimension
 
-__all__ = ["LabelScores", "label_scores", "right_answers", "right_labels"]
-
 AT_ONCE = 2**24
 """Probabilities that are computed at once."""
+
+
+def predictions_in(outputs: object) -> Tensor:
+    """The tensor of predictions in what a model returned; not applicable where a loss alone knows which of it that is.
+
+    >>> predictions_in((torch.zeros(2, 3), "more")).shape
+    torch.Size([2, 3])
+    """
+    try:
+        return tensor_output(outputs)
+    except ModelError as error:
+        raise NotApplicableError(
+            f"predictions are needed: one tensor, or `logits` among the outputs; the model returns a {type(outputs).__name__}"
+        ) from error
 
 
 def right_labels(outputs: Tensor, labels: Tensor, classes: int | None) -> Tensor:
@@ -43,7 +55,7 @@ def right_answers(loss: Loss, outputs: object, targets: object, samples: int) ->
     """
     if loss.unexplained:
         raise NotApplicableError(f"logits that the loss is a likelihood of are needed; {loss.unexplained}")
-    z, y = tensor_output(outputs), targets
+    z, y = predictions_in(outputs), targets
     if loss.likelihood == "gaussian" or not isinstance(y, Tensor):
         raise NotApplicableError(f"with the loss {loss.name!r} there are no classes to be right about")
     if loss.likelihood == "bernoulli" and y.numel() == z.numel():

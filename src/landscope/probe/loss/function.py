@@ -8,18 +8,26 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from landscope.core import display
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.parameters import ParameterSpace, Vectors
+from landscope.core.shared_state import Precision
 from landscope.probe.batches import Batch, Layout, map_tensors
-from landscope.probe.conditions import Precision, measuring
+from landscope.probe.conditions import measuring
+from landscope.probe.loss.head import Head
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.readings import Reading
 from landscope.probe.loss.targets import IGNORED, kept_labels
 
 Params = Mapping[str, Tensor]
+
+
+def _transformed() -> bool:
+    """Whether something of `torch.func`, or forward mode, is at work here: both need every operation in the open."""
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class LossFunction:
@@ -37,9 +45,12 @@ class LossFunction:
     loss: Loss
     layout: Layout
     reading: Reading
+    head: Head | None = None
+    """The last layer, where its outputs are too many to be held along with the loss."""
     _model: nn.Module
     _params: dict[str, Tensor]
     _recurrent: bool
+    _allowed: tuple[int, int] | None
 
     def module(self, layer: str) -> nn.Module:
         """The named layer of the probe's own copy of the model; reading it is free, changing it is not allowed."""
@@ -143,11 +154,13 @@ class LossFunction:
 
     def loss_sum(self, params: Params, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, at the given parameters."""
+        if self.head is not None and self.temperature == 1.0 and not _transformed() and self.head.is_bare(self._model):
+            return self.head.loss_sum(self, params, batch)
         return self.loss_of(self.outputs(params, batch), batch)
 
     def measuring(self, precision: Precision = "highest") -> AbstractContextManager[None]:
         """The context in which the model is evaluated: see `landscope.probe.conditions`."""
-        return measuring(self.device, precision, self._recurrent, self.dtype)
+        return measuring(self.device, precision, self._recurrent, self.dtype, self._allowed)
 
     def ready(self, raw: object) -> object:
         """A batch as the data gave it, on the device and in the probe's precision."""

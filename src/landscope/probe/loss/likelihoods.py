@@ -21,8 +21,6 @@ from landscope.core.seeding import generator, normal
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.targets import IGNORED, class_dimension
 
-__all__ = ["check_likelihood", "output_curvature"]
-
 STEP = 1e-4
 """Of the difference quotient, in units of the outputs' size: its error is about 1e-8 in float64."""
 ALLOWED = 1e-2
@@ -78,7 +76,7 @@ def check_likelihood(loss: Loss, loss_of: Callable[[Tensor], Tensor], z: Tensor,
     if not math.isfinite(scale) or float((found - expected).norm()) <= ALLOWED * scale:
         return
     times = float((found * expected).sum() / expected.square().sum()) if bool(expected.any()) else math.nan
-    if math.isfinite(times) and float((found - times * expected).norm()) <= ALLOWED * scale:
+    if math.isfinite(times) and times > ALLOWED and float((found - times * expected).norm()) <= ALLOWED * scale:
         what = f"it is {times:.4g} times that"
         remedy = "The predictions of a sample are averaged in a likelihood: divide by their number, or by the factor."
     else:

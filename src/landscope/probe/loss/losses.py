@@ -24,10 +24,9 @@ from landscope.core.errors import LossError
 from landscope.core.registry import Registry
 from landscope.probe.loss.targets import IGNORED, class_dimension, kept_labels, require_labels
 
-__all__ = ["LOSSES", "Likelihood", "Loss"]
-
 Likelihood = Literal["categorical", "bernoulli", "gaussian"]
 Reduction = Literal["per_sample", "mean", "sum", "label_mean", "unknown"]
+LIKELIHOODS = ("categorical", "bernoulli", "gaussian")
 REDUCTIONS = ("per_sample", "mean", "sum", "label_mean", "unknown")
 
 LOSSES = Registry["Loss"]("loss")
@@ -67,13 +66,18 @@ class Loss:
     ignored: int = IGNORED
     """The label that counts for nothing; the probe turns it into −100."""
     unexplained: str = ""
-    """Of a model's own loss that is no likelihood of its outputs: what it is and what they would give, for messages."""
+    """Of a model's own loss that is not a likelihood of its outputs: what it is and what they would give, for messages."""
     scale: float = 1.0
     """Of a `label_mean`: samples over labels, so that the sum over all samples divided by their number is a mean over labels."""
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
             raise LossError(f"reduction must be 'per_sample', 'mean', 'sum' or 'label_mean', got {self.reduction!r}")
+        if self.likelihood not in (None, *LIKELIHOODS):
+            raise LossError(
+                f"likelihood must be 'categorical', 'bernoulli', 'gaussian' or None, got {self.likelihood!r}; the GGN exists for "
+                f"any loss"
+            )
         if self.takes not in ("targets", "batch"):
             raise LossError(f"takes must be 'targets' or 'batch', got {self.takes!r}")
         if self.reduction == "label_mean" and self.takes != "targets":
@@ -206,6 +210,7 @@ def cross_entropy(outputs: Tensor, targets: object, last: bool = False) -> Tenso
 
 
 def mean_per_sample(values: Tensor) -> Tensor:
+    """One value for each sample: the mean over its labels."""
     return values if values.dim() == 1 else values.flatten(1).mean(1)
 
 

@@ -33,8 +33,6 @@ from landscope.probe.loss.targets import IGNORED, class_dimensions, kept_labels
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
 
-__all__ = ["MODEL", "Recognised", "mean_over_labels", "own_loss", "recognised", "uneven_rows"]
-
 ROWS = 8
 """Samples on which losses are compared."""
 AGREE = {torch.float32: 1e-5, torch.float64: 2e-6}
@@ -187,7 +185,8 @@ def _without_labels(probe: Probe, fed: Layout, sample: Batch, outputs: object) -
     except ModelError:
         return fed, outputs
     rounding = 100 * torch.finfo(a.dtype).eps if a.is_floating_point() else 0.0
-    same = all(b.shape == a.shape and torch.allclose(a, b, rounding, rounding * float(a.abs().max())) for b in rest)
+    size = rounding * float(a.nan_to_num(0.0).abs().max()) if a.is_floating_point() else 0.0
+    same = all(b.shape == a.shape and torch.allclose(a, b, rounding, size, equal_nan=True) for b in rest)
     return (layout, found[0]) if same else (fed, outputs)
 
 
@@ -269,7 +268,7 @@ def _same_slope(ours: Probe, theirs: Probe, sample: Batch) -> bool:
     return not apart > SAME_SLOPE**2 * size
 
 
-# A loss that is no likelihood of the outputs: the number that the model returns.
+# A loss that is not a likelihood of the outputs: the number that the model returns.
 
 
 def _as_returned(probe: Probe, fed: Layout, sample: Batch, outputs: object, own: Tensor) -> Recognised:

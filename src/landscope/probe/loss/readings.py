@@ -17,8 +17,6 @@ from torch import Tensor
 from landscope.probe.checks import tensor_output
 from landscope.probe.loss.targets import IGNORED
 
-__all__ = ["SPANS", "Reading", "part"]
-
 SPANS = ("start", "end")
 """Where an answer lies in a text: `start_logits` and `end_logits`, `start_positions` and `end_positions`."""
 _TEXTS = ("input_ids", "inputs_embeds")

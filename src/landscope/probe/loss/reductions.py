@@ -14,8 +14,6 @@ from landscope.probe.batches import Batch
 from landscope.probe.loss.losses import Loss, Reduction, mean_over_kept
 from landscope.probe.loss.targets import kept_labels
 
-__all__ = ["with_reduction"]
-
 SINGLE_SAMPLES = 8
 """Samples that are evaluated one by one to find out what a loss does with a batch."""
 TOLERANCE = 1e-3
@@ -121,8 +119,8 @@ def _fitting(value: _Evaluation, batch: Batch, candidates: tuple[Reduction, ...]
     raise LossReductionError(
         f"the loss {loss.name!r} {what}: a batch of {batch.size} gives {whole:.6g}, its parts give {expected['mean']:.6g} as a "
         f"mean and {expected['sum']:.6g} as a sum. A class-weighted mean or a contrast within the batch depends on the batch "
-        f"size. Return one loss per sample: landscope.Loss(function, reduction='per_sample'); class weights are known of "
-        f"torch.nn.CrossEntropyLoss(weight=…)."
+        f"size. Return one loss per sample: landscope.Loss(function, reduction='per_sample'); class weights and "
+        f"labels to ignore are known of torch.nn.CrossEntropyLoss(weight=…, ignore_index=…)."
     )
 
 

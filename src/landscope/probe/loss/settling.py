@@ -37,8 +37,6 @@ from landscope.probe.loss.targets import (
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
 
-__all__ = ["counted_labels", "leave_out_ignored", "settled"]
-
 AGREE = 1e-3
 """Relative difference between our loss and the model's own that is not yet a different loss."""
 
@@ -162,6 +160,7 @@ def _value(probe: Probe, outputs: object, batch: Batch) -> Tensor:
             f"the loss {probe.loss.name!r} could not be evaluated on outputs {_kind(outputs)} and targets {_kind(second)}: "
             f"{error}. It is called as loss(outputs, targets) with what the model returns in eval mode; labels are "
             f"integers (targets.long()), and tensors inside the loss must follow its outputs: weight.to(outputs)."
+            f"{probe.layout.remark(batch.raw)}"
         ) from error
 
 

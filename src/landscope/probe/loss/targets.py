@@ -11,8 +11,6 @@ from torch import Tensor
 
 from landscope.core.errors import LabelRangeError, LossError
 
-__all__ = ["IGNORED", "check_label_range", "check_probabilities", "class_dimension", "class_dimensions", "kept_labels"]
-
 IGNORED = -100
 """The label of a position that counts for nothing."""
 _NAMED = 5
@@ -57,6 +55,8 @@ def class_dimension(outputs: Tensor, targets: Tensor, last: bool = False) -> int
         return found[-1 if last else 0]
     several = outputs.shape == targets.shape and not targets.is_floating_point()
     remedy = " For several yes/no labels per sample use loss='binary_cross_entropy'." if several else ""
+    if targets.shape == (*outputs.shape[:1], 1):
+        remedy = " Labels have no dimension of classes: targets.squeeze(1)."
     raise LossError(
         f"cross_entropy needs outputs (n, C) with labels (n,), or (n, C, …) with (n, …); got outputs "
         f"{tuple(outputs.shape)} and targets {tuple(targets.shape)}.{remedy}"

@@ -34,8 +34,6 @@ from landscope.probe.rows.order import DrawnRows, RowOrder
 from landscope.probe.rows.outputs import Outputs, outputs_of
 from landscope.probe.shared import once_per_probe
 
-__all__ = ["LayerBounds", "layer_bounds"]
-
 FEW_CLASSES = 32
 """Outputs up to which tr Λ is taken class by class."""
 LARGEST = 2**18
@@ -206,7 +204,7 @@ def _moves_alone(probe: Probe, names: list[str], features: Tensor, rows: _Rows) 
         moved = probe.outputs({**probe.params, **{name: probe.params[name] + by for name, by in deltas.items()}}, few)
         by = sum(features[: few.size] @ delta.T if delta.dim() == 2 else delta for delta in deltas.values())
     assert isinstance(by, Tensor), "there is a parameter"
-    return _on_a_line(rows.z[: few.size], by / probe.temperature, moved)
+    return _on_a_line(rows.z[: few.size].detach(), by / probe.temperature, moved)
 
 
 def _on_a_line(z: Tensor, by: Tensor, moved: object) -> bool:
@@ -328,9 +326,12 @@ def _volumes(rows: _Rows, forms: Tensor) -> tuple[float, ...]:
     """
     found: list[float] = []
     forms = forms.cpu()
-    for k in range(1, forms.shape[1] + 1):
-        part = forms[:, :k, :k]
-        mean = torch.tensor([[rows.judged(part[:, i, j]).value for j in range(k)] for i in range(k)], dtype=forms.dtype)
+    most = forms.shape[1]
+    whole = torch.tensor(
+        [[rows.judged(forms[:, i, j]).value for j in range(most)] for i in range(most)], dtype=forms.dtype
+    )
+    for k in range(1, most + 1):
+        part, mean = forms[:, :k, :k], whole[:k, :k]
         values = torch.linalg.eigvalsh((mean + mean.T) / 2)
         if float(values[0]) <= 1e-6 * float(values[-1]):
             break
@@ -359,7 +360,7 @@ def _of_direction(probe: Probe, outputs: Outputs) -> LayerBounds | None:
         with torch.no_grad():
             ends = [probe.outputs({**probe.params, name: probe.params[name] + by * u}, rows.batch) for by in (1, -1)]
         by = (ends[0] - ends[1]) / 2  # type: ignore[operator]
-        if _on_a_line(rows.z, by, ends[0]):
+        if _on_a_line(rows.z.detach(), by, ends[0]):
             return _of_tangent(rows, by / reach)
     return None
 

@@ -17,14 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy  # as a whole: its parts are imported when they are used, and commands that measure nothing start faster
 import torch
 from numpy.typing import NDArray
 
-from landscope.core.estimate import Estimate, Status
+from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.probe.rows.order import RowOrder
-
-__all__ = ["FEWEST", "FEWEST_BATCHES", "QUANTILE", "RowMean", "batch_mean", "row_mean"]
 
 Array = NDArray[np.float64]
 
@@ -38,6 +35,8 @@ CARRIES = 0.3
 """Part of the whole that one row may carry."""
 SKEWED, COCHRAN = 3.0, 25.0
 """Skewness γ of the rows above which no error bar is believed, unless there are 25 γ² rows (Cochran 1977, section 2.15)."""
+WIDE = 0.5
+"""Half-width of a bracket, relative to the value, above which no number is shown."""
 ALIKE = 1e-9
 """Relative spread below which rows are all alike: an error bar of 0 would be theirs, not that of the rows that are missing."""
 
@@ -99,7 +98,7 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts:
     if variance > 0:
         doubt = (between**2 / freedom if between else 0.0) + float((noise**2).sum()) / (replicates + 1)
         freedom = variance**2 / doubt if doubt > 0 else math.inf
-    t = float(scipy.special.stdtrit(max(freedom, 1.0), QUANTILE)) if math.isfinite(freedom) else 1.96
+    t = student_quantile(max(freedom, 1.0), QUANTILE) if math.isfinite(freedom) else 1.96
     error = math.sqrt(variance)
     extra = (
         abs(skew) * (1 + 2 * t**2) / (6 * math.sqrt(max(count, 1))) * float((1 - pi[sampled]).mean() if count else 0)
@@ -120,7 +119,7 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts:
         data_stderr=_data_error(values, pi, value, n, counts),
         rows=m,
         complete=m == n,
-        reliable=settled and half <= 0.5 * abs(value),
+        reliable=settled and half <= WIDE * abs(value),
     )
 
 
@@ -132,7 +131,7 @@ def batch_mean(values: Sequence[float], total: int) -> RowMean:
     (1.0, True, 0.0)
     """
     found = row_mean(np.array(values, dtype=float)[:, None], RowOrder(torch.arange(total), None))
-    narrow = (found.high - found.low) / 2 <= 0.5 * abs(found.value)
+    narrow = (found.high - found.low) / 2 <= WIDE * abs(found.value)
     return replace(found, reliable=narrow and len(values) >= FEWEST_BATCHES)
 
 

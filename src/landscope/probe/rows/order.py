@@ -28,8 +28,6 @@ from landscope.probe.batches import Batch
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.targets import IGNORED, class_dimension
 
-__all__ = ["CERTAIN", "DrawnRows", "RowOrder", "chunk_ends", "row_sizes", "seeded_order"]
-
 FLOOR = 0.1
 """Part of the mean size that every row has at least: no row weighs more than about eleven times the average."""
 CERTAIN = 1.0

@@ -26,8 +26,6 @@ from landscope.probe.rows.samples import row_keys
 from landscope.probe.shared import FORWARD_LOAD, once_per_probe
 from landscope.probe.totals import FORWARD
 
-__all__ = ["Outputs", "outputs_of", "row_order", "uniform_order"]
-
 KEPT = 2**30
 """Bytes of outputs that are kept, and of what the last layer is given; where there would be more, losses and sizes alone are."""
 MOST_CLASSES = 4096
@@ -260,6 +258,11 @@ def _gives(call: tuple[Tensor, Tensor], z: object, temperature: float) -> bool:
 def outputs_of(probe: Probe) -> Outputs:
     """The one forward pass that everything at a probe shares."""
     return Outputs(probe)
+
+
+def first_outputs(probe: Probe) -> object:
+    """What the model returned for the first rows; `None` as long as nobody has asked for outputs."""
+    return next((found.example for found in probe.results.values() if isinstance(found, Outputs)), None)
 
 
 @once_per_probe

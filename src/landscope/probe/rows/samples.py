@@ -30,9 +30,6 @@ from landscope.probe.probe import Probe
 from landscope.probe.reading import sample_hashes
 from landscope.probe.shared import once_per_probe
 
-__all__ = ["SampleKeys", "batch_count", "gather_values", "m_batches", "row_keys"]
-
-
 GOLDEN = -7046029254386353131
 """2⁶⁴ over the golden ratio, as a signed integer: the usual odd multiplier for mixing bits."""
 
@@ -105,7 +102,7 @@ def _cut_order(probe: Probe, seed: int) -> tuple[Tensor, int, int, int] | None:
 
 @once_per_probe
 def _hashes(probe: Probe) -> tuple[Tensor, int, int, int] | None:
-    """(hashes of all samples, first number held here, rank, processes), or `None` where samples cannot be told apart."""
+    """(hashes of all samples, first number held here, rank, processes), or `None` where samples cannot be distinguished."""
     hashes, shapes = [], set()
     cuttable = True
     for batch in probe.batches():
@@ -131,7 +128,7 @@ def _comparable(tensor: Tensor) -> Tensor:
 
 
 def _shuffled(hashes: Tensor, seed: int) -> Tensor:
-    """Permute the samples by their content: repeated ones are told apart by their count, not by their place."""
+    """Permute the samples by their content: repeated ones are distinguished by their count, not by their place."""
     by_hash = hashes.argsort(stable=True)
     ordered = hashes[by_hash]
     place = torch.arange(len(hashes))
@@ -186,10 +183,8 @@ def _as_they_lie(probe: Probe, m: int, count: int | None) -> Iterator[Batch]:
 # A 64-bit key for every sample, from its content and the number of its copy: not from its place in the data.
 #
 # Copies of a sample must not share random numbers, or an error bar that takes samples as independent is too small. They are
-# told
-# apart by counting: whichever copy comes first is the first, and as copies are alike, sums over samples do not depend on the
-# batch
-# size, the order of the data and the number of processes. One pass over the data (hashing, no model), once per probe.
+# distinguished by counting: whichever copy comes first is the first, and as copies are alike, sums over samples do not depend on
+# the batch size, the order of the data and the number of processes. One pass over the data (hashing, no model), once per probe.
 
 
 KEYS_AT_ONCE = 1024

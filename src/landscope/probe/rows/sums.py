@@ -12,9 +12,9 @@ from torch import Tensor
 
 from landscope.core.distributed import anywhere, sum_over_processes
 from landscope.core.errors import BudgetSpentError
+from landscope.core.shared_state import Precision
 from landscope.probe import checks
 from landscope.probe.batches import Batch, map_tensors
-from landscope.probe.conditions import Precision
 from landscope.probe.loss.function import LossFunction
 from landscope.probe.sharding.gathering import dropping_weights
 from landscope.probe.sharding.in_step import in_step
@@ -29,8 +29,6 @@ from landscope.probe.totals import (
     in_pieces,
     samples_that_fit,
 )
-
-__all__ = ["Sums"]
 
 
 class Sums(LossFunction):
@@ -49,24 +47,23 @@ class Sums(LossFunction):
 
     def value(self) -> float:
         """L, the mean loss over all samples. One forward pass."""
-        with torch.no_grad():
-            (total,) = self.total(
-                lambda batch: (self.loss_sum(self._params, batch).double(),), load=0.25, passes=FORWARD, grad=False
-            )
+        (total,) = self.total(
+            lambda batch: (self.loss_sum(self._params, batch).double(),), load=0.25, passes=FORWARD, grad=False
+        )
         return checks.check_finite_loss(total / self.n_samples)
 
     def gradient(self) -> Tensor:
         """∇L, the gradient of the mean loss, as a vector (P,). One forward and one backward pass."""
 
         def piece(batch: Batch) -> tuple[Tensor, ...]:
-            leaves = {name: p.clone().requires_grad_() for name, p in self._params.items()}
+            leaves = {name: p.detach().requires_grad_() for name, p in self._params.items()}
             loss = self.loss_sum(leaves, batch)
             grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
             return self.space.flatten(dict(zip(leaves, grads, strict=True))), loss.detach().double()
 
         total, loss = self.total(piece, load=1.0, along=1)
         checks.check_finite_loss(loss / self.n_samples)
-        return total / self.n_samples
+        return total.div_(self.n_samples)
 
     def total(
         self,
@@ -88,7 +85,7 @@ class Sums(LossFunction):
         spent: BudgetSpentError | None = None
         sums: tuple[Tensor, ...] | None = None
         try:
-            sums = added_up(part for _, part in parts)
+            sums = added_up(parts)
         except BudgetSpentError as error:
             spent = error
         if anywhere(spent is not None):  # the others would wait for this process's sum

@@ -20,8 +20,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from landscope.core.distributed import processes
 from landscope.probe.copying import place
 
-__all__ = ["Part", "dropping_weights", "forget", "gathered", "is_gathered", "keeping_weights", "summing"]
-
 
 @dataclass(frozen=True)
 class Part:

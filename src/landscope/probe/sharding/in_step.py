@@ -17,8 +17,6 @@ from landscope.probe.batches import Batch, map_tensors
 from landscope.probe.sharding.gathering import summing
 from landscope.probe.totals import PieceFunction, PieceSize
 
-__all__ = ["alone", "in_step", "of_every_process"]
-
 
 @contextmanager
 def alone(together: Callable[[], bool]) -> Iterator[None]:
@@ -87,3 +85,4 @@ def in_step(
             continue
         if not idle:
             yield ready, part
+        del part  # it may be as long as the parameters

@@ -20,8 +20,6 @@ from landscope.core.errors import ModelError
 from landscope.core.parameters import ParameterSpace, Vectors
 from landscope.probe.sharding.gathering import Part, forget, gathered
 
-__all__ = ["Sharding", "Unit", "gather_in_units", "local", "plain_modules", "sharding_of"]
-
 
 @dataclass(frozen=True)
 class Sharding:

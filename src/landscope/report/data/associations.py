@@ -31,6 +31,8 @@ FEW = 300
 ENOUGH = 3
 """Units below which there is no correlation at all."""
 LOSS = "train.loss"
+UNITS = 3
+"""Below which no correlation is defined."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,12 @@ class Associations:
         return [f.correlation.n for f in self.table if f.correlation.p_value is not None]
 
     @property
+    def undrawn(self) -> bool:
+        """Whether there are too few units for any coefficient, so that a figure of them would be empty."""
+        return max((f.correlation.n for f in self.table), default=0) < UNITS
+
+    @property
     def by_condition(self) -> bool:
-        """Whether conditions are the units."""
         return self.table.findings[0].within is not None
 
     @property
@@ -78,7 +84,6 @@ class Associations:
         return " between conditions (of their means)" if self.by_condition else ""
 
     def finding(self, measure: str, outcome: str) -> Finding:
-        """Of two columns."""
         return self.table[self.titles[measure], self.titles[outcome]]
 
     def sure(self, measure: str, outcome: str) -> bool:

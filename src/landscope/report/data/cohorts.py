@@ -2,7 +2,7 @@
 
 A run measured as "final" and as "best", before and after temperature scaling, gives four rows that are not four independent
 models. Each kind is a cohort of its own, and a correlation never leaves its cohort. A model whose temperature could not be fitted
-was measured unscaled: it is none of the scaled ones, and a note says so.
+was measured unscaled: it is left out of the scaled ones, with a note.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from landscope.report.data.columns import (
     value_columns,
 )
 from landscope.studies.record import MeasuredModel, Record, wide_table
-
-__all__ = ["Cohort", "Cohorts", "error_bar", "estimate_of"]
 
 SCALED, PUBLISHED, UNFITTED = "temperature-scaled", "at the paper's temperature", "without its temperature"
 PREFERRED = ("hessian", "ggn", "fisher")
@@ -60,9 +58,9 @@ class Cohorts:
     measures: tuple[str, ...]
     outcomes: tuple[str, ...]
     repeats: Mapping[str, str]
-    """Measures that nobody asked for by name and that are another one times a constant: that one."""
+    """Measures not asked for by name that equal another up to a constant factor, and which that is."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the cohorts."""
+    """What a reader must know about the cohorts."""
 
     @property
     def main(self) -> Cohort:

@@ -23,19 +23,6 @@ from landscope.measures.facts import SCORES, Score
 from landscope.specs.names import is_import
 from landscope.studies.record import Record
 
-__all__ = [
-    "IDENTITY",
-    "Column",
-    "better",
-    "default_measures",
-    "default_outcomes",
-    "label",
-    "measures_behind",
-    "of_predictions",
-    "repeated",
-    "value_columns",
-]
-
 SAME, SOME = 1e-5, 3
 """The relative difference up to which numbers count as the same, and how many distinct ones there must be."""
 IDENTITY = ("run", "condition", "seed", "checkpoint", "temperature")

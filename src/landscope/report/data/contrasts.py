@@ -3,7 +3,8 @@
 Columns whose values are positive in all runs are compared by the ratio of geometric means, others by the difference of means,
 both by Welch's t-test (`landscope.analysis.effects`): it needs no permutations, so that a handful of seeds can show something
 after adjusting. What is asked of sharpness is one family of tests, what is asked of outcomes another; each test has the level
-that Holm's procedure leaves it. Conditions with models that have not learnt are not compared in sharpness.
+that Holm's procedure leaves it. Conditions with models that have not learnt are not compared in sharpness, those whose networks
+have other sizes than the baseline's only by what rescaled weights do not change.
 """
 
 from __future__ import annotations
@@ -18,14 +19,12 @@ import pandas as pd
 from landscope.analysis import Mean, difference, holm, log_ratio
 from landscope.analysis.coefficients import mean_and_deviation
 from landscope.core.errors import OperandError, UnknownNameError
-from landscope.core.text import counted, significant
-from landscope.measures.base import Measure
+from landscope.core.text import counted, listed, significant
+from landscope.measures.base import Measure, invariances
 from landscope.measures.resolve import CORE
 from landscope.report.data.associations import learnt_of
-from landscope.report.data.cohorts import Cohorts
+from landscope.report.data.cohorts import Cohorts, estimate_of
 from landscope.report.data.columns import Column, better, label
-
-__all__ = ["Contrast", "Contrasts", "contrasts", "flatter"]
 
 MOST = 8
 """Conditions up to which the first is taken for the baseline where none is named."""
@@ -49,7 +48,7 @@ class Contrast:
     direction: int
     """−1 where lower is flatter or better, +1 where higher is, 0 where neither is."""
     means: tuple[float, float]
-    """Of the condition and of the baseline."""
+    """Means of the condition and of the baseline."""
     level: float = 0.0
     reason: str = ""
 
@@ -101,6 +100,8 @@ class Contrasts:
     """How the size of the weights and the training loss differ."""
     stuck: Mapping[str, str] = field(default_factory=dict)
     """Conditions with models that have not learnt, and how many these are: their sharpness says nothing about minima."""
+    resized: Mapping[str, str] = field(default_factory=dict)
+    """Conditions whose networks have another size than the baseline's, and both sizes."""
 
     @property
     def conditions(self) -> list[str]:
@@ -114,25 +115,52 @@ class Contrasts:
         return sharpness, outcomes
 
 
-def contrasts(study: Cohorts, baseline: str | None) -> Contrasts | None:
-    """Every other condition against the baseline; `None` where there is none, or too few runs of each."""
+def compared(study: Cohorts, baseline: str | None) -> tuple[str, list[str]] | None:
+    """The baseline and the others; `None` where there are no others, or too many to take the first for the baseline."""
     if baseline is not None and baseline not in study.conditions:
         raise UnknownNameError.among("condition to be the baseline", baseline, study.conditions)
     if len(study.conditions) < 2 or (baseline is None and len(study.conditions) > MOST):
         return None
     first = study.conditions[0] if baseline is None else baseline
-    others = [name for name in study.conditions if name != first]
+    return first, [name for name in study.conditions if name != first]
+
+
+def contrasts(study: Cohorts, baseline: str | None) -> Contrasts | None:
+    """Every other condition against the baseline; `None` where there is none, or too few runs of each."""
+    pair = compared(study, baseline)
     sizes = study.main.frame["condition"].value_counts()
-    if min(int(sizes.get(name, 0)) for name in (first, *others)) < RUNS:
+    if pair is None or min(int(sizes.get(name, 0)) for name in study.conditions) < RUNS:
         return None
+    first, others = pair
     of_sharpness = [column for column in study.measures if flatter(column)]
     core = [column for column in of_sharpness if Column.of(column).name in CORE]
     besides = [column for column in EXPLAINING if column in study.main.frame and column not in study.outcomes]
     families = [core or of_sharpness, list(study.outcomes), besides]
-    stuck = _not_learnt(study)
-    sharpness = _adjusted(study, others, first, families[0], stuck)
+    stuck, resized = _not_learnt(study), _resized(study, first)
+    sharpness = _adjusted(study, others, first, families[0], stuck, resized)
     outcomes, explaining = (_adjusted(study, others, first, columns) for columns in families[1:])
-    return Contrasts(first, baseline is not None, sharpness, outcomes, explaining, stuck)
+    return Contrasts(first, baseline is not None, sharpness, outcomes, explaining, stuck, resized)
+
+
+def _resized(study: Cohorts, baseline: str) -> dict[str, str]:
+    """Conditions whose networks have another number of parameters than those of the baseline."""
+    sizes: dict[str, set[str]] = {}
+    for run, subject in study.main.members.items():
+        own = {str(report.about["parameters"]) for report in subject.reports.values() if "parameters" in report.about}
+        sizes.setdefault(study.records[run].condition, set()).update(own)
+    first = sizes.get(baseline, set())
+    return {
+        name: f"{listed(sorted(own), 'or')} against {listed(sorted(first), 'or')}"
+        for name, own in sizes.items()
+        if own and first and own != first
+    }
+
+
+def unscaled(study: Cohorts, column: str) -> bool:
+    """Whether rescaled weights leave a measure as it is, at the settings that it was measured with."""
+    found = (estimate_of(subject, column) for subject in study.main.members.values())
+    settings = next((estimate.settings for estimate in found if estimate is not None), {})
+    return "layer_rescaling" in invariances(Column.of(column).name, settings)
 
 
 def _not_learnt(study: Cohorts) -> dict[str, str]:
@@ -161,13 +189,21 @@ def flatter(column: str) -> int:
 
 
 def _adjusted(
-    study: Cohorts, others: Sequence[str], baseline: str, columns: Sequence[str], stuck: Mapping[str, str] | None = None
+    study: Cohorts,
+    others: Sequence[str],
+    baseline: str,
+    columns: Sequence[str],
+    stuck: Mapping[str, str] | None = None,
+    resized: Mapping[str, str] | None = None,
 ) -> list[Contrast]:
     found = [_contrast(study, name, baseline, column) for name in others for column in columns]
     for place, each in enumerate(found):
         for name in (baseline, each.condition):
             if stuck and name in stuck:
                 found[place] = replace(each, effect=None, reason=f"{name}: {stuck[name]}")
+        if resized and each.condition in resized and not unscaled(study, each.column):
+            why = f"it depends on the scale of weights, and the networks differ ({resized[each.condition]})"
+            found[place] = replace(each, effect=None, reason=why)
     tested = [place for place, each in enumerate(found) if each.effect is not None]
     levels = holm([each.effect.p_value() for each in found if each.effect is not None])
     for place, level in zip(tested, levels, strict=True):

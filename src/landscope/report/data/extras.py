@@ -32,22 +32,6 @@ from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.page.blocks import Prose
 from landscope.studies.record import MeasuredModel
 
-__all__ = [
-    "Calibration",
-    "Corrupted",
-    "Gathered",
-    "Landscapes",
-    "Layers",
-    "Movements",
-    "gather",
-    "read_corruptions",
-    "read_invariance",
-    "read_landscape",
-    "read_layers",
-    "read_reliability",
-    "spread_over_conditions",
-]
-
 T = TypeVar("T")
 Calibration = dict[str, Reliability]
 """By "before" and "after"."""

@@ -12,22 +12,6 @@ from typing import Literal
 from landscope.core.json import Plain
 from landscope.report.page.figure import Figure
 
-__all__ = [
-    "Block",
-    "Cell",
-    "Claim",
-    "Downloads",
-    "Head",
-    "Mark",
-    "Panels",
-    "Picture",
-    "Plot",
-    "Prose",
-    "Section",
-    "Source",
-    "Table",
-]
-
 Mark = Literal["", "best", "worst", "good", "bad", "muted"]
 
 

@@ -15,31 +15,6 @@ from numpy.typing import NDArray
 
 from landscope.report.data.cohorts import Cohorts
 
-__all__ = [
-    "Axis",
-    "Band",
-    "Bars",
-    "ColourScale",
-    "Contour",
-    "Dash",
-    "Errors",
-    "Figure",
-    "Floats",
-    "Heat",
-    "Line",
-    "Mark",
-    "Marker",
-    "Panel",
-    "Points",
-    "Rule",
-    "Symbol",
-    "condition_dash",
-    "decimated",
-    "model_line",
-    "spans_decades",
-    "value_axis",
-]
-
 Floats = NDArray[np.float64]
 Dash = Literal["solid", "dash", "dot"]
 Symbol = Literal["", "circle", "square", "diamond"]
@@ -49,7 +24,7 @@ DASHES: tuple[Dash, ...] = ("solid", "dash", "dot")
 SPREAD = 100.0
 """A positive axis whose largest value is more than this many times the smallest is logarithmic."""
 POINTS = 200
-"""Of a curve."""
+"""The most points of a curve."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +32,7 @@ class Marker:
     """How points look. Without a symbol they have that of their condition on paper, and are circles in the browser."""
 
     size: float | Floats
-    """In pixels of the browser."""
+    """In browser pixels."""
     symbol: Symbol = ""
     hollow: bool = False
     opacity: float | None = None
@@ -70,13 +45,13 @@ class Errors:
     plus: Floats
     minus: Floats | None = None
     colour: str = ""
-    """That of the points where it is empty."""
+    """Empty for the colour of the points."""
     thickness: float = 1
     cap: float = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Curve:
     """A curve; with a marker, its points are shown too. It belongs to a run, to a condition or to neither."""
 
     x: Floats
@@ -184,7 +159,7 @@ class Rule:
     x: float
 
 
-Mark = Line | Points | Band | Bars | Heat | Contour | Rule
+Mark = Curve | Points | Band | Bars | Heat | Contour | Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +178,7 @@ class Axis:
     zero: bool = False
     """Whether a line marks 0."""
     angle: int | None = None
-    """Of the ticks' texts."""
+    """Angle of the tick labels."""
     top: bool = False
 
 
@@ -220,7 +195,7 @@ class Panel:
     note: str = ""
     """What stands beside the title on paper, where panels have no captions: "n = 20"."""
     height: int = 300
-    """In pixels of the browser."""
+    """In browser pixels."""
     size: tuple[float, float] | None = None
     """Of the axes on paper, in inches; by what is in the panel where it is not given."""
     square: bool = False
@@ -242,7 +217,7 @@ class Figure:
     """
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     panels: Sequence[Panel]
     caption: str = ""
     """Under all of them on paper; that of the first panel where it is empty."""
@@ -254,7 +229,6 @@ class Figure:
 
     @property
     def paper_panels(self) -> list[Panel]:
-        """Those that are drawn on paper."""
         return [panel for panel in self.panels if panel.on_paper and self.kind != "explorer"]
 
 
@@ -293,11 +267,11 @@ def condition_dash(condition: int) -> Dash:
     return DASHES[condition // 8 % len(DASHES)]
 
 
-def model_line(study: Cohorts, run: int, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Line:
+def model_line(study: Cohorts, run: int, x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Curve:
     """A curve of one model in its condition's colour, which lights up with the model."""
     kept = decimated(len(x))
     condition = study.condition_of[run]
-    return Line(
+    return Curve(
         np.asarray(x, dtype=np.float64)[kept],
         np.asarray(y, dtype=np.float64)[kept],
         f"@c{condition}",

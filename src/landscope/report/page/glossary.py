@@ -12,8 +12,6 @@ from landscope.measures.base import Measure
 from landscope.measures.facts import Family
 from landscope.report.data.columns import Column
 
-__all__ = ["STATISTICS", "glossed", "meanings"]
-
 STATISTICS: Mapping[str, str] = MappingProxyType(
     {
         "Kendall's τ": "How far two columns order the models alike: the share of pairs of models in the same order less the "

@@ -22,11 +22,11 @@ from landscope.report.page.figure import (
     Band,
     Bars,
     Contour,
+    Curve,
     Errors,
     Figure,
     Floats,
     Heat,
-    Line,
     Mark,
     Marker,
     Panel,
@@ -53,18 +53,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
 
-__all__ = ["FORMATS", "as_picture", "on_paper", "save"]
-
 FORMATS = ("png", "svg", "pdf")
 SCREEN = 110
 """Dots per inch of figures inside a page."""
 PALETTE = 256
 WIDTH, HEIGHT = 2.3, 1.75
-"""Of a panel, in inches."""
+"""Size of a panel in inches."""
 THIN, SMALL = 0.6, 0.55
 """Points on paper for a pixel of the browser: of lines and of markers."""
 LEVELS = 21
-"""Of contours."""
+"""Number of contour levels."""
 NARROW, TICKS = 2.0, 3
 """Panels narrower than this many inches have about this many numbers below them."""
 WIDEST = 1e300
@@ -154,7 +152,7 @@ def on_paper(figure: Figure, conditions: Sequence[str]) -> Drawn:
 
 
 def _size(panel: Panel) -> tuple[float, float]:
-    """Of the axes of a panel, in inches."""
+    """Size of a panel's axes in inches."""
     if panel.size is not None:
         return panel.size
     if panel.square:
@@ -195,7 +193,7 @@ def _draw(axes: Axes, panel: Panel, size: tuple[float, float]) -> None:
     _scale(axes, "y", panel.y)
     if panel.square:
         axes.set_aspect("equal")
-    if any(isinstance(mark, Line | Points) and mark.legend for mark in panel.marks):
+    if any(isinstance(mark, Curve | Points) and mark.legend for mark in panel.marks):
         axes.legend(frameon=False, fontsize=6)
     _bare(axes, narrow=size[0] < NARROW and panel.x.ticks is None)
 
@@ -205,7 +203,7 @@ def _wrapped(text: str, letters: float) -> str:
 
 
 def _mark(axes: Axes, mark: Mark, panel: Panel) -> None:
-    if isinstance(mark, Line):
+    if isinstance(mark, Curve):
         _line(axes, mark)
     elif isinstance(mark, Points):
         _points(axes, mark)
@@ -221,7 +219,7 @@ def _mark(axes: Axes, mark: Mark, panel: Panel) -> None:
         axes.axvline(mark.x, color=shade("@muted"), lw=THIN, ls=":")
 
 
-def _line(axes: Axes, mark: Line) -> None:
+def _line(axes: Axes, mark: Curve) -> None:
     known = np.isfinite(mark.x) & np.isfinite(mark.y) if mark.over_gaps else np.full(len(mark.x), True)
     x, y = mark.x[known], mark.y[known]
     if mark.y_error is not None:
@@ -366,7 +364,7 @@ def _legend(drawn: Drawn, panels: Sequence[Panel], conditions: Sequence[str]) ->
 
 
 def _condition(mark: Mark) -> int | None:
-    return mark.condition if isinstance(mark, Line | Points | Bars) else None
+    return mark.condition if isinstance(mark, Curve | Points | Bars) else None
 
 
 def _handle(panels: Sequence[Panel], number: int, name: str) -> Artist:
@@ -377,7 +375,7 @@ def _handle(panels: Sequence[Panel], number: int, name: str) -> Artist:
     marks = [mark for panel in panels for mark in panel.marks if _condition(mark) is not None]
     if any(isinstance(mark, Bars) for mark in marks):
         return Patch(facecolor=colour(number), hatch=HATCHES[number // 8 % 3], edgecolor=ground(), lw=0, label=name)
-    curves = [mark for mark in marks if isinstance(mark, Line)]
+    curves = [mark for mark in marks if isinstance(mark, Curve)]
     look = line(number) if curves else {"ls": ""}
     if any(isinstance(mark, Points) for mark in marks) or any(mark.marker is not None for mark in curves):
         look = {**point(number), **look, "ms": 4}

@@ -10,25 +10,23 @@ import numpy as np
 
 from landscope.core.json import Plain
 from landscope.report.page.blocks import Block, Panels, Plot
-from landscope.report.page.embedding import plot_text, rounded
 from landscope.report.page.figure import (
     Axis,
     Band,
     Bars,
     Contour,
+    Curve,
     Errors,
     Figure,
     Heat,
-    Line,
     Mark,
     Marker,
     Panel,
     Points,
     Rule,
 )
+from landscope.report.page.html import plot_text, rounded
 from landscope.report.page.style import DIVERGING
-
-__all__ = ["in_browser"]
 
 Trace = dict[str, Plain]
 
@@ -72,7 +70,7 @@ def _layout(panel: Panel) -> Trace:
             layout["margin"] = {"l": 40, "r": 8, "t": 40, "b": 8}
     if any(isinstance(mark, Bars) for mark in panel.marks):
         layout |= {"barmode": "group", "bargap": 0.25}
-    if any(isinstance(mark, Line | Points) and mark.legend for mark in panel.marks):
+    if any(isinstance(mark, Curve | Points) and mark.legend for mark in panel.marks):
         layout["showlegend"] = True
         if panel.fixed:
             layout["margin"] = {"l": 60, "r": 10, "t": 30, "b": 36}
@@ -110,7 +108,7 @@ def _axis(axis: Axis) -> Trace:
 
 
 def _traces(mark: Mark) -> Iterator[Trace]:
-    if isinstance(mark, Line):
+    if isinstance(mark, Curve):
         yield _line(mark)
     elif isinstance(mark, Points):
         yield _points(mark)
@@ -163,7 +161,7 @@ def _contour(plane: Contour) -> Iterator[Trace]:
     yield {"type": "scatter", "mode": "markers", "x": [0], "y": [0], "marker": cross, "hoverinfo": "skip"}
 
 
-def _line(line: Line) -> Trace:
+def _line(line: Curve) -> Trace:
     trace: Trace = {
         "type": "scatter",
         "mode": "lines" if line.marker is None else "lines+markers",

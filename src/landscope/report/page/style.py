@@ -11,30 +11,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
-__all__ = [
-    "DASHES",
-    "DIVERGING",
-    "NAMED",
-    "Theme",
-    "colour",
-    "ground",
-    "line",
-    "literal",
-    "point",
-    "shade",
-    "themed",
-    "tick",
-]
+from landscope.core.display import ACCENT, COLOURS, GRID, INK, MUTED
 
 Theme = Literal["paper", "light", "dark"]
 PAGES = (
-    {"@ink": "#1d2126", "@muted": "#646c76", "@faint": "#8d959e", "@accent": "#0b5d8f", "@grid": "#e9eae5"},
+    {"@ink": INK, "@muted": MUTED, "@faint": "#8d959e", "@accent": ACCENT, "@grid": GRID},
     {"@ink": "#e7e9ea", "@muted": "#a0a8b0", "@faint": "#7a828a", "@accent": "#74b9e6", "@grid": "#272c31"},
 )
 GROUNDS = {"paper": "#ffffff", "light": "#fcfcfa", "dark": "#14171a"}
 """Behind a figure."""
 PALETTES = (
-    ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278"),
+    COLOURS,
     ("#4da6e0", "#ff8b4a", "#2cc79b", "#e79bc6", "#f5be4b", "#8fd0f7", "#b39ae0", "#b0b5ba"),
 )
 """Light and dark, as in the themes of the page."""
@@ -45,7 +32,7 @@ FILLS = ("full", "none", "left")
 NAMED = 24
 """Conditions that a legend holds: each colour with each dash."""
 DIVERGING = ((0.0, "#b2540b"), (0.25, "#e9b27c"), (0.5, "#f4f4f1"), (0.75, "#86b9dc"), (1.0, "#0b5d8f"))
-"""Orange for negative, blue for positive: told apart by every kind of colour vision."""
+"""Orange for negative, blue for positive: distinguished by every kind of colour vision."""
 SETTINGS = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from landscope.analysis.verdicts import ALPHA
-from landscope.core.text import counted, listed, p_value, significant
+from landscope.core.text import capital, counted, listed, p_value, significant
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
-from landscope.report.data.contrasts import Contrast, Contrasts
+from landscope.report.data.contrasts import RUNS, Contrast, Contrasts, compared
 from landscope.report.page.blocks import Cell, Head, Mark, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points, Rule
-
-__all__ = ["baseline_figure", "baseline_table", "baseline_words", "contrast_cell", "way"]
 
 USUAL = "train.hessian_top_eigenvalue"
 """The measure that most readers look for first."""
 CONDITIONS = 8
-"""Of the figure."""
+"""The most conditions in the figure."""
+FEW = 4
+"""Conditions whose values a sentence names."""
 
 
 def baseline_words(found: Contrasts) -> tuple[list[str], list[str]]:
@@ -30,8 +30,34 @@ def baseline_words(found: Contrasts) -> tuple[list[str], list[str]]:
     lead = " ".join(filter(None, [_flatness(found), _flatter_and_better(found)]))
     sentences = [lead, _better(found)]
     if not found.named:
-        sentences.append("The baseline is the first condition; `analysis: {baseline: …}` names another.")
+        sentences.append("The baseline is the first condition; the key baseline under analysis names another.")
     return [each for each in sentences if each], _explanations(found)
+
+
+def too_few_words(study: Cohorts, baseline: str | None) -> str:
+    """Why no condition can be set against the baseline, and what the single runs have; empty where that is not the reason."""
+    pair = compared(study, baseline)
+    sizes = study.main.frame["condition"].value_counts()
+    few = [name for name in study.conditions if int(sizes.get(name, 0)) < RUNS]
+    if pair is None or not few or not study.measures:
+        return ""
+    have = (
+        "every condition has"
+        if len(few) == len(study.conditions)
+        else f"{listed(few)} {'has' if len(few) == 1 else 'have'}"
+    )
+    why = f"{have} one run only, and it takes at least {RUNS} seeds of each to tell a difference from chance"
+    first, others = pair
+    rows = study.main.frame.drop_duplicates("condition").set_index("condition")
+    usual = USUAL if USUAL in study.measures else study.measures[0]
+    names = [name for name in (*others, first) if name in rows.index]
+    shown = [
+        f"{label(column)} {listed([f'{significant(float(rows[column][name]))} ({name})' for name in names])}"
+        for column in (usual, *study.outcomes[:1])
+        if column in rows and len(names) <= FEW
+    ]
+    seen = f" The single runs have {'; '.join(shown)}." if shown and len(few) == len(study.conditions) else ""
+    return f"Which condition is flatter, and which is better, is undecided: {why}.{seen}"
 
 
 def _flatness(found: Contrasts) -> str:
@@ -40,20 +66,27 @@ def _flatness(found: Contrasts) -> str:
         return ""
     if found.baseline in found.stuck:
         return f"Sharpness cannot be compared with {found.baseline}: {found.stuck[found.baseline]}."
-    total = len({each.column for each in found.sharpness})
     counts = {name: _counts(found.of(name)[0]) for name in found.conditions if name not in found.stuck}
     order = sorted(counts, key=lambda name: len(counts[name][1]) - len(counts[name][0]))
     shown = [name for name in order if any(counts[name])]
-    than = [f" than {found.baseline}", f" of {counted(total, 'measure')}"]
-    said = [_flat(name, *counts[name], *(than if place == 0 else ("", ""))) for place, name in enumerate(shown)]
+    totals = {name: len(found.of(name)[0]) for name in order}
+    said, before = [], 0
+    for place, name in enumerate(shown):
+        than = f" than {found.baseline}" if place == 0 else ""
+        of = f" of {counted(totals[name], 'measure')}" if totals[name] != before else ""
+        said.append(_flat(name, *counts[name], than, of))
+        before = totals[name]
     sentence = f"{'; '.join(said)}." if said else ""
-    if len(shown) < len(order):
-        rest = listed([name for name in order if name not in shown])
-        sentence += f" Neither flatter nor sharper than {found.baseline} as far as can be shown: {rest}."
+    alone = [name for name in order if name in found.resized and not totals[name]]
+    rest = [name for name in order if name not in (*shown, *alone)]
+    if rest:
+        sentence += f" Neither flatter nor sharper than {found.baseline} as far as can be shown: {listed(rest)}."
+    if alone:
+        sentence += f" No measure here can be compared between {found.baseline} and {listed(alone)}."
     stuck = [f"{name} ({found.stuck[name]})" for name in found.conditions if name in found.stuck]
     if stuck:
         sentence += f" Not compared in sharpness: {listed(stuck)}."
-    return _capital(sentence.strip())
+    return capital(sentence.strip())
 
 
 def _flat(name: str, up: Sequence[Contrast], down: Sequence[Contrast], than: str, of: str) -> str:
@@ -84,7 +117,7 @@ def _flatter_and_better(found: Contrasts) -> str:
     if not found.sharpness or not found.outcomes or found.baseline in found.stuck:
         return ""
     if not any(ways.values()):
-        return "Whether flatter is better cannot be told from that."
+        return "Whether flatter is better cannot be decided from that."
     signs: dict[str, list[int]] = {}
     for each in found.outcomes:
         signs.setdefault(label(each.column), []).append(each.towards * ways.get(each.condition, 0))
@@ -99,7 +132,7 @@ def _flatter_and_better(found: Contrasts) -> str:
         if (names := [name for name, held in shown.items() if held == pattern])
     ]
     if not verdicts:
-        return f"Whether flatter is better cannot be told: no outcome is shown to differ from {found.baseline}."
+        return f"Whether flatter is better is undecided: no outcome is shown to differ from {found.baseline}."
     return f"Being flatter {'; it '.join(verdicts)}."
 
 
@@ -113,7 +146,7 @@ _KINDS = {1: "flatter, ", -1: "sharper, ", 0: ""}
 
 
 def _alone(held: Sequence[Sequence[int]]) -> str:
-    """Said where a single condition shows it: that is no rule."""
+    """Added where only one condition shows it: one is not a rule."""
     return " (one condition)" if max(sum(map(abs, signs)) for signs in held) == 1 else ""
 
 
@@ -137,7 +170,7 @@ def _better(found: Contrasts) -> str:
             said.append(f"{label(column)} is {' and '.join(parts)}")
         else:
             undecided.append(label(column))
-    sentence = f"{_capital('; '.join(said))}, against {found.baseline}." if said else ""
+    sentence = f"{capital('; '.join(said))}, against {found.baseline}." if said else ""
     if undecided:
         sentence += f" No difference from {found.baseline} can be shown in {listed(undecided)}."
     return sentence.strip()
@@ -149,7 +182,15 @@ def _by_size(each: Sequence[Contrast]) -> list[Contrast]:
 
 def _explanations(found: Contrasts) -> list[str]:
     """What differs besides: smaller weights and another training loss change most measures of sharpness by themselves."""
-    said = []
+    resized = [f"{name} ({sizes})" for name, sizes in found.resized.items() if name in found.conditions]
+    said, items = [], []
+    if resized:
+        kept = [each.column for each in found.sharpness if each.condition in found.resized and each.effect]
+        by = listed(list(dict.fromkeys(map(label, kept)))) if kept else "none of these"
+        items.append(
+            f"The networks differ in size from those of {found.baseline}: {listed(resized)}. They are compared only by "
+            f"measures that rescaled weights leave as they are: {by}."
+        )
     for name in found.conditions:
         own = [
             f"{label(each.column)} {each.change.partition(' (')[0]}"
@@ -159,15 +200,12 @@ def _explanations(found: Contrasts) -> list[str]:
         if own and any(_counts(found.of(name)[0])):
             said.append(f"{name} ({', '.join(own)})")
     if not said:
-        return []
+        return items
     return [
+        *items,
         f"Part of this may be a difference in the size of the weights or in fit, which changes sharpness by itself: against "
-        f"{found.baseline}, {listed(said)}."
+        f"{found.baseline}, {listed(said)}.",
     ]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def baseline_figure(study: Cohorts, found: Contrasts) -> list[Figure]:

@@ -1,4 +1,4 @@
-"""The answer, first, in words and figures: which condition is flatter and which is better; then what goes with what."""
+"""The answer, in words and figures: which condition is flatter, which is better, and how measures and outcomes correlate."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis import Correlation, between, correlation, fits, smallest_significant
-from landscope.core.text import counted
+from landscope.core.text import capital, counted
 from landscope.report.data.associations import Associations, learnt_of
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Claim, Head, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points
-from landscope.report.sections.against_baseline import baseline_figure, baseline_words
+from landscope.report.sections.against_baseline import baseline_figure, baseline_words, too_few_words
 from landscope.report.sections.through_training import through_sentence
-
-__all__ = ["answer_section", "claim_section"]
 
 OUTCOMES = 4
 """Columns of the figure."""
@@ -27,7 +25,7 @@ MEASURES = 16
 """Rows of the figure."""
 SENTENCES = 5
 MOST = 100
-"""Units beyond which nobody is told how many it takes."""
+"""Beyond this many units the report does not say how many it would take."""
 ERROR = "train.error"
 NAMED = 3
 """Runs that are named beside a claim."""
@@ -39,6 +37,7 @@ def answer_section(
     against: Contrasts | None = None,
     claims: Sequence[Claim] = (),
     notes: Sequence[str] = (),
+    baseline: str | None = None,
 ) -> Section:
     """The conditions against the baseline, the claims where there are any, then the correlations with a forest plot."""
     leads = [_verdicts(claims)] if claims else []
@@ -46,6 +45,8 @@ def answer_section(
     if against is not None:
         sentences, items = baseline_words(against)
         leads += sentences
+    else:
+        leads += filter(None, [too_few_words(study, baseline)])
     correlated, more = _correlated(study, found)
     blocks: list[Block] = [Prose(text, tone="" if place else "lead") for place, text in enumerate(filter(None, leads))]
     if items:
@@ -53,13 +54,13 @@ def answer_section(
     if against is not None:
         blocks += baseline_figure(study, against)
     if blocks:
-        blocks.append(Prose("What goes with what", tone="heading"))
+        blocks.append(Prose("Measures and outcomes", tone="heading"))
     blocks.append(Prose(correlated, tone="" if blocks else "lead"))
     blocks.append(Prose(items=[*more, *filter(None, [through_sentence(study)])]))
     guard = learnt_of(study, study.main)
     left_out = [guard.sentence] if guard is not None and guard.left_out else []
     blocks += [Prose(note, tone="note") for note in (*notes, *study.notes, *left_out)]
-    return Section("answer", "The answer", [*blocks, *([] if found is None else [_forest(found)])])
+    return Section("answer", "The answer", [*blocks, *([] if found is None or found.undrawn else [_forest(found)])])
 
 
 def _correlated(study: Cohorts, found: Associations | None) -> tuple[str, list[str]]:
@@ -92,8 +93,8 @@ def _verdicts(claims: Sequence[Claim]) -> str:
 
     >>> _verdicts([Claim("Flat is good", "holds")])
     'Flat is good: holds.'
-    >>> _verdicts([Claim("a", "holds"), Claim("b", "cannot be told"), Claim("c", "holds")])
-    'Of 3 claims: 2 “holds”, 1 “cannot be told”.'
+    >>> _verdicts([Claim("a", "holds"), Claim("b", "undecided"), Claim("c", "holds")])
+    'Of 3 claims: 2 “holds”, 1 “undecided”.'
     """
     if len(claims) == 1:
         return f"{claims[0].text}: {claims[0].verdict}."
@@ -108,7 +109,7 @@ def _why_no_answer(study: Cohorts) -> str:
         missing = "measure of sharpness" if not study.measures else "outcome"
         return f"This study has no correlations to show: no {missing} was measured on these models."
     if not n:
-        return "No model has learnt, so nothing can be shown of minima."
+        return "No model has learnt, so nothing can be shown about minima."
     learnt = guard is not None and guard.left_out > 0
     models = f"One model{' that has learnt' * learnt}" if n == 1 else f"{n} models{' that have learnt' * learnt}"
     return (
@@ -190,7 +191,7 @@ def _outcome(found: Associations, outcome: str) -> str:
     sure = [m for m in order if found.sure(m, outcome)]
     total = len(found.measures)
     if not order:
-        return f"{_capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
+        return f"{capital(name)}: {found.finding(found.measures[0], outcome).correlation.reason}."
     if not sure:
         verdicts = [found.finding(m, outcome).verdict(found.table.rules) for m in order]
         undecided, weak = verdicts.count("undecided"), verdicts.count("weak at most")
@@ -198,12 +199,12 @@ def _outcome(found: Associations, outcome: str) -> str:
         parts += [f"weaker than ±{found.table.rules.relevant:g} for {_share(weak, total)}"] * (weak > 0)
         strongest = found.finding(order[0], outcome).correlation
         shown = f"the strongest is {found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}"
-        text = f"{_capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
+        text = f"{capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
         return text.replace("= -", "= −")
     named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
     rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
     go = "goes" if len(sure) == 1 else "go"
-    return f"{_capital(name)}: {len(sure)} of {counted(total, 'measure')} {go} with it: {', '.join(named)}{rest}."
+    return f"{capital(name)}: {len(sure)} of {counted(total, 'measure')} {go} with it: {', '.join(named)}{rest}."
 
 
 def _inside(found: Associations) -> list[str]:
@@ -356,7 +357,3 @@ def _share(count: int, total: int) -> str:
 
 def _signed(value: float | None) -> str:
     return f"{value:+.2f}".replace("-", "−") if value is not None else "–"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -14,23 +14,22 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis.coefficients import mean_and_deviation
+from landscope.core.text import capital
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import Column, label
 from landscope.report.page.blocks import Section
 from landscope.report.page.figure import (
     Axis,
+    Curve,
     Errors,
     Figure,
     Floats,
-    Line,
     Marker,
     Panel,
     condition_dash,
     spans_decades,
     value_axis,
 )
-
-__all__ = ["AxisCurves", "AxisLine", "axis_curves", "axis_section", "leading_number"]
 
 VALUES = 3
 """Fewer of them make no curve."""
@@ -63,12 +62,10 @@ class AxisCurves:
 
     @property
     def values(self) -> list[float]:
-        """All that stands on the vertical axis."""
         return [float(value) for line in self.lines for value in line.mean]
 
     @property
     def settings(self) -> list[float]:
-        """The numbers of the axis."""
         return sorted({float(value) for line in self.lines for value in line.x})
 
     @property
@@ -151,7 +148,7 @@ def axis_section(study: Cohorts) -> Section:
 def _panel(curves: AxisCurves) -> Panel:
     settings = np.array(curves.settings)
     lines = [
-        Line(
+        Curve(
             line.x,
             line.mean,
             f"@c{number}",
@@ -175,7 +172,7 @@ def _panel(curves: AxisCurves) -> Panel:
             ticks=(settings, [f"{value:g}" for value in settings]),
         ),
         value_axis(name, curves.values),
-        f"{name[:1].upper()}{name[1:]} along {curves.axis}: mean and standard deviation, n = {curves.n} models.{rest}",
+        f"{capital(name)} along {curves.axis}: mean and standard deviation, n = {curves.n} models.{rest}",
         note=f"n = {curves.n}" + (f", {curves.left_out} more lines left out" if curves.left_out else ""),
         height=380,
         size=(2.8, 2.3),

@@ -16,9 +16,7 @@ from landscope.measures.calibration.reliability import Reliability
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.extras import Calibration, Gathered, gather, read_reliability, spread_over_conditions
 from landscope.report.page.blocks import Block, Prose, Section
-from landscope.report.page.figure import Axis, Errors, Figure, Floats, Line, Marker, Panel, model_line
-
-__all__ = ["both_times", "calibration_section", "calibrations", "pooled"]
+from landscope.report.page.figure import Axis, Curve, Errors, Figure, Floats, Marker, Panel, model_line
 
 CONDITIONS, ACROSS = 12, 4
 """Diagrams, and how many of them are in a row on paper."""
@@ -135,7 +133,7 @@ def _diagram(
     study: Cohorts, number: int, condition: str, members: dict[int, Calibration], lines: Sequence[int], *, both: bool
 ) -> Panel:
     ends = np.array([0.0, 1.0])
-    marks = [Line(ends, ends, "@muted", width=1, dash="dot")]
+    marks = [Curve(ends, ends, "@muted", width=1, dash="dot")]
     errors = []
     for when in ("before", "after"):
         tables = {run: by_time[when] for run, by_time in members.items() if when in by_time}
@@ -165,13 +163,13 @@ def _diagram(
     )
 
 
-def _points(table: Reliability, low: Floats, high: Floats, *, when: str, colour: str, both: bool) -> Line:
+def _points(table: Reliability, low: Floats, high: Floats, *, when: str, colour: str, both: bool) -> Curve:
     shown = table.counts > 0
     share = table.counts[shown] / table.counts.sum()
     stated, right = table.confidence[shown], table.accuracy[shown]
     scaling = f"{when} scaling: " if both else ""
     before = when == "before"
-    return Line(
+    return Curve(
         stated,
         right,
         colour,

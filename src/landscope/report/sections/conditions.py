@@ -10,15 +10,13 @@ from typing import Literal, cast
 
 from landscope.analysis import SummaryTable, summary_table
 from landscope.analysis.tables import SummaryCell
+from landscope.core.text import capital
 from landscope.measures.reading.rows import FAMILIES
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import Column, better, label
 from landscope.report.data.contrasts import Contrasts
 from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
 from landscope.report.sections.against_baseline import baseline_table
-
-__all__ = ["condition_section", "summary_of"]
-
 
 COHORTS = 4
 ACROSS, COLUMNS = 8, 8
@@ -54,7 +52,9 @@ def condition_section(study: Cohorts, against: Contrasts | None = None) -> Secti
         left = ", ".join(cohort.name for cohort in study.cohorts[COHORTS:])
         blocks.append(Prose(f"Not shown here: {left}.", tone="note"))
         blocks.append(Prose("The CSV files at the end of the page have them.", tone="note", scripted=True))
-    return Section("conditions", "Condition by condition", blocks, _so_what(summary_of(study, study.main)))
+    return Section(
+        "conditions", "Condition by condition", blocks, _so_what(summary_of(study, study.main), against is not None)
+    )
 
 
 def _of_one_task(study: Cohorts) -> bool:
@@ -76,7 +76,7 @@ def _title(column: str, columns: list[str]) -> str:
 
 def _tables(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) -> list[Table]:
     """Conditions across where they are few, so that the table is as wide as they are; otherwise down, a few columns at a time."""
-    which = f"{cohort.name[:1].upper()}{cohort.name[1:]}. " if named else ""
+    which = f"{capital(cohort.name)}. " if named else ""
     marks = (
         "Shaded blue and bold: best; shaded orange and italic: worst, where it is known which way is better (arrows). It "
         "is not for sharpness: whether flatter is better is what a study asks."
@@ -86,7 +86,7 @@ def _tables(study: Cohorts, cohort: Cohort, summary: SummaryTable, named: bool) 
     caption = f"{which}{summary.caption} {marks}"
     kept = [at for at, name in enumerate(summary.columns) if _column(study, name) not in study.repeats]
     if len(kept) < len(summary.columns):
-        caption += " Measures that are another one times a constant are left out."
+        caption += " A measure that equals another up to a constant factor is left out."
     if len(summary.rows) <= ACROSS:
         return [_across(study, summary, kept, caption, f"condition-table-{study.cohorts.index(cohort)}")]
     parts = [kept[start : start + COLUMNS] for start in range(0, len(kept), COLUMNS)]
@@ -149,8 +149,8 @@ def _value(cell: SummaryCell) -> Cell:
     return Cell(mean, spread, cast(Mark, cell.mark), title=fewer)
 
 
-def _so_what(summary: SummaryTable) -> str:
-    """Which condition is best on how many outcomes."""
+def _so_what(summary: SummaryTable, tested: bool) -> str:
+    """Which condition is best on how many outcomes, and where it stands whether that is chance."""
     best: dict[str, list[str]] = {}
     for (condition,), cells in zip(summary.rows, summary.cells, strict=True):
         for name, cell in zip(summary.columns, cells, strict=True):
@@ -159,4 +159,5 @@ def _so_what(summary: SummaryTable) -> str:
     if not best or len(summary.rows) < 2:
         return ""
     named = "; ".join(f"{name} in {', '.join(columns)}" for name, columns in best.items())
-    return f"Best on average: {named}. Whether that is more than chance is in the changes against the baseline."
+    sure = "is in the changes against the baseline" if tested else "is not shown by this table"
+    return f"Best on average: {named}. Whether that is more than chance {sure}."

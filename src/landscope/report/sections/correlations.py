@@ -15,19 +15,18 @@ from landscope.report.data.columns import label, value_columns
 from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Heat, Marker, Panel, Points, value_axis
 
-__all__ = ["correlation_section", "scatter_section"]
-
-
 COLUMNS = 40
-"""Of the matrix of everything with everything."""
+"""The most columns that are compared with each other."""
 
 
 def correlation_section(study: Cohorts, every: list[Associations]) -> Section:
     """Heat maps and a table."""
     if not every:
         return Section("correlations", "Correlations", [])
-    maps = [_map(found, place, named=len(every) > 1) for place, found in enumerate(every)]
-    blocks: list[Block] = [Figure("correlations", maps, maps[0].caption, across=1), _table(every[0])]
+    drawn = [(place, found) for place, found in enumerate(every) if not found.undrawn]
+    maps = [_map(found, place, named=len(every) > 1) for place, found in drawn]
+    blocks: list[Block] = [Figure("correlations", maps, maps[0].caption, across=1)] if maps else []
+    blocks.append(_table(every[0]))
     redundancy = _redundancy(study)
     if redundancy is not None:
         blocks.append(redundancy)
@@ -40,8 +39,8 @@ def _so_what(found: Associations) -> str:
     shown = [pair for pair in pairs if found.sure(*pair)]
     if not shown:
         return (
-            "No pair is shown to be more than chance. That is not a sign that nothing goes together: choose no measure by this "
-            "table, and reject none."
+            "No pair is shown to be more than chance. That does not show that nothing is related: neither choose nor reject a "
+            "measure by this table."
         )
     held = [pair for pair in shown if found.sure_inside(*pair)]
     inside = f", {len(held)} of them inside conditions as well" if found.by_condition else ""
@@ -166,8 +165,8 @@ def _partial_cell(found: Associations, finding: Finding) -> Cell:
         return Cell("–")
     q = finding.partial_adjusted_p
     star = "*" * (q is not None and q <= found.table.rules.alpha)
-    told = str(finding.partial) + (f"; {finding.partial.reason}" if finding.partial.reason else "")
-    return Cell(_number(finding.partial.value) + star, title=told)
+    shown = str(finding.partial) + (f"; {finding.partial.reason}" if finding.partial.reason else "")
+    return Cell(_number(finding.partial.value) + star, title=shown)
 
 
 def _coefficient(found: Associations) -> str:
@@ -191,7 +190,7 @@ def _number(value: float | None) -> str:
 
 OUTCOMES, MEASURES = 4, 3
 ERROR_OVER_SPREAD = 4.0
-"""An error bar so many times the standard deviation over models is all that a scatter plot would show."""
+"""An error bar this many times the standard deviation over models is all that a scatter plot would show."""
 ERROR_BARS = 300
 """Models up to which their error bars are legible."""
 

@@ -10,14 +10,15 @@ import numpy as np
 
 from landscope.analysis.coefficients import scaled
 from landscope.core.json import Plain
+from landscope.core.text import capital
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Section
 from landscope.report.page.figure import (
     Axis,
     Band,
+    Curve,
     Figure,
     Floats,
-    Line,
     Mark,
     Panel,
     condition_dash,
@@ -25,8 +26,6 @@ from landscope.report.page.figure import (
     model_line,
     value_axis,
 )
-
-__all__ = ["History", "MeanCurve", "histories", "history_section", "mean_curves"]
 
 LINES = 60
 """More runs than these are shown by condition."""
@@ -38,7 +37,7 @@ FALLING = 0.05
 """Share of the loss that a settled training does not lose in its last tenth."""
 TIMES = ("epoch", "step", "iteration")
 SCHEDULES = ("lr", "learning_rate")
-"""What was set and not found out: shown last."""
+"""Columns that were set and not measured: shown last."""
 NOT_CURVES = (*TIMES, "seconds", "time", "time_s", "samples")
 
 Curves: TypeAlias = dict[int, tuple[list[float], list[float]]]
@@ -56,12 +55,10 @@ class History:
 
     @property
     def name(self) -> str:
-        """In words."""
         return "learning rate" if self.column in SCHEDULES else self.column.replace("_", " ")
 
     @property
     def values(self) -> list[float]:
-        """Of all runs."""
         return [value for _, y in self.curves.values() for value in y]
 
     @property
@@ -71,9 +68,8 @@ class History:
 
     @property
     def caption(self) -> str:
-        """What is drawn."""
         what = "mean and standard deviation of each condition" if self.by_condition else "a line for every model"
-        return f"{self.name[:1].upper()}{self.name[1:]} during training: {what}, n = {len(self.curves)}."
+        return f"{capital(self.name)} during training: {what}, n = {len(self.curves)}."
 
 
 @dataclass(frozen=True)
@@ -187,7 +183,7 @@ def _panel(study: Cohorts, history: History) -> Panel:
 
 def _marks(study: Cohorts, curve: MeanCurve) -> list[Mark]:
     number, name = curve.condition, study.conditions[curve.condition]
-    line = Line(
+    line = Curve(
         curve.time,
         curve.mean,
         f"@c{number}",

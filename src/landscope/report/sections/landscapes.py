@@ -13,8 +13,6 @@ from landscope.report.data.extras import Landscapes, gather, read_landscape, spr
 from landscope.report.page.blocks import Block, Prose, Section
 from landscope.report.page.figure import Axis, ColourScale, Contour, Figure, Panel, decimated, spans_decades
 
-__all__ = ["landscape_section"]
-
 MODELS, ACROSS, LEAST = 16, 4, 210
 """Models to choose from, panels in a row on paper, and the least width of one in the browser."""
 POINTS = 61

@@ -26,19 +26,16 @@ from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Tabl
 from landscope.report.page.figure import (
     Axis,
     Bars,
+    Curve,
     Errors,
     Figure,
     Floats,
     Heat,
-    Line,
     Marker,
     Panel,
     model_line,
     value_axis,
 )
-
-__all__ = ["corruption_section", "invariance_section", "layer_section"]
-
 
 # Which layers are sharp: every measure of every layer, by condition.
 
@@ -125,8 +122,8 @@ def _bars(study: Cohorts, number: int, names: Sequence[str], mean: Floats, sprea
     return Bars(names, mean, Errors(spread, colour="@muted", cap=2), number, study.conditions[number])
 
 
-def _points(study: Cohorts, number: int, names: Sequence[str], mean: Floats, spread: Floats) -> Line:
-    return Line(
+def _points(study: Cohorts, number: int, names: Sequence[str], mean: Floats, spread: Floats) -> Curve:
+    return Curve(
         np.arange(float(len(names))),
         mean,
         f"@c{number}",
@@ -182,7 +179,9 @@ def invariance_section(study: Cohorts) -> Section:
                 f"tell”. Measures of predictions alone cannot move.",
             ),
         ]
-    return Section("invariances", "Does the measure see the function only?", [*blocks, *gathered.notes], _moving(rows))
+    return Section(
+        "invariances", "Does the measure depend on the function alone?", [*blocks, *gathered.notes], _moving(rows)
+    )
 
 
 def _moving(rows: Sequence[Sequence[Cell]]) -> str:
@@ -191,7 +190,7 @@ def _moving(rows: Sequence[Sequence[Cell]]) -> str:
     still = [first.text for first, *cells in rows if all(cell.text in STAYED for cell in cells)]
     if not moved:
         return ""
-    kept = f" Only {listed(still)} did not move." if still else " None stayed where it was under all of them."
+    kept = f" Only {listed(still)} did not move." if still else " None was unchanged by all of them."
     return (
         f"{len(moved)} of {counted(len(rows), 'measure')} can be changed without changing one prediction: compare them between "
         f"networks of one architecture that were trained alike.{kept}"

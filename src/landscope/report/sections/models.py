@@ -16,13 +16,10 @@ from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
 from landscope.report.page.blocks import Block, Cell, Downloads, Head, Mark, Section, Source, Table
-from landscope.report.page.embedding import finite, rounded
 from landscope.report.page.glossary import STATISTICS, meanings
+from landscope.report.page.html import finite, rounded
 from landscope.report.sections.conditions import summary_of
 from landscope.studies.record import Failure, long_table, wide_table
-
-__all__ = ["data_section", "estimate_section", "files", "plain_study", "provenance_section", "term_section", "terms_of"]
-
 
 FEW = 3
 """Runs up to which every estimate is printed."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Cell, Head, Section, Table
 
-__all__ = ["ComparedNumber", "compared_section"]
-
 
 @dataclass(frozen=True)
 class ComparedNumber:

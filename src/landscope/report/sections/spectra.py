@@ -15,8 +15,6 @@ from landscope.report.page.blocks import Block, Prose, Section
 from landscope.report.page.figure import Axis, Figure, Floats, Mark, Panel, Rule, model_line, value_axis
 from landscope.spectra import Spectrum
 
-__all__ = ["densities", "igs_section", "spectrum_section"]
-
 Curves = dict[int, tuple[Floats, Floats]]
 
 MODELS = 60

@@ -17,16 +17,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from landscope.core.text import significant
+from landscope.core.text import capital, significant
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label
 from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
 from landscope.report.page.figure import (
     Axis,
     Band,
+    Curve,
     Figure,
     Floats,
-    Line,
     Mark,
     Marker,
     Panel,
@@ -34,8 +34,6 @@ from landscope.report.page.figure import (
     spans_decades,
     value_axis,
 )
-
-__all__ = ["through_section", "through_sentence"]
 
 STEPS = 3
 """Fewer of them make no curve."""
@@ -64,11 +62,10 @@ class Trend:
     column: str
     values: pd.DataFrame
     conditions: Sequence[int]
-    """Of the rows."""
+    """The condition of each row."""
 
     @property
     def steps(self) -> list[int]:
-        """At which it was measured."""
         return [int(step) for step in self.values.columns]
 
     @cached_property
@@ -82,7 +79,6 @@ class Trend:
 
     @property
     def shown(self) -> list[float]:
-        """All that stands on the vertical axis."""
         return [float(v) for curves in self.by_condition.values() for curve in curves for v in curve if np.isfinite(v)]
 
     @property
@@ -225,7 +221,7 @@ def _over_steps(study: Cohorts, trend: Trend) -> Panel:
         marks,
         Axis("step", scale=scale, ticks=(places[written], [text for text in texts if text])),
         value_axis(name, trend.shown),
-        f"{_capital(name)}: median of each condition, from its smallest to its largest model; n = {len(trend.values)}.",
+        f"{capital(name)}: median of each condition, from its smallest to its largest model; n = {len(trend.values)}.",
         note=f"n = {len(trend.values)}",
     )
 
@@ -243,14 +239,14 @@ def _over_loss(study: Cohorts, trend: Trend, loss: Trend) -> Panel:
         marks,
         value_axis(label(LOSS), losses),
         value_axis(name, medians),
-        f"{_capital(name)} over the training loss: medians of each condition, a point for each step, the last one larger.",
+        f"{capital(name)} over the training loss: medians of each condition, a point for each step, the last one larger.",
         note=f"n = {len(trend.values)}",
     )
 
 
-def _curve(study: Cohorts, number: int, x: Floats, y: Floats, trend: Trend, known: NDArray[np.bool_]) -> Line:
+def _curve(study: Cohorts, number: int, x: Floats, y: Floats, trend: Trend, known: NDArray[np.bool_]) -> Curve:
     steps = [step for step, held in zip(trend.steps, known, strict=True) if held]
-    return Line(
+    return Curve(
         x,
         y,
         f"@c{number}",
@@ -261,7 +257,3 @@ def _curve(study: Cohorts, number: int, x: Floats, y: Floats, trend: Trend, know
         hover_numbers="y",
         condition=number,
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -15,11 +15,11 @@ from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
 from landscope.report.page.figure import (
     Axis,
+    Curve,
     Dash,
     Errors,
     Figure,
     Floats,
-    Line,
     Mark,
     Marker,
     Panel,
@@ -27,8 +27,6 @@ from landscope.report.page.figure import (
     spans_decades,
     value_axis,
 )
-
-__all__ = ["within_between_section"]
 
 PAIRS = 6
 DRAWN = 3
@@ -77,8 +75,8 @@ def _so_what(found: Associations, pairs: Iterable[tuple[str, str]]) -> str:
     if inside:
         return f"{inside} of these {len(pairs)} pairs also hold among models that were trained alike."
     return (
-        "None of these pairs is shown among models that were trained alike: by these measures, one cannot tell which seed is the "
-        "better one."
+        "None of these pairs is shown among models that were trained alike: these measures do not tell which seed "
+        "is better."
     )
 
 
@@ -239,7 +237,7 @@ def _drawing(study: Cohorts, found: Associations, pair: tuple[str, str]) -> Pane
             marks.append(_line(_fitted(x, y), logs, colour, width))
     lines = (
         f"A line for each condition of {LEAST} models or more. "
-        if any(isinstance(each, Line) for each in marks)
+        if any(isinstance(each, Curve) for each in marks)
         else ""
     )
     order = np.array(sorted(means))
@@ -255,9 +253,9 @@ def _drawing(study: Cohorts, found: Associations, pair: tuple[str, str]) -> Pane
     )
 
 
-def _line(ends: tuple[Floats, Floats], logs: Sequence[bool], colour: str, width: float, dash: Dash = "solid") -> Line:
+def _line(ends: tuple[Floats, Floats], logs: Sequence[bool], colour: str, width: float, dash: Dash = "solid") -> Curve:
     x, y = map(_back, ends, logs)
-    return Line(x, y, colour, width, dash)
+    return Curve(x, y, colour, width, dash)
 
 
 def _fitted(x: Floats, y: Floats) -> tuple[Floats, Floats]:

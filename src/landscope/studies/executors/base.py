@@ -45,7 +45,6 @@ class Job:
 
     @classmethod
     def of(cls, spec: Mapping[str, Plain], resources: Resources = Resources()) -> Job:  # noqa: B008 (frozen)
-        """The job of a spec."""
         return cls(run_key(spec), spec, resources)
 
 
@@ -183,7 +182,6 @@ class JobQueue:
         self._waiting.appendleft(job)
 
     def started(self, job: Job, worker: str) -> None:
-        """A job has started."""
         self._tell(Event("started", job.key, worker=worker))
 
     def stop(self, going: Iterable[Job], asked: bool) -> None:
@@ -214,7 +212,7 @@ class JobQueue:
         elif self.stopping:
             self._tell(Event("stopped", job.key, result.detail))
         else:
-            self.died(job, "its process was asked to stop by somebody else")
+            self.died(job, "another process asked it to stop")
 
     def died(self, job: Job, why: str) -> None:
         """A job's process died without an answer. It is tried again, up to the number of attempts."""

@@ -57,7 +57,7 @@ def warn_of_parts() -> None:
     part = os.environ.get(PERCENTAGE, "")
     if part not in ("", "100"):
         warnings.warn(
-            f"{PERCENTAGE} is {part}: with 40 an H200 computed wrong losses for a VGG-19 in bfloat16, and nothing said so. "
+            f"{PERCENTAGE} is {part}: with 40 an H200 computed wrong losses for a VGG-19 in bfloat16, without any warning. "
             "Unset it, unless you have compared losses with those on the whole card",
             stacklevel=3,
         )
@@ -84,7 +84,7 @@ def multi_process_service() -> Iterator[dict[str, str]]:
 
 def _control(service: Mapping[str, str], *arguments: str, said: str = "") -> str:
     """Send a command to the service's control program; returns what went wrong, if anything did."""
-    # it serves every card, so that workers may name theirs as ever
+    # it serves every card, so that workers may name theirs as usual
     variables = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"} | dict(service)
     with tempfile.TemporaryFile() as words:  # a pipe would be held open by the service itself
         try:

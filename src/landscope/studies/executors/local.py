@@ -81,7 +81,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
         return self._process.pid
 
     def fileno(self) -> int:
@@ -103,7 +102,6 @@ class WorkerProcess:
         return results[0] if results else None
 
     def dead(self) -> bool:
-        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def last_words(self) -> str:
@@ -231,7 +229,6 @@ class LocalExecutor:
             raise SpecError(f"mps: expected true or false, got {self.mps!r}")
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
-        """Run what is not done."""
         name_of(self.work)  # refused before anything starts
         queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
         on_cards = any(job.resources.gpus for job in queue.waiting)
@@ -293,7 +290,6 @@ class _Crew:
 
     @property
     def working(self) -> list[WorkerProcess]:
-        """Workers with a job."""
         return [seat.worker for seat in self._seats if seat.worker and seat.worker.job]
 
     def assign(self) -> None:
@@ -354,7 +350,6 @@ class _Crew:
             self.listen()
 
     def dismiss(self) -> None:
-        """Let all workers go."""
         for seat in self._seats:
             self._vacate(seat)
 

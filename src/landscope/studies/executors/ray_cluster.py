@@ -33,7 +33,6 @@ class RayExecutor:
     grace: float = 30.0
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
-        """Do what is not done."""
         ray = require("ray", extra="ray", purpose="the executor ray")
         name_of(self.work)  # refused before anything starts
         queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)

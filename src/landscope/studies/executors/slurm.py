@@ -59,7 +59,6 @@ class SlurmExecutor:
     grace: float = 60.0
 
     def run(self, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
-        """Do what is not done."""
         submitit = _submitit()
         name_of(self.work)  # refused before anything starts
         queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)

@@ -100,7 +100,7 @@ class Store:
             if not (self.root / "store.json").exists():
                 write_in_store(self.root / "store.json", json.dumps({"format": FORMAT}).encode())
             content = (json.dumps(strict(spec, "spec"), indent=1, ensure_ascii=False) + "\n").encode()
-            write_in_store(path, content, flush=False)  # whoever comes again brings it again
+            write_in_store(path, content, flush=False)  # a later attempt writes it again
         self._seen = True
         return run
 
@@ -168,14 +168,12 @@ class Store:
                 )
 
     def run(self, key: str) -> RunFolder:
-        """The run with a key."""
         if not (self._runs / key / "spec.json").exists():
             self.check_there()
             raise UnknownNameError.among("run", key, self.keys())
         return RunFolder(self._runs / key, self.stale_after)
 
     def status(self, key: str) -> RunStatus:
-        """Where one run stands."""
         return next(self.statuses([self.run(key).key]))
 
     def statuses(self, keys: Iterable[str] | None = None) -> Iterator[RunStatus]:
@@ -192,10 +190,6 @@ class Store:
             except StoreError:
                 continue
             yield key, record
-
-    def quarantined(self) -> list[Path]:
-        """Damaged runs that were moved away, oldest first within a run."""
-        return sorted((self.root / "quarantine").glob("*"))
 
     def _check_format(self) -> None:
         try:

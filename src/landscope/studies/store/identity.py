@@ -24,7 +24,7 @@ from landscope.studies.spec import CheckpointsSpec, MeasuringSpec
 from landscope.training.spec import TrainingSpec
 
 SCHEMA = 1
-"""Of the defaults that a canonical spec leaves out."""
+"""Version of the defaults that a canonical spec leaves out."""
 POOL = "pool"
 """The key that distinguishes the spec of a pool from that of a run."""
 PARTS: dict[str, type] = {"training": TrainingSpec, "measuring": MeasuringSpec, "checkpoint": CheckpointsSpec}

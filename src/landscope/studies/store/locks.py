@@ -53,7 +53,6 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        """The process that asks."""
         return _owner(os.getpid())
 
     @classmethod
@@ -62,7 +61,6 @@ class Owner:
         return cls(str(plain["host"]), str(plain["machine"]), int(str(plain["pid"])), str(plain["born"]))
 
     def to_dict(self) -> dict[str, Plain]:
-        """Plain values only."""
         return asdict(self)
 
     def alive(self) -> bool | None:
@@ -125,7 +123,6 @@ class Attempt:
     error: str = ""
 
     def held(self, now: float, stale_after: float = STALE_AFTER) -> bool:
-        """Whether somebody works on it."""
         if self.outcome or self.beat == 0:
             return False
         alive = self.owner.alive() if self.owner else None

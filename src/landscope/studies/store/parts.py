@@ -104,7 +104,6 @@ class TakenParts:
 
     @property
     def parts(self) -> dict[str, Plain]:
-        """All estimates, by key."""
         return {self._keys[place]: part for place, part in self._found.items()}
 
     def add(self, subject: Mapping[str, Plain], number: int) -> None:
@@ -112,7 +111,6 @@ class TakenParts:
         self._found |= {place: part for place, part in _places(subject, number) if place in self._keys}
 
     def __len__(self) -> int:
-        """How many estimates there are."""
         return sum(bool(report and name) for *_, report, name in self._found)
 
     def estimates(self, checkpoint: str, number: int, report: str) -> dict[str, Estimate]:
@@ -123,11 +121,10 @@ class TakenParts:
         return {name: Estimate.from_dict(cast(dict[str, Plain], plain)) for name, plain in named.items()}
 
     def about(self, checkpoint: str, number: int, report: str) -> dict[str, Plain] | None:
-        """What a report is about, where it was taken."""
+        """What a report is about, if it was taken over."""
         return cast("dict[str, Plain] | None", self._found.get((checkpoint, number, report, "")))
 
     def extra(self, checkpoint: str, number: int, name: str) -> Plain:
-        """Data for a figure."""
         return self._found.get((checkpoint, number, "", name))
 
 

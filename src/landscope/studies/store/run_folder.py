@@ -82,7 +82,6 @@ class RunFolder:
         return self.folder / name
 
     def spec(self) -> dict[str, Plain]:
-        """What is to be done."""
         try:
             spec = checked(parse_json(read_regular(self.path("spec.json"), LARGEST_DOCUMENT)), "a spec", {})
             if self.key != run_key(spec) and self.key not in legacy_keys(spec):
@@ -95,7 +94,6 @@ class RunFolder:
 
     @property
     def attempts(self) -> int:
-        """How often this run was started."""
         last = self.latest()
         return last.number if last else 0
 

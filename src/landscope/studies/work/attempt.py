@@ -93,7 +93,7 @@ def attempt_run(work: Work, run: RunFolder) -> Result:
 
 @contextmanager
 def _printing_to(path: Path) -> Iterator[None]:
-    """Whatever this process prints, in whatever language, appended to a file."""
+    """All output of this process, also that of libraries in C, appended to a file."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     _flush()
     kept = [(stream, os.dup(stream)) for stream in (1, 2)]

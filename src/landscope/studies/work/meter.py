@@ -18,8 +18,6 @@ from landscope.studies.spec import MeasuringSpec, Taking
 from landscope.training.averaging import recompute_statistics
 from landscope.training.task import Forward, Task
 
-__all__ = ["ModelMeter", "WeightsAtTemperatures", "temperature_of"]
-
 EVALUATION_ROWS = 512
 
 
@@ -31,7 +29,6 @@ class _AsCalled(nn.Module):
         self.model, self.call = model, call
 
     def forward(self, x: Tensor) -> Tensor:
-        """The outputs for some rows."""
         return self.call(self.model, x)
 
 
@@ -47,7 +44,6 @@ class ModelMeter:
 
     @property
     def seed(self) -> int:
-        """Of whatever measures draw."""
         return self.task.spec.seed if self.spec.seed == "run" else self.spec.seed
 
     def model(self, weights: Mapping[str, Tensor]) -> nn.Module:

@@ -8,7 +8,7 @@ which one program is not faster, are left to train by themselves.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -41,8 +41,10 @@ class PoolSpec:
     members: tuple[str, ...]
 
 
-def pools_of(study: Study) -> list[dict[str, Plain]]:
+def pools_of(study: Study, among: Collection[str] | None = None) -> list[dict[str, Plain]]:
     """Specs of the pools that a study can be trained in: runs that have not been begun and differ in seeds and numbers only.
+
+    `among` are the keys of the runs that are asked for; all by default.
 
     >>> import tempfile
     >>> from landscope.studies.study import Study
@@ -56,7 +58,8 @@ def pools_of(study: Study) -> list[dict[str, Plain]]:
     for key, run in study.runs.items():
         training = run.plain.get("training")
         place = study.store.root / "runs" / key
-        if isinstance(training, dict) and not (place / "training").exists() and not (place / "record.json").exists():
+        begun = (place / "training").exists() or (place / "record.json").exists()
+        if isinstance(training, dict) and not begun and (among is None or key in among):
             alike.setdefault(canonical_json(without_numbers(training)), []).append((key, training))
     return [{POOL: to_plain(_pool(group))} for group in alike.values() if len(group) > 1]
 

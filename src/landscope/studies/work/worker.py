@@ -63,7 +63,7 @@ def _listen(jobs: BinaryIO, runs: SimpleQueue[RunFolder | None], stop: Callable[
 def _say(replies: BinaryIO, answer: dict[str, object]) -> None:
     try:
         replies.write(json.dumps(answer).encode() + b"\n")
-    except BrokenPipeError:  # nobody listens any more; the store knows what was done
+    except BrokenPipeError:  # the reader is gone; the store knows what was done
         request_stop()
 
 

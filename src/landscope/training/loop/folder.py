@@ -169,7 +169,6 @@ class TrainingResult:
         return int(self.history[-1]["epoch"]) if self.history else 0
 
     def to_frame(self) -> pd.DataFrame:
-        """The history as a table."""
         import pandas as pd
 
         return pd.DataFrame(self.history)

@@ -20,11 +20,10 @@ from landscope.core.errors import LandscopeError, NonFiniteTrainingError, SpecEr
 from landscope.core.json import Plain
 from landscope.core.seeding import stream_seed
 from landscope.data import Split
-from landscope.training.evaluate import Score, evaluate, rank
+from landscope.training.evaluate import SplitScore, evaluate, rank
 from landscope.training.fast_steps import Captured, Compiled, StepFunction, parts_to_compile
-from landscope.training.loop.feed import Feed, seed_noise
 from landscope.training.loop.folder import with_weights
-from landscope.training.loop.step import TrainingStep
+from landscope.training.loop.step import Feed, TrainingStep, seed_noise
 from landscope.training.objectives import FAM, SeveralFAM
 from landscope.training.optimizers.building import build_optimizer, set_rate
 from landscope.training.schedule import learning_rate, penalty_strength
@@ -73,7 +72,6 @@ class SingleProgram:
 
     @property
     def specs(self) -> list[TrainingSpec]:
-        """The spec of the one member."""
         return [self._task.spec]
 
     def step(self, number: int) -> Tensor:
@@ -102,21 +100,17 @@ class SingleProgram:
         return [-1]
 
     def fail(self, at: int, step: int, what: str) -> NoReturn:
-        """Raise for what is not finite after a step."""
         del at
         raise non_finite_error(self._task, step, what, self._folder)
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and buffers as in the model's state dict, (1, …), not copied."""
         state = self._task.model.state_dict()
         return {name: value.unsqueeze(0) for name, value in state.items() if isinstance(value, Tensor)}
 
     def parameters(self) -> dict[str, Tensor]:
-        """The parameters, (1, …), not copied."""
         return self._parameters
 
-    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[Score] | None:
-        """The score of the model as it is, or of others like it; `None` for a split without samples."""
+    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[SplitScore] | None:
         found = [evaluate(self._task, model, split) for model in models or [self._task.model]]
         return [score for score in found if score is not None] or None
 
@@ -126,7 +120,6 @@ class SingleProgram:
         return with_weights(self._task.model, weights).eval()
 
     def take(self, places: Sequence[int]) -> SingleProgram:
-        """The program of the one member."""
         del places
         return self
 
@@ -136,14 +129,12 @@ class SingleProgram:
             self.fam.remove()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that a step changes."""
         found = {f"model.{name}": value[0] for name, value in self.weights().items()}
         for at, entries in self._optimizer_state().items():
             found |= {f"optimizer.{at}.{k}": value for k, value in entries.items() if isinstance(value, Tensor)}
         return found
 
     def plain(self) -> dict[str, Plain]:
-        """Everything else, as JSON knows it."""
         others = {
             str(at): {key: value for key, value in entries.items() if not isinstance(value, Tensor)}
             for at, entries in self._optimizer_state().items()

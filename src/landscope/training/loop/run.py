@@ -20,8 +20,8 @@ from landscope.core.distributed import processes
 from landscope.core.json import Plain
 from landscope.data import Split
 from landscope.training.averaging import averaged_model
-from landscope.training.callbacks import Callback
-from landscope.training.evaluate import Score, precise, rank
+from landscope.training.callbacks import Callback, TrainingDisplay
+from landscope.training.evaluate import SplitScore, precise, rank
 from landscope.training.loop.folder import (
     FAILED,
     TrainingResult,
@@ -32,7 +32,6 @@ from landscope.training.loop.folder import (
 )
 from landscope.training.loop.interruption import REASONS, Interruption
 from landscope.training.loop.state import State, Weights, member
-from landscope.training.progress import Display
 from landscope.training.schedule import (
     Row,
     averaging_begins,
@@ -70,7 +69,7 @@ class Program(Protocol):
     def parameters(self) -> Weights:
         """The parameters, (n, …), not copied."""
 
-    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> Sequence[Score] | None:
+    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> Sequence[SplitScore] | None:
         """The score of every member as it is, or of other models like them; `None` for a split without samples."""
 
     def model(self, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -127,7 +126,7 @@ class Run:
         }
         self._keep_snapshots()
 
-    def until_over(self, interruption: Interruption, display: Display, checkpoint_every: float) -> str | None:
+    def until_over(self, interruption: Interruption, display: TrainingDisplay, checkpoint_every: float) -> str | None:
         """Step after step until all members have left, or somebody asks to stop: why."""
         for callback in self._callbacks:
             callback.on_start(self.task.spec, self.task.model)
@@ -196,7 +195,7 @@ class Run:
             if self._writes and number in self.places.members:
                 save_snapshot(self.places.members[number], step, kept[step])
 
-    def end_epoch(self, display: Display) -> None:
+    def end_epoch(self, display: TrainingDisplay) -> None:
         """Average; where rows are due evaluate, write them and keep the best; members that are done leave."""
         state, spec, averaging = self.state, self.task.spec, self.task.spec.averaging
         if averaging is not None and averaging.kind == "swa" and self._averages():
@@ -317,7 +316,6 @@ class Run:
         return self.task.samples_in(self.state.step - row_before(self.task.spec, self.epoch) * self._per_epoch)
 
     def elapsed(self) -> float:
-        """Seconds of training, those before an interruption included."""
         return self._before + time.monotonic() - self._started
 
     def save(self, every: float = 0.0) -> None:

@@ -51,12 +51,10 @@ class State:
 
     @classmethod
     def fresh(cls, numbers: Sequence[int], device: torch.device) -> State:
-        """Before the first step."""
         totals = torch.zeros(len(numbers), len(METRICS), dtype=precise(device), device=device)
         return cls(list(numbers), totals, [[] for _ in numbers])
 
     def take(self, places: Sequence[int]) -> State:
-        """The state of some members alone."""
         return State(
             numbers=[self.numbers[at] for at in places],
             totals=self.totals[torch.tensor(places, device=self.totals.device)],
@@ -69,13 +67,11 @@ class State:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor, by name."""
         groups = {"best": self.best, "average": self.average}
         found = {f"{group}/{name}": value for group, weights in groups.items() for name, value in weights.items()}
         return {**found, "totals": self.totals}
 
     def plain(self) -> dict[str, Plain]:
-        """Everything else, as JSON knows it."""
         return {
             "numbers": list(self.numbers),
             "step": self.step,

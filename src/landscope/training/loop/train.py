@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from landscope.core.distributed import processes
 from landscope.core.seeding import preserved_rng
-from landscope.training.callbacks import Callback
+from landscope.training.callbacks import Callback, training_display
 from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
 from landscope.training.loop.folder import (
@@ -33,7 +33,6 @@ from landscope.training.loop.interruption import interruptible
 from landscope.training.loop.program import SingleProgram
 from landscope.training.loop.run import Places, Run
 from landscope.training.loop.state import State
-from landscope.training.progress import training_display
 from landscope.training.spec import SpecLike, training_spec
 from landscope.training.task import make_task
 from landscope.training.task_data import DataLike

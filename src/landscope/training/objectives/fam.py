@@ -249,7 +249,7 @@ class FAM:
                 f"two forward passes in one loss. FAM is defined for a weight that is used once; choose another layer."
             )
         if not used:
-            seen = "another forward pass came last" if calls else "it has not run with gradients since the last call"
+            seen = "another forward pass ran last" if calls else "it has not run with gradients since the last call"
             raise OperandError(
                 f"the loss does not depend on the output of {self.layer!r} as last seen: {seen}. Call `fam(loss)` once for each "
                 f"forward pass of the model, right after it; choose another layer if the model uses its weight without "

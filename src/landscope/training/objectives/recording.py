@@ -57,7 +57,6 @@ class Recorder:
         return held.clone()
 
     def after_model(self, _: nn.Module, __: object, output: object) -> None:
-        """Note what the model returned."""
         if self._calls and isinstance(output, Tensor) and torch.is_grad_enabled():
             self._calls[-1] = replace(self._calls[-1], results=output, made_by=output.grad_fn)
 

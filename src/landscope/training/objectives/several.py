@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from landscope.probe.frozen import unwrap
 from landscope.training.objectives.fam import FAM
 
-__all__ = ["SeveralFAM"]
-
 
 class SeveralFAM:
     """Adds λ times the sum of the κ of some layers to a loss.
@@ -68,15 +66,13 @@ class SeveralFAM:
             yield
 
     def state_dict(self) -> dict[str, dict[str, int]]:
-        """What a resumed training needs, by layer."""
         return {part.layer: part.state_dict() for part in self._parts}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Continue from where `state_dict` was taken."""
         for part in self._parts:
             part.load_state_dict(state[part.layer])
 
     def remove(self) -> None:
-        """Take the hooks off the model."""
         for part in self._parts:
             part.remove()

@@ -272,7 +272,6 @@ class Adding:
         self._found[id(param)] = found
 
     def _after(self, param: Tensor) -> None:
-        """Called when it was."""
         self._sums.pop(id(param), None)
         if self._found[id(param)]:
             self._add(param)
@@ -289,17 +288,16 @@ class Adding:
         self._added.add(id(param))
 
     def close(self) -> None:
-        """Stop watching."""
         for hook in self._hooks:
             hook.remove()
 
 
 @contextmanager
 def empty_slots(params: Iterable[Tensor]) -> Iterator[None]:
-    """Inside, the gradients of these parameters begin at nothing, whoever clears them there, in whichever way, or does not.
+    """Inside, the gradients of these parameters start empty, whether and however they are cleared there.
 
-    What had a gradient begins with zeros, so that `zero_grad(set_to_none=False)` leaves zeros as ever; zeros that nobody
-    touched are taken away at the end.
+    What had a gradient starts with zeros, so that `zero_grad(set_to_none=False)` leaves zeros as usual; zeros that nobody
+    touched are removed at the end.
 
     >>> w = torch.ones(1, requires_grad=True)
     >>> w.grad = torch.full((1,), 5.0)

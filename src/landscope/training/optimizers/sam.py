@@ -144,7 +144,7 @@ class SAM(passes.Around):
         self.restore()
         if mixed:
             raise StepOrderError(
-                "the gradients at the perturbed weights were added to those of the first backward pass, which nobody had "
+                "the gradients at the perturbed weights were added to those of the first backward pass, which had not been "
                 "cleared. No step was taken, and the weights are back. Call first_step(zero_grad=True), or zero_grad() "
                 "before the second backward pass."
             )
@@ -293,7 +293,7 @@ class SAM(passes.Around):
         return [param for group in self.param_groups for param in group["params"]]
 
     def _evaluate_here(self, closure: Callable[[], LossT], model: nn.Module | None) -> LossT:
-        """The closure at w, its gradients alone: not those of the last step, nor those that somebody computed since.
+        """The closure at w, its gradients alone: not those of the last step, nor any computed since.
 
         The latter may be dropped if the closure clears all of them itself, or computes the same: that is a first backward pass
         on the same batch, which moved the running statistics too.

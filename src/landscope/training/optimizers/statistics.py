@@ -40,7 +40,7 @@ class _Watchers(threading.local):
 _watchers = _Watchers()
 _lock = threading.Lock()
 _watches = 0
-"""In all threads."""
+"""Number of watches in all threads."""
 _KEY = RemovableHandle(_global_forward_pre_hooks).id
 """Compiled code is compiled again where the hooks have other keys, so it is one key for good."""
 
@@ -188,7 +188,7 @@ def _freeze(layer: nn.Module, undo: ExitStack) -> None:
         layer.track_running_stats = False
         undo.callback(setattr, layer, "track_running_stats", True)
     elif layer not in _given_copies:
-        # an instance norm that does not track would ignore its statistics in evaluation mode, and of others nobody knows
+        # an instance norm that does not track would ignore its statistics in evaluation mode, and other layers may do anything
         _given_copies.add(layer)
         undo.callback(_given_copies.discard, layer)
         for name, buffer in _statistics(layer):

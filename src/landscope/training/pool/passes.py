@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from landscope.data import Split
-from landscope.training.evaluate import ELEMENTS, SAMPLES, Score, autocast, mistakes
+from landscope.training.evaluate import ELEMENTS, SAMPLES, SplitScore, autocast, mistakes
 from landscope.training.loop.state import some
 from landscope.training.task import Task
 
@@ -40,7 +40,6 @@ class Stack:
         return Stack({name: value.requires_grad_() for name, value in params.items()}, buffers)
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and buffers, not copied."""
         return {name: value.detach() for name, value in {**self.params, **self.buffers}.items()}
 
 
@@ -100,7 +99,7 @@ class Passes:
         return outputs
 
     @torch.no_grad()
-    def scores(self, stack: Stack, split: Split) -> list[Score] | None:
+    def scores(self, stack: Stack, split: Split) -> list[SplitScore] | None:
         """Every member's score on the same samples; `None` where there are none."""
         task, (x, y) = self.task, split
         if not len(y):
@@ -118,7 +117,7 @@ class Passes:
             with autocast(task, y.device):
                 sums += vmap(one)(outputs)
         means = (sums / len(y)).tolist()
-        return [Score(loss, wrong if task.classes else None) for loss, wrong in means]
+        return [SplitScore(loss, wrong if task.classes else None) for loss, wrong in means]
 
     def _forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         def net(*args: object) -> object:

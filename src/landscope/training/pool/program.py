@@ -21,13 +21,12 @@ from torch import Tensor, nn
 from landscope.core.json import Plain
 from landscope.core.seeding import stream_seed
 from landscope.data import Split
-from landscope.training.evaluate import Score
+from landscope.training.evaluate import SplitScore
 from landscope.training.fast_steps import Captured
-from landscope.training.loop.feed import Feed, seed_noise
 from landscope.training.loop.folder import FAILED, with_weights
 from landscope.training.loop.program import non_finite_error
 from landscope.training.loop.state import some
-from landscope.training.loop.step import METRICS
+from landscope.training.loop.step import METRICS, Feed, seed_noise
 from landscope.training.optimizers import frozen_statistics
 from landscope.training.pool.passes import Passes, Stack, stacked
 from landscope.training.pool.updates import Settings, State, fresh_state, over, update
@@ -109,7 +108,6 @@ class StackedProgram:
         return cls(task, specs, stack, remembered, alive=alive, failed=failed, capture=capture)
 
     def take(self, places: Sequence[int]) -> StackedProgram:
-        """The program of some members alone."""
         chosen = torch.tensor(places, device=self._device)
         return StackedProgram(
             self._task,
@@ -122,7 +120,6 @@ class StackedProgram:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that a step changes."""
         groups = {"params": self._stack.params, "buffers": self._stack.buffers}
         groups |= {f"optimizer.{name}": tensors for name, tensors in self._state.items()}
         found = {f"{group}/{name}": value for group, tensors in groups.items() for name, value in tensors.items()}
@@ -133,28 +130,22 @@ class StackedProgram:
         return {}
 
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and buffers, (n, …), not copied."""
         return self._stack.weights()
 
     def parameters(self) -> dict[str, Tensor]:
-        """The parameters that are trained, (n, …), not copied."""
         return self._stack.params
 
-    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[Score] | None:
-        """The score of every member as it is, or of other models like them; `None` for a split without samples."""
+    def scores(self, split: Split, models: Sequence[nn.Module] | None = None) -> list[SplitScore] | None:
         return self._passes.scores(stacked(models, self._device) if models else self._stack, split)
 
     def model(self, weights: Mapping[str, Tensor]) -> nn.Module:
-        """A model of its own with the weights of one member, in evaluation mode."""
         return with_weights(self._task.model, weights).eval()
 
     def failed_at(self) -> list[int]:
-        """The step at which each member's loss was not finite, −1 where it always was."""
         found: list[int] = self._failed.tolist()
         return found
 
     def fail(self, at: int, step: int, what: str) -> str:
-        """Why a member leaves that is not finite after a step."""
         return FAILED + str(non_finite_error(replace(self._task, spec=self.specs[at]), step, what))
 
     def step(self, number: int) -> Tensor:

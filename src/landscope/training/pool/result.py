@@ -14,7 +14,7 @@ from landscope.data import Split
 from landscope.measures.measuring import measure
 from landscope.measures.resolve import Wanted
 from landscope.measures.results import Report
-from landscope.training.evaluate import Score, autocast, evaluate
+from landscope.training.evaluate import SplitScore, autocast, evaluate
 from landscope.training.loop.folder import FAILED, TrainingResult
 from landscope.training.pool.passes import Passes, Stack, stacked
 from landscope.training.schedule import Row
@@ -60,7 +60,6 @@ class Pool:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Each member's seed."""
         return tuple(member.spec.seed for member in self.members)
 
     @property
@@ -116,7 +115,7 @@ class Pool:
         if not len(samples.y):
             raise ValueError(f"{self.task.data.name} has no {split} samples")
         if self.choice.strategy == "stacked":
-            scores: Sequence[Score | None] = Passes(self.task).scores(self._stack(which), samples) or ()
+            scores: Sequence[SplitScore | None] = Passes(self.task).scores(self._stack(which), samples) or ()
         else:
             scores = [evaluate(self.task, model, samples) for model in self._models(which)]
         return torch.tensor([score.loss for score in scores if score is not None], dtype=torch.float64)

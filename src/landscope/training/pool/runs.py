@@ -19,7 +19,7 @@ from landscope.core.errors import NonFiniteTrainingError, OutOfMemoryError, Spec
 from landscope.core.files import LARGEST_DOCUMENT, read_regular
 from landscope.core.json import TEXT, checked, parse_json
 from landscope.core.memory import is_out_of_memory
-from landscope.training.callbacks import Callback
+from landscope.training.callbacks import Callback, training_display
 from landscope.training.evaluate import rank
 from landscope.training.fast_steps import own_stream
 from landscope.training.loop.folder import (
@@ -40,7 +40,6 @@ from landscope.training.loop.state import State, some
 from landscope.training.loop.train import train
 from landscope.training.pool.program import StackedProgram
 from landscope.training.pool.result import Strategy
-from landscope.training.progress import training_display
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task, built_model
@@ -93,7 +92,6 @@ class PoolFolder:
             ) from error
 
     def keep(self, strategy: Strategy) -> None:
-        """Note the strategy."""
         if self._root is not None and rank() == 0:
             write_json(self._root / "pool.json", {"strategy": strategy})
 
@@ -115,7 +113,6 @@ class PoolFolder:
         return path
 
     def forget(self, first: int) -> None:
-        """Remove the checkpoint of a chunk."""
         if self._root is not None:
             shutil.rmtree(self._root / f"chunk-{first:03d}", ignore_errors=True)
 
@@ -171,7 +168,6 @@ class PoolRun:
     graphs: bool | None
 
     def initial(self, number: int) -> nn.Module:
-        """A member before its first step."""
         model = built_model(self.specs[number], self.task.data, self.task.loss)
         return model.to(self.task.train.y.device, next(self.task.model.parameters()).dtype)
 
@@ -253,13 +249,11 @@ class _LastGood(Callback):
     """Keeps the history and the weights at its last row."""
 
     def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
-        """The initial weights."""
         del spec
         self.model, self.history = model, list[Row]()
         self.weights: dict[str, Tensor] = weights_of(model)
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """The weights after an epoch that has a row."""
         self.history.append(row)
         self.weights = weights_of(model)
 

@@ -8,7 +8,7 @@ import pytest
 from report_records import CONDITIONS, make_records
 
 from landscope.report import ReportOptions
-from landscope.report.several import write_landing_page
+from landscope.report.of_study import write_landing_page
 from landscope.report.write import StudyReport
 
 
@@ -26,7 +26,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_each_study_has_its_question_its_answer_and_a_way_to_its_report(page: str) -> None:
     assert re.findall(r'<a href="(\w+/report.html)"', page) == ["digits/report.html", "cifar/report.html"]
     assert "Is it flatter?" in page
-    assert page.count("What goes with what") == 0
+    assert page.count("Measures and outcomes") == 0
     assert page.count("<picture>") >= 2
     assert "<script" not in page
 
