@@ -20,7 +20,7 @@ bench: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs.py
-	$(BIN)/python -m mkdocs build --strict
+	OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
 test: lint types imports tests
 

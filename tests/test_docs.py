@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import runpy
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import landscope
 from landscope import MEASURES
 from landscope.studies import spec as study_specs
 from landscope.studies.study import Study
@@ -97,6 +100,16 @@ def _alike(quoted: str, printed: str) -> bool:
 
 def _value(text: str) -> float:
     return float(text.replace("−", "-"))
+
+
+def test_public_names_are_written_out_where_the_reference_reads_them() -> None:
+    """The pages of the reference are made from the source: a class that is made in a loop has none."""
+    for name in landscope.__all__:
+        held = getattr(landscope, name)
+        if inspect.isclass(held) or inspect.isfunction(held):
+            tree = ast.parse(Path(inspect.getfile(held)).read_text(encoding="utf-8"))
+            written = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+            assert held.__qualname__ in written, f"{held.__module__}.{held.__qualname__}"
 
 
 @pytest.mark.slow

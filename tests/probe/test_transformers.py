@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs transformers")
 from transformer_models import CASES, SMALL, Case, T, V, case, drawn, mixtral
 
 from landscope import Probe
-from landscope.core.errors import LossError, NotApplicableError
+from landscope.core.errors import LossError, NonFiniteLossError, NotApplicableError
 from landscope.core.estimate import Status
 from landscope.curvature import GGN, Fisher, Hessian
 from landscope.measures import measure
@@ -230,3 +230,24 @@ class Untrained(torch.nn.Module):
 def test_equal_values_do_not_hide_another_loss() -> None:
     ids = drawn(6, T)
     assert Probe(Untrained(), {"input_ids": ids, "labels": ids}).loss.name == "model's cross_entropy of the next token"
+
+
+def test_logits_that_are_not_numbers_are_said_to_be() -> None:
+    class Overflowing(torch.nn.Module):
+        """Its padded positions are NaN, and so is its loss, as of a Gemma 2 in float64."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Embedding(V, V)
+
+        def forward(self, input_ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+            z = self.inner(input_ids)
+            z = torch.where(input_ids[..., None] == 0, torch.nan, z)
+            if labels is None:
+                return {"logits": z}
+            return {"loss": cross_entropy(z.flatten(0, 1), labels.flatten()), "logits": z}
+
+    ids = drawn(6, T)
+    ids[0, 3:] = 0
+    with pytest.raises(NonFiniteLossError, match="not finite"):
+        Probe(Overflowing(), {"input_ids": ids, "labels": ids})

@@ -344,7 +344,7 @@ def _probe(  # noqa: PLR0913
 ) -> Probe:
     if isinstance(model, Probe):
         if data is not None:
-            raise LandscopeError("a Probe holds its data already; pass either a Probe, or a model and data")
+            raise LandscopeError("a Probe holds its data already; pass it alone (measures=[…]), or a model and data")
         return model
     if data is None:
         raise LandscopeError("no data: pass a DataLoader, a Dataset, or (x, y) tensors as the second argument")

@@ -92,8 +92,8 @@ def _check_values_are_used(point: _Point) -> None:
 
         def move(copy: nn.Module) -> None:
             for name, value in copy.named_parameters():
-                if name in probe.params:
-                    value.add_(AWAY * point.direction(name))
+                if name in probe.params:  # a module under two names holds whatever was put in for it last
+                    value.copy_(probe.params[name] + AWAY * point.direction(name))
 
         args, kwargs = probe.layout.arguments(batch.raw)
         args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
@@ -128,7 +128,7 @@ def _may_be_right(points: list[_Point], names: Sequence[str]) -> bool:
     wrong = 0
     for attempt in range(ATTEMPTS):
         if attempt == len(points):
-            points.append(_Point(points[0].probe, attempt))
+            points.append(_Point(points[0].probe, attempt, names))
         verdict = points[attempt].agrees(names)
         if verdict:
             return True
@@ -143,9 +143,9 @@ def _in_float64(probe: Probe, batch: Batch) -> Probe:
 
 
 class _Point:
-    """A point at or near the parameters: the gradient there, a direction, and how far to step along it."""
+    """A point at or near the parameters: the gradient by some of them there, a direction, and how far to step along it."""
 
-    def __init__(self, probe: Probe, attempt: int) -> None:
+    def __init__(self, probe: Probe, attempt: int, names: Sequence[str] | None = None) -> None:
         self.probe = probe
         self._attempt = attempt
         sizes = {name: _size(value) for name, value in probe.params.items()}
@@ -153,22 +153,20 @@ class _Point:
         self._sizes = {name: size or typical for name, size in sizes.items()}
         self._at_rest: dict[str, list[int]] = {}
         with probe.measuring():
-            self.params = dict(probe.params)
-            if attempt:
-                self.params = {name: p + NEARBY * self.direction(name, "nearby") for name, p in self.params.items()}
             self.batch = next(probe.batches())
-            leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
+            leaves = {name: value.detach().requires_grad_() for name, value in self._values().items()}
             loss = probe.loss_sum(leaves, self.batch)
             refuse_half_precision(loss, probe)
             if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
                 refuse_simulated_quantisation()
             self._at_rest = _padding(loss, leaves)  # gradients count these rows as constants, a step would move them
+            by = leaves if names is None else {name: leaves[name] for name in names}
             grads = (
-                torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+                torch.autograd.grad(loss, list(by.values()), allow_unused=True, materialize_grads=True)
                 if loss.requires_grad
-                else [torch.zeros_like(value) for value in leaves.values()]
+                else [torch.zeros_like(value) for value in by.values()]
             )
-        self.gradient = {name: g.to_dense() if g.is_sparse else g for name, g in zip(leaves, grads, strict=True)}
+        self.gradient = {name: g.to_dense() if g.is_sparse else g for name, g in zip(by, grads, strict=True)}
         kinds = {kind for kind in _precisions(loss) | {probe.dtype} if kind.is_floating_point}
         eps = max(torch.finfo(kind).eps for kind in kinds)
         self.loss = float(loss.detach())
@@ -180,9 +178,15 @@ class _Point:
         """The step of one tensor: drawn whenever it is needed, so that none is held."""
         rng = generator(self._attempt, "first derivatives", stream, name)
         found = _dense(self.probe.params[name], rng) * self._sizes[name]
-        if name in self._at_rest:
+        if not stream and name in self._at_rest:
             found[self._at_rest[name]] = 0
         return found
+
+    def _values(self) -> dict[str, Tensor]:
+        """The parameters at this point."""
+        if not self._attempt:
+            return dict(self.probe.params)
+        return {name: p + NEARBY * self.direction(name, "nearby") for name, p in self.probe.params.items()}
 
     def agrees(self, names: Sequence[str]) -> bool | None:
         """Whether the quotient along some tensors is what the gradient says; `None` where that cannot be decided."""
@@ -223,11 +227,9 @@ class _Point:
 
     def _loss(self, names: tuple[str, ...], step: float) -> float:
         with self.probe.measuring(), torch.no_grad():
-            moved = {name: self.params[name] + step * self.direction(name) for name in names}
-            return float(self.probe.loss_sum({**self._fresh(), **moved}, self.batch))
-
-    def _fresh(self) -> dict[str, Tensor]:
-        return {name: value.detach() for name, value in self.params.items()}
+            at = self._values()
+            at.update({name: at[name] + step * self.direction(name) for name in names})
+            return float(self.probe.loss_sum(at, self.batch))
 
 
 def _dense(like: Tensor, rng: torch.Generator) -> Tensor:

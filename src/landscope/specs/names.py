@@ -5,7 +5,7 @@ Naming one imports its module and calls the function: a spec is code. Installed 
 replaces a module that Python or another package means. `locate` looks a name up without running anything.
 
 What Landscope itself offers to specs has a public name, `landscope:NAME`, independent of where the code lies: results are
-recognised by it, so code may move. Its former places stay readable.
+recognised by it, so code may move. The places where it once lay stay readable for ever.
 """
 
 from __future__ import annotations
@@ -334,8 +334,8 @@ def also_searched() -> tuple[str, ...]:
 
 def _searched() -> str:
     where = " and ".join(_own_folders())
-    places = f"where packages are installed and in {where}"
-    return f"It was looked for {places}. Run the command in its folder, or put that on PYTHONPATH"
+    looked = f"It was looked for where packages are installed and in {where}"
+    return f"{looked}. Run the command in its folder, or put that on PYTHONPATH"
 
 
 def _search_here() -> bool:

@@ -209,10 +209,11 @@ def recurrence(op: CountedOperator, row: Tensor, note: Callable[[Tensor], None])
 def recurrence_steps(op: CountedOperator, start: Tensor, steps: int) -> Iterator[Lanczos]:
     """`lanczos_steps` from one vector with three: no basis comes back, and of what is left its norm alone."""
     before = op.matvecs
-    unit = start / inner(start, start) ** 0.5
-    for found in recurrence(op, unit, lambda _: None):
+    runs = recurrence(op, start / inner(start, start) ** 0.5, lambda _: None)
+    del start
+    for found in runs:
         yield Lanczos(
-            start.new_zeros((1, 0, op.size)),
+            torch.zeros((1, 0, op.size), dtype=op.dtype, device=op.device),
             torch.tensor([found.diagonal], dtype=torch.float64),
             torch.tensor([found.offdiagonal], dtype=torch.float64),
             torch.tensor([[found.beta]], dtype=torch.float64),

@@ -340,6 +340,7 @@ def spectrum_steps(
             runs = lanczos_steps(counted, start.T, steps, seed=seed)
         else:
             runs = recurrence_steps(counted, start[0], steps)
+        del start  # as long as every other
         for result in runs:
             highest = float(torch.linalg.eigvalsh(result.tridiagonal()).max())
             yield highest - counted.rounding * abs(highest)

@@ -98,6 +98,15 @@ def test_the_labels_of_a_narrow_logarithmic_axis_do_not_touch() -> None:
     assert all(one.x1 < other.x0 for one, other in pairwise(inside))
 
 
+def test_the_labels_of_small_values_do_not_touch() -> None:
+    figure = Report({"loss": Estimate(0.00021, data_stderr=5e-5), "error": Estimate(0.0)}, {}).plot()
+    figure.draw_without_rendering()
+    (axes,) = (axes for axes in figure.axes if axes.get_visible())
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+    assert len(boxes) >= 3
+    assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
+
+
 def test_html_is_escaped() -> None:
     page = Report({"<script>": Estimate(1.0)}, {"model": "<b>"})._repr_html_()
     assert "<script>" not in page

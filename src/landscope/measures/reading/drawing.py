@@ -69,7 +69,7 @@ def _drawn(rows: Sequence[Row]) -> list[Row]:
 
 def _family(axes: Axes, rows: Sequence[Row]) -> None:
     """A row for each measure; by size on a logarithmic axis where the values are far apart."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     values = [row.estimate.value for row in rows]
     sizes = [abs(value) for value in values if value]
@@ -86,12 +86,13 @@ def _family(axes: Axes, rows: Sequence[Row]) -> None:
         low, high = axes.get_xlim()
         within_one = high < WIDE * low  # a decade has at most one label of its own: name some in between
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if within_one else (1.0,), numticks=6))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.axvline(0, color=MUTED, lw=0.6)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.0), max(high, 0.0) if high > NOWHERE else 1.0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value + 0.0:g}"))
     units = list(dict.fromkeys(MEASURES[row.name].unit for row in rows if row.name in MEASURES))
     sign = "size, orange where negative" if log and min(values) < 0 else ""
     axes.set_xlabel(", ".join(filter(None, [units[0] if len(units) == 1 else "", sign])), fontsize=7, color=MUTED)

@@ -10,13 +10,15 @@ Its only user is `relative_flatness`, which would be too long with it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from landscope.core.estimate import Estimate
 from landscope.curvature import Hessian
 from landscope.probe.probe import Probe
-from landscope.spectra import trace
+from landscope.spectra.trace import trace_steps
 
 
 class LayerHessian:
@@ -69,7 +71,7 @@ class LayerHessian:
         return matrix if self.divisor is None else matrix / self.divisor
 
 
-def layer_hessian_trace(
+def layer_hessian_traces(
     probe: Probe,
     weight: str,
     factor: Tensor,
@@ -78,15 +80,15 @@ def layer_hessian_trace(
     max_products: int,
     seed: int,
     transposed: bool = False,
-) -> Estimate:
-    """κ of the named weight, exact or with its error bar.
+) -> Iterator[Estimate]:
+    """κ of the named weight, better and better: exact at the end, or with its error bar.
 
     >>> from torch import nn
     >>> probe = Probe(nn.Linear(2, 1, bias=False), (torch.eye(2), torch.zeros(2, 1)), "mse")     # H = I
-    >>> layer_hessian_trace(probe, "weight", torch.full((1, 1), 3.0), None, 0.01, 100, 0).value
-    18.0
+    >>> [found.value for found in layer_hessian_traces(probe, "weight", torch.full((1, 1), 3.0), None, 0.01, 100, 0)]
+    [18.0]
     """
     operator = LayerHessian(Hessian(probe, params=weight), factor, column_scale, transposed)
     if operator.shape[0] <= max_products:  # no sample meets this tolerance, so all columns are taken
         tol, max_products = 1e-15, 2 * max_products
-    return trace(operator, tol=tol, seed=seed, max_matvecs=max_products)
+    yield from trace_steps(operator, tol=tol, seed=seed, max_matvecs=max_products)

@@ -57,7 +57,7 @@ from landscope.curvature.layer.softmax_head import curvature_of_rows, softmax_he
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.measures.row_measure import RowValues, output_looks
-from landscope.measures.sharpness.layer_hessian import layer_hessian_trace
+from landscope.measures.sharpness.layer_hessian import layer_hessian_traces
 from landscope.measures.sharpness.matrices import targets_add_up_to_one
 from landscope.measures.tied import saying_ties
 from landscope.probe.probe import Probe
@@ -161,7 +161,7 @@ class _LayerMeasure(Measure):
             else:
                 return
         yield None
-        yield self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
+        yield from self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
 
     def _by_samples(
         self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
@@ -211,14 +211,14 @@ class _LayerMeasure(Measure):
 
     def _by_hessian(
         self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
-    ) -> Estimate:
+    ) -> Iterator[Estimate]:
         weight = weight_name(probe, name)
         if weight is None:
             raise NotApplicableError(
                 f"the weight of {name!r} is computed from other parameters (weight norm or another parametrisation) and used "
                 f"more than once: it has no Hessian. Fold the parametrisation into the weight first."
             )
-        found = layer_hessian_trace(
+        for found in layer_hessian_traces(
             probe,
             weight,
             factor,
@@ -227,8 +227,9 @@ class _LayerMeasure(Measure):
             self.max_probes,
             self.seed,
             isinstance(geometry.layer, TransposedLinear),
-        )
-        return replace(found, details={**details, "products": found.details["matvecs"]})
+        ):
+            running = found.status is Status.RUNNING
+            yield replace(found, details=details if running else {**details, "products": found.details["matvecs"]})
 
     def _form(self, probe: Probe, name: str) -> Form:
         """The cheapest form that holds as far as is known."""

@@ -185,7 +185,8 @@ def _without_labels(probe: Probe, fed: Layout, sample: Batch, outputs: object) -
     except ModelError:
         return fed, outputs
     rounding = 100 * torch.finfo(a.dtype).eps if a.is_floating_point() else 0.0
-    same = all(b.shape == a.shape and torch.allclose(a, b, rounding, rounding * float(a.abs().max())) for b in rest)
+    size = rounding * float(a.nan_to_num(0.0).abs().max()) if a.is_floating_point() else 0.0
+    same = all(b.shape == a.shape and torch.allclose(a, b, rounding, size, equal_nan=True) for b in rest)
     return (layout, found[0]) if same else (fed, outputs)
 
 
