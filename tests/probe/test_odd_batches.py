@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "inputs of another width": (lambda: Probe(nn.Linear(5, 3).double(), (X, Y)), "could not be called with argument 1"),
     "a class for a loss": (lambda: Probe(net(), (X, Y), nn.CrossEntropyLoss), r"pass an instance of it"),
     "a loss of one argument": (lambda: Probe(net(), (X, Y), lambda z: z.mean()), r"called as loss\(outputs, targets\)"),
-    "broadcasting": (lambda: Probe(nn.Linear(4, 1).double(), (X, X[:, 0]), nn.L1Loss()), "across samples"),
+    "broadcasting": (lambda: Probe(nn.Linear(4, 1).double(), (X, X[:, 0]), nn.SoftMarginLoss()), "across samples"),
     "words": (lambda: Probe(net(), (X.numpy(), np.array(["a", "b"] * 32))), "Map words to class indices"),
     "lists": (lambda: Probe(net(), {"input": X.tolist(), "labels": Y.tolist()}), "turn lists into tensors"),
 }
@@ -185,6 +185,19 @@ def test_refused_in_words(kind: str) -> None:
     call, words = REFUSED[kind]
     with pytest.raises(errors.LandscopeError, match=words):
         call()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("kind", [nn.HuberLoss, nn.SmoothL1Loss, nn.L1Loss], ids=lambda kind: kind.__name__)
+def test_criteria_that_compare_entry_by_entry_have_a_loss_per_sample(kind: type[nn.Module], reduction: str) -> None:
+    y = torch.randn(64, 3, generator=torch.Generator().manual_seed(3)).double()
+    criterion, model = kind(reduction=reduction), net()
+    probe = Probe(model, (X, y), criterion)
+    truth = criterion(model(X), y).item() / (64 if reduction == "sum" else 1)
+    assert probe.value() == pytest.approx(truth, rel=1e-12)
+    assert probe.loss.reduction == "per_sample"
+    column = nn.Linear(4, 1).double()  # (n, 1) against (n,) is no comparison of all with all
+    assert Probe(column, (X, y[:, 0]), kind()).value() == Probe(column, (X, y[:, :1]), kind()).value()
 
 
 @pytest.mark.parametrize("integer", [False, True])

@@ -114,6 +114,17 @@ def test_the_bracket_of_the_top_eigenvalue_covers(trained) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind", [nn.SiLU, nn.Mish, nn.GELU, nn.Softplus, nn.ELU, nn.Hardswish], ids=lambda kind: kind.__name__
+)
+def test_traces_behind_smooth_rectifiers(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), kind(), nn.Linear(8, 3)).double()
+    probe = Probe(net, (torch.randn(ROWS, 6, dtype=torch.float64), torch.arange(ROWS) % 3))
+    found, truth = MEASURES["hessian_trace"](tol=0.05)(probe), float(dense.hessian(probe).trace())
+    assert abs(found.value - truth) <= 4 * found.stderr + 1e-9 * abs(truth)
+
+
 @pytest.mark.parametrize("name", ["hessian_top_eigenvalue", "hessian_spectrum"])
 def test_products_on_all_rows_raise_the_lower_end_of_the_bracket(name: str) -> None:
     net, x, y = network(4 * ROWS, steps=40)

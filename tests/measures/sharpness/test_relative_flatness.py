@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from landscope.core.errors import UnknownNameError
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature import Fisher
-from landscope.curvature.layer.sites import default_layer
+from landscope.curvature.layer.geometry import geometry_of
+from landscope.curvature.layer.sites import _feature_sums, default_layer, feature_scale
 from landscope.curvature.layer.softmax_head import head_curvature
 from landscope.measures.base import MEASURES
 from landscope.measures.sharpness.relative_flatness import (
@@ -567,3 +568,20 @@ def test_targets_that_add_up_to_one_at_first_only() -> None:
     estimate = RelativeFlatness()(probe)
     assert estimate.details["form"] == "layer forms"
     assert close(estimate, reference(probe, "0"))
+
+
+def test_spreads_of_the_last_features_come_with_the_outputs() -> None:
+    """To rounding those of a pass of their own, which other layers take."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 4)).eval()
+    x = torch.randn(500, 6)
+    probe = Probe(net, (x, torch.arange(500) % 4))
+    before = probe.ledger.passes
+    last, _ = feature_scale(probe, "3", geometry_of(probe.module("3")))
+    assert probe.ledger.passes - before == pytest.approx(1 / 3)
+    assert RelativeFlatness(normalise=True)(probe).cost.passes == 0
+    total, squares, count = _feature_sums(probe, geometry_of(probe.module("3")))
+    variance = squares / count - (total / count).square()
+    assert torch.allclose(last, torch.where(variance > 0, variance, 1.0).sqrt(), rtol=1e-12)
+    first, _ = feature_scale(probe, "0", geometry_of(probe.module("0")))
+    assert torch.allclose(first, x.double().std(0, unbiased=False), rtol=1e-6)

@@ -20,6 +20,7 @@ from landscope.core.errors import NotApplicableError
 from landscope.curvature.layer.geometry import Geometry, Layer, Linear, is_faithful, nearly_equal
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.probe import Probe
+from landscope.probe.rows.outputs import outputs_of
 from landscope.probe.shared import FORWARD_LOAD, once_per_probe
 from landscope.probe.totals import FORWARD
 
@@ -216,8 +217,9 @@ def used_once(probe: Probe, layer: str) -> bool:
 def feature_scale(probe: Probe, name: str, geometry: Geometry) -> tuple[Tensor, int]:
     """σ of every input feature (channel of a convolution) in float64, 1 where it is 0; and how many of them are.
 
-    σ_j² = mean φ_j² − (mean φ_j)² over all samples and positions, in one forward pass. Nothing is normalised in the model
-    itself: folding σ into neighbouring layers would change the function wherever a shortcut passes between them.
+    σ_j² = mean φ_j² − (mean φ_j)² over all samples and positions, in one forward pass, which is that of the outputs where the
+    layer is the last one. Nothing is normalised in the model itself: folding σ into neighbouring layers would change the function
+    wherever a shortcut passes between them.
 
     >>> from landscope.curvature.layer.geometry import geometry_of
     >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2))
@@ -229,12 +231,38 @@ def feature_scale(probe: Probe, name: str, geometry: Geometry) -> tuple[Tensor, 
         raise NotApplicableError(
             f"the model uses the weight of {name!r} without calling the layer: its features are not visible"
         )
+    features = _features_of_last(probe, name)
+    total, squares, count = _sums(features) if features is not None else _feature_sums(probe, geometry)
+    mean, second = total / count, squares / count
+    variance = second - mean.square()
+    varies = variance > 64 * torch.finfo(torch.float64).eps * second
+    return torch.where(varies, variance, torch.ones_like(variance)).sqrt(), int((~varies).sum())
+
+
+def _sums(features: Tensor) -> Tensor:
+    """Σ φ, Σ φ² and their number, of every feature (3, d) in float64."""
+    rows = features.double().flatten(0, -2)
+    return torch.stack((rows.sum(0), rows.square().sum(0), torch.full_like(rows[0], len(rows))))
+
+
+def _features_of_last(probe: Probe, name: str) -> Tensor | None:
+    """What the model's last layer is given, from the forward pass that everything shares; `None` for other layers."""
+    if processes() > 1 or not layer_sites(probe)[name].gives_logits:
+        return None
+    outputs = outputs_of(probe)
+    while outputs.advance():
+        if outputs.head != name:
+            return None
+    features = outputs.features if outputs.head == name else None
+    return None if features is None else features.to(probe.device)
+
+
+def _feature_sums(probe: Probe, geometry: Geometry) -> Tensor:
+    """The sums of what a layer is given."""
     parts: list[Tensor] = []
 
     def note(x: Tensor, out: Tensor) -> Tensor:
-        features = geometry.channels(x.detach()).double().flatten(0, -2)
-        count = torch.full_like(features[:1], len(features))
-        parts.append(torch.cat((features.sum(0, keepdim=True), features.square().sum(0, keepdim=True), count)))
+        parts.append(_sums(geometry.channels(x.detach())))
         return out
 
     def piece(batch: Batch) -> tuple[Tensor, ...]:
@@ -243,8 +271,5 @@ def feature_scale(probe: Probe, name: str, geometry: Geometry) -> tuple[Tensor, 
         return (torch.stack(parts).sum(0),)
 
     with replaced_output(geometry.layer, note):
-        ((total, squares, count),) = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
-    mean, second = total / count, squares / count
-    variance = second - mean.square()
-    varies = variance > 64 * torch.finfo(torch.float64).eps * second
-    return torch.where(varies, variance, torch.ones_like(variance)).sqrt(), int((~varies).sum())
+        (found,) = probe.total(piece, load=FORWARD_LOAD, passes=FORWARD, grad=False)
+    return found

@@ -97,7 +97,8 @@ def _agrees(probe: Probe, few: Batch, name: str) -> bool:
     """Whether the mean quadratic form of a few rows, all that a probe has, is that of its matrix."""
     v = hashed_signs(probe.n_params, 0, "quadratics", dtype=probe.dtype, device=probe.device)
     with probe.measuring():
-        rows = row_quadratics(probe, name, few.prepared(probe.ready), [v]).detach()
+        with torch.no_grad():  # as they are taken: some operations have their derivatives only where gradients are on
+            rows = row_quadratics(probe, name, few.prepared(probe.ready), [v]).detach()
         whole = float(v @ (MATRICES[canonical(probe, name)](probe, compile=False) @ v))
     found, size = float(rows.double().mean()), float(rows.double().abs().mean())
     return abs(found - whole) <= AGREEMENT * torch.finfo(probe.dtype).eps ** 0.5 * max(size, abs(found))

@@ -160,6 +160,11 @@ class InformationGeometricSharpness(Measure):
             if not (isinstance(value, int) and value >= 1) and not (name == "batches" and value is None):
                 raise OperandError(f"igs: {name} must be a whole number of at least 1, got {value!r}")
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """A mean of squares is not negative."""
+        known = probe.loss.likelihood is not None
+        return Estimate(0.0, status=Status.LOWER_BOUND, reason="no batch has been read") if known else None
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """The batches done so far, then all of them."""
         size = min(self.batch_size, probe.n_samples)

@@ -164,6 +164,10 @@ class PacBayesSigma(PerturbationMeasure):
         """Noise in proportion to the weights ignores their scale, but not a shift of the logits."""
         return RESCALINGS if self.adaptive else self.invariant_to
 
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """A scale is not negative."""
+        return Estimate(0.0, status=Status.LOWER_BOUND, reason="no scale has been tried")
+
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """The search on the first rows, then on all."""
         moved = included(probe, self.include)

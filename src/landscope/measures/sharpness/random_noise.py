@@ -15,7 +15,13 @@ from torch import Tensor
 from landscope.core.estimate import Estimate, Status, student_quantile
 from landscope.measures.base import register
 from landscope.measures.row_measure import RowValues, early_looks_pay
-from landscope.measures.sharpness.worst_case import RESCALINGS, PerturbationMeasure, adaptive_scale, require_finite
+from landscope.measures.sharpness.worst_case import (
+    RESCALINGS,
+    PerturbationMeasure,
+    adaptive_scale,
+    highest_loss,
+    require_finite,
+)
 from landscope.probe.perturbed import (
     RowChanges,
     Shifts,
@@ -121,6 +127,12 @@ def with_noise(rows: RowMean, noise: float, reason: str) -> Estimate:
     return Estimate(rows.value, error, rows.data_stderr, Status.RUNNING, reason, bracket=(low, high))
 
 
+def above_a_loss_of_zero(probe: Probe) -> Estimate | None:
+    """A known loss is not negative anywhere: no change can be below −L."""
+    loss = highest_loss(probe) if probe.loss.likelihood is not None else None
+    return None if loss is None else Estimate(-loss, status=Status.LOWER_BOUND, reason="no loss is below zero")
+
+
 # Average-case sharpness (Andriushchenko et al. 2023): the expected rise of the loss under Gaussian noise.
 #
 #     E_{δ ~ N(0, ρ² diag(c²))} [ L(θ + δ) − L(θ) ],   c = 1 (plain) or c = |θ| + η (adaptive)
@@ -170,6 +182,10 @@ class AverageSharpness(PerturbationMeasure):
         if not self.adaptive:
             return self.invariant_to
         return frozenset() if self.eta else RESCALINGS
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least what a loss of zero would change."""
+        return above_a_loss_of_zero(included(probe, self.include))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """All noise on the rows read so far."""
@@ -254,6 +270,10 @@ class RandomSharpness(PerturbationMeasure):
             raise ValueError(f"statistic must be 'max', 'mean' or 'mean_abs', got {self.statistic!r}")
         if self.samples < (1 if self.statistic == "max" else 2):
             raise ValueError(f"a mean with an error bar needs samples ≥ 2, a maximum ≥ 1; got {self.samples}")
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """At least what a loss of zero would change."""
+        return above_a_loss_of_zero(included(probe, self.include))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """All directions on the rows read so far."""

@@ -65,6 +65,14 @@ def adaptive_scale(probe: Probe, eta: float) -> Tensor:
     return probe.vector().abs() + eta
 
 
+def highest_loss(probe: Probe) -> float | None:
+    """The upper end of the mean loss, as far as the forward pass for the order of rows has come; `None` before that."""
+    outputs = outputs_of(probe)
+    if outputs.losses is None or outputs.order is None or not outputs.rows:
+        return None
+    return row_mean(outputs.read_values(outputs.losses), outputs.order).high
+
+
 def require_finite(shifts: Shifts, what: str) -> Shifts:
     """Refuse a loss that overflows at some perturbed point: it has neither a mean nor a maximum."""
     lost = int((~torch.isfinite(shifts.mean)).sum())
@@ -217,7 +225,7 @@ class KeskarSharpness(PerturbationMeasure):
         """At least what a step of the last layer gives; at least 0, since the point itself lies in its neighbourhood."""
         moved = included(probe, self.include)
         found = rise_of_last_layer(moved, lambda: adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf))
-        return replace(found, value=100 / (1 + self._highest_loss(moved)) * found.value)
+        return replace(found, value=100 / (1 + (highest_loss(moved) or 0.0)) * found.value)
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """What some rows led to, then the search."""
@@ -225,7 +233,7 @@ class KeskarSharpness(PerturbationMeasure):
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
         for found in worst_cases(moved, adaptive_scale(moved, 1.0), NormBall(self.epsilon, math.inf), search):
             if not isinstance(found, WorstCase):
-                yield early_estimate(found, 100 / (1 + self._highest_loss(moved)))
+                yield early_estimate(found, 100 / (1 + (highest_loss(moved) or 0.0)))
                 continue
             (loss,) = found.losses
             factor = 100 / (1 + loss)
@@ -237,13 +245,6 @@ class KeskarSharpness(PerturbationMeasure):
                 data_stderr=None if error is None else factor * error,
                 details={**estimate.details, "loss": loss},
             )
-
-    def _highest_loss(self, moved: Probe) -> float:
-        """The mean loss as far as the forward pass for the order of rows has come: its upper end."""
-        outputs = outputs_of(moved)
-        if outputs.losses is None or outputs.order is None:
-            return 0.0
-        return row_mean(outputs.read_values(outputs.losses), outputs.order).high
 
 
 # SAM sharpness (Foret et al. 2021): the largest rise of the loss within a Euclidean distance ρ.

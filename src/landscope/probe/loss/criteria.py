@@ -129,10 +129,27 @@ def _of_criterion(loss: object) -> Loss | None:
         )
     elif type(loss) is nn.CrossEntropyLoss:
         known = _of_cross_entropy(loss)
+    elif isinstance(loss, _ENTRY_BY_ENTRY) and type(loss) in _ENTRY_BY_ENTRY:
+        known = Loss(partial(_entry_by_entry, criterion=loss), "per_sample", name=type(loss).__name__)
     else:
         return None
     known = replace(known, known="criterion")
     return _added_up(known) if loss.reduction == "sum" else known
+
+
+_ENTRY_BY_ENTRY = (nn.HuberLoss, nn.SmoothL1Loss, nn.L1Loss)
+"""Criteria that compare every output with its target, and take the mean."""
+
+
+def _entry_by_entry(
+    outputs: Tensor, targets: object, *, criterion: nn.HuberLoss | nn.SmoothL1Loss | nn.L1Loss
+) -> Tensor:
+    y = aligned(outputs, targets, type(criterion).__name__)
+    if isinstance(criterion, nn.HuberLoss):
+        return mean_per_sample(F.huber_loss(outputs, y, reduction="none", delta=criterion.delta))
+    if isinstance(criterion, nn.SmoothL1Loss):
+        return mean_per_sample(F.smooth_l1_loss(outputs, y, reduction="none", beta=criterion.beta))
+    return mean_per_sample(F.l1_loss(outputs, y, reduction="none"))
 
 
 def _weighted_binary_cross_entropy(outputs: Tensor, targets: object, *, pos_weight: Tensor) -> Tensor:
