@@ -357,13 +357,13 @@ def test_samples_that_depend_on_each_other() -> None:
 def test_a_model_that_vmap_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Custom` branches on a value: its samples are differentiated one after the other."""
     singles: list[int] = []
-    one_graph = gram_jacobian._Rows._one_graph
+    one_graph = gram_jacobian._JacobianRows._one_graph
 
-    def counted(self: gram_jacobian._Rows, piece: Batch, *rest: object):  # type: ignore[no-untyped-def]
+    def counted(self: gram_jacobian._JacobianRows, piece: Batch, *rest: object):  # type: ignore[no-untyped-def]
         singles.append(piece.size)
         return one_graph(self, piece, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(gram_jacobian._Rows, "_one_graph", counted)
+    monkeypatch.setattr(gram_jacobian._JacobianRows, "_one_graph", counted)
     probe, batch = probe_of("custom")
     gram(probe, batch)
     assert singles == [1] * N

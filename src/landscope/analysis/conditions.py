@@ -223,6 +223,7 @@ class Simpson:
 
     @property
     def sentence(self) -> str:
+        """Both correlations in words, and the paradox where there is one."""
         sides = [
             f"{where} {found.reason}" if found.value is None else f"{where} {found}"
             for where, found in ((f"between {self.group}", self.between), (f"inside {self.group}", self.within))
@@ -234,6 +235,7 @@ class Simpson:
         return text
 
     def to_dict(self) -> dict[str, object]:
+        """As plain values."""
         return {
             "x": self.x,
             "y": self.y,

@@ -97,6 +97,7 @@ class CorrelationTable:
         return pd.DataFrame(records)
 
     def to_dict(self) -> dict[str, object]:
+        """Every finding with its sentence, and the rules, as plain values."""
         return {
             "method": self.method,
             "alpha": self.rules.alpha,

@@ -68,6 +68,7 @@ class Effect(ABC):
         """The same, counted the other way round."""
 
     def p_value(self, truth: float = 0.0) -> float:
+        """The two-sided p of the effect being `truth`: twice the smaller tail."""
         return min(1.0, 2 * min(self.tails(truth)))
 
     def equivalence_p(self, margin: float) -> float:
@@ -111,6 +112,7 @@ class Summary:
 
     @property
     def variance(self) -> float:
+        """The variance of the mean: spread²/n."""
         return self.spread**2 / self.n
 
     def log(self) -> Summary:
@@ -141,6 +143,7 @@ class Mean(Effect):
             )
 
     def tails(self, truth: float) -> tuple[float, float]:
+        """The p of both sides by Student's t."""
         t = (self.value - truth) / self.stderr
         return float(stdtr(self.freedom, -t)), float(stdtr(self.freedom, t))
 

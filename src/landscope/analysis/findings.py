@@ -142,6 +142,7 @@ class Finding:
         )
 
     def verdict(self, rules: Rules) -> str:
+        """From the adjusted p-values: "goes with", "weak at most", "undecided" or "undefined"."""
         if self.adjusted_p is None:
             return "undefined"
         if self.adjusted_p <= rules.alpha:
@@ -199,6 +200,7 @@ class Finding:
         return text
 
     def to_dict(self) -> dict[str, object]:
+        """As plain values."""
         parts = {"within": self.within, "partial": self.partial, "granulated": self.granulated}
         return {
             "measure": self.measure,

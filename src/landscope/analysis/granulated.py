@@ -69,6 +69,7 @@ class Granulated:
         return f"Ψ = {self.value:.2f}{bounds} over {known} {'axis' if known == 1 else 'axes'}{left}"
 
     def to_dict(self) -> dict[str, object]:
+        """As plain values, one entry per axis."""
         return asdict(self) | {"axes": [asdict(axis) for axis in self.axes]}
 
 

@@ -225,6 +225,7 @@ class Learnt:
 
     @property
     def left_out(self) -> int:
+        """How many models do not count."""
         return int(np.count_nonzero(~self.kept))
 
     @property

@@ -126,6 +126,7 @@ class RankTest:
     reason: str = ""
 
     def to_dict(self) -> dict[str, object]:
+        """As plain values."""
         return asdict(self)
 
 

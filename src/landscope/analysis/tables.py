@@ -305,6 +305,7 @@ class SummaryTable:
         return pd.DataFrame(records)
 
     def to_dict(self) -> dict[str, object]:
+        """As plain values."""
         return {
             "row_titles": list(self.row_titles),
             "rows": [list(labels) for labels in self.rows],

@@ -89,6 +89,7 @@ class Difference:
 
     @property
     def error(self) -> float:
+        """The standard error: that of the estimators and that over the data."""
         return math.hypot(self.own, self.data or 0.0)
 
     @property
@@ -109,6 +110,7 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
+        """Whether the difference exceeds its error, and which error."""
         if not self.comparable:
             return Verdict.APART
         if self.first.status.is_bound or self.other.status.is_bound:

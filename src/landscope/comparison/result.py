@@ -72,6 +72,7 @@ class Comparison:
 
     @property
     def shown(self) -> dict[str, list[Difference]]:
+        """The differences by family of measures, each shown once."""
         of = {row.name: family for family, rows in Rows.of(self.reports[self.first]).families.items() for row in rows}
         found: dict[str, list[Difference]] = {family: [] for family in dict.fromkeys([*of.values(), OTHERS])}
         for name, family in of.items():
@@ -152,6 +153,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
+        """How the errors were taken and the tests adjusted."""
         paired = dict.fromkeys(d.measure for d in self.differences if d.paired)
         some = f"paired row by row for {', '.join(paired)}; " if paired else ""
         tests = counted(self.differences[0].tests if self.differences else 0, "difference")
@@ -192,11 +194,13 @@ class Comparison:
     # As data
 
     def to_frame(self) -> pd.DataFrame:
+        """One row per difference."""
         import pandas as pd
 
         return pd.DataFrame([_plain(difference) for difference in self.differences])
 
     def to_dict(self) -> dict[str, Plain]:
+        """Reports, differences, agreements and the reading, as plain values."""
         return {
             "reports": {name: report.to_dict() for name, report in self.reports.items()},
             "differences": [_plain(difference) for difference in self.differences],

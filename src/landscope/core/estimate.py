@@ -164,6 +164,7 @@ class Estimate:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Plain]) -> Estimate:
+        """The estimate that `to_dict` wrote; raises `SpecError` for anything else."""
         fields: dict[str, Any] = dict(checked(plain, "an estimate", _ESTIMATE, _ESTIMATE))
         fields["value"] = math.nan if plain.get("value") is None else plain["value"]
         if fields.get("bracket") is not None:
@@ -185,6 +186,7 @@ class Estimate:
 
     @classmethod
     def from_json(cls, text: str) -> Estimate:
+        """The estimate that `to_json` wrote."""
         return cls.from_dict(cast("Mapping[str, Plain]", parse_json(text)))
 
 

@@ -35,6 +35,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
+        """Decorator that registers its argument under `name`; raises `ValueError` where the name is taken."""
 
         def file(entry: T) -> T:
             if name in self._entries:

@@ -46,6 +46,7 @@ class Option:
 
     @property
     def accepts(self) -> str:
+        """The accepted values, in words."""
         return describe(self.hint)
 
 
@@ -128,6 +129,7 @@ class ModelEntry:
 
     @cached_property
     def options(self) -> dict[str, Option]:
+        """The options of the network, by name."""
         return options_of(self.factory, without=tuple(self.fixed))
 
     @property

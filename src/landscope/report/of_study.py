@@ -16,7 +16,7 @@ from landscope.core.json import Plain
 from landscope.core.text import counted
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts, contrasts
-from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table
 from landscope.report.page.html import Masthead, rendered
 from landscope.report.page.matplotlib import FORMATS
 from landscope.report.sections.against_baseline import contrast_cell, way
@@ -155,9 +155,9 @@ def _overview(found: Mapping[str, Contrasts]) -> Section:
             cells = [contrast_cell(own[column]) if column in own else Cell("–", mark="muted") for column in columns]
             rows.append([Cell(title if not place else ""), Cell(against), *cells])
     heads = [
-        Head("study", numeric=False),
-        Head("condition", numeric=False),
-        *(Head(label(column)) for column in columns),
+        Heading("study", numeric=False),
+        Heading("condition", numeric=False),
+        *(Heading(label(column)) for column in columns),
     ]
     caption = (
         "Change against the baseline of the same study, with its 95% interval. Shaded where it is shown after adjusting for "

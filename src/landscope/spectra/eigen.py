@@ -125,7 +125,9 @@ def eigsh_steps(
     if capacity < min(counted.size, k + 4):
         raise ValueError(f"basis_size must be at least k + 4 = {k + 4}, got {basis_size}")
     checked = budget >= 2 * k
-    search = Search(k, prefer, tol, budget - k if checked else budget, capacity, 1.0 if v0 is None else RANDOM_SHARE)
+    search = PairSearch(
+        k, prefer, tol, budget - k if checked else budget, capacity, 1.0 if v0 is None else RANDOM_SHARE
+    )
     space = search.space(counted)
     for _ in search.steps(counted, space, start_row(counted, v0, seed), generator(seed, "deflation")):
         values, _, defects = space.ritz(prefer)
@@ -227,7 +229,7 @@ def start_row(op: CountedOperator, v0: Tensor | None, seed: int) -> Tensor:
 
 
 @dataclass
-class Search:
+class PairSearch:
     """What is looked for, and whether nothing can have been missed once the steps have ended."""
 
     k: int

@@ -54,11 +54,13 @@ class TensorBoard(Callback):
         self._writer = module.SummaryWriter(log_dir=os.fspath(folder))
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
+        """Add a point to every curve."""
         del model
         for name, value in _figures(row).items():
             self._writer.add_scalar(name, value, global_step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:
+        """Write what is left, and close the file."""
         del result
         self._writer.close()
 
@@ -77,10 +79,12 @@ class WeightsAndBiases(Callback):
         self._run = self._wandb.init(**{"config": config, **self._options})
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
+        """Log the row."""
         del model
         self._run.log(dict(_figures(row)), step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:
+        """Finish the run, with exit code 1 if the training was interrupted."""
         self._run.finish(exit_code=0 if result.finished else 1)
 
 

@@ -41,7 +41,7 @@ def backward_rows(outputs: Tensor, inputs: Sequence[object], seeds: Tensor) -> l
 
 
 @dataclass
-class _Rows:
+class _JacobianRows:
     """The rows of J for some parameters, a few samples at a time."""
 
     probe: Probe
@@ -114,7 +114,7 @@ def add_jacobian(
     outputs = len(theta) // batch.size
     where = ParameterSpace(tuple(names), tuple(probe.params[name].shape for name in names)).slices()
     size = max((part.stop for part in where.values()), default=0)
-    rows_of = _Rows(probe, batch, per_sample, room)
+    rows_of = _JacobianRows(probe, batch, per_sample, room)
     for start in range(0, size, width):
         stop = min(start + width, size)
         inside = [name for name in names if where[name].start < stop and where[name].stop > start]

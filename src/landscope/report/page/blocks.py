@@ -68,7 +68,7 @@ class Panels:
 
 
 @dataclass(frozen=True)
-class Head:
+class Heading:
     """The head of a column of a table."""
 
     text: str
@@ -96,7 +96,7 @@ class Cell:
 class Table:
     """A table that scrolls inside its box; `key` names it for the script, which adds what only it can."""
 
-    head: Sequence[Head]
+    head: Sequence[Heading]
     rows: Sequence[Sequence[Cell]]
     caption: str
     key: str = ""

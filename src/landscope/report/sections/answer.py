@@ -14,7 +14,7 @@ from landscope.report.data.associations import Associations, learnt_of
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts
-from landscope.report.page.blocks import Block, Cell, Claim, Head, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Claim, Heading, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points
 from landscope.report.sections.against_baseline import baseline_figure, baseline_words, too_few_words
 from landscope.report.sections.through_training import through_sentence
@@ -83,7 +83,7 @@ def claim_section(study: Cohorts, claims: Sequence[Claim]) -> Section:
         if len(named) > NAMED and set(claim.runs) >= set(place):
             shown = f"all {len(place):,} runs"
         rows.append([Cell(claim.text), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
-    head = [Head(text, numeric=False) for text in ("claim", "verdict", "why", "shown by")]
+    head = [Heading(text, numeric=False) for text in ("claim", "verdict", "why", "shown by")]
     table = Table(head, rows, "The claims, and what this study found.", key="claims-table")
     return Section("claims", "Claims", [table] if rows else [])
 

@@ -15,7 +15,7 @@ from landscope.measures.reading.rows import FAMILIES
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import Column, better, label
 from landscope.report.data.contrasts import Contrasts
-from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Mark, Prose, Section, Table
 from landscope.report.sections.against_baseline import baseline_table
 
 COHORTS = 4
@@ -110,9 +110,9 @@ def _across(study: Cohorts, summary: SummaryTable, kept: Sequence[int], caption:
     sizes = sorted({max((cell.n for cell in cells), default=0) for cells in summary.cells})
     runs = f"n = {sizes[0]}" if len(sizes) == 1 else f"n = {sizes[0]} to {sizes[-1]}"
     heads = [
-        Head("", numeric=False),
-        Head(runs, numeric=False),
-        *(Head(name, condition=places.get(name)) for name in names),
+        Heading("", numeric=False),
+        Heading(runs, numeric=False),
+        *(Heading(name, condition=places.get(name)) for name in names),
     ]
     return Table(heads, rows, caption, key=key)
 
@@ -139,8 +139,8 @@ def _down(study: Cohorts, summary: SummaryTable, part: Sequence[int], caption: s
             [Cell(condition, condition=place.get(condition)), Cell(str(most)), *(_value(cells[at]) for at in part)]
         )
     names = [summary.columns[at] for at in part]
-    heads = [Head(name, unit=ARROWS.get(summary.better.get(name, ""), "")) for name in names]
-    return Table([Head("condition", numeric=False), Head("n"), *heads], rows, caption)
+    heads = [Heading(name, unit=ARROWS.get(summary.better.get(name, ""), "")) for name in names]
+    return Table([Heading("condition", numeric=False), Heading("n"), *heads], rows, caption)
 
 
 def _value(cell: SummaryCell) -> Cell:

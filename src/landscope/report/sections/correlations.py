@@ -12,7 +12,7 @@ from landscope.core.text import counted, p_value
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label, value_columns
-from landscope.report.page.blocks import Block, Cell, Head, Mark, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Mark, Prose, Section, Table
 from landscope.report.page.figure import Axis, Errors, Figure, Heat, Marker, Panel, Points, value_axis
 
 COLUMNS = 40
@@ -123,7 +123,7 @@ def _table(found: Associations) -> Table:
     notes += f" Weak at most: shown to be smaller than ±{found.table.rules.relevant:g}, adjusted as well."
     notes += " Ψ: one axis of the study changed at a time." * granulated
     return Table(
-        [Head(name, numeric=name not in text) for name in (*heads, "n", "verdict")],
+        [Heading(name, numeric=name not in text) for name in (*heads, "n", "verdict")],
         rows,
         f"All correlations of {found.cohort.name} models, n = {found.units}, strongest first within each outcome. {notes}",
         key="correlation-table",

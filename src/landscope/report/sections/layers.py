@@ -22,7 +22,7 @@ from landscope.report.data.extras import (
     read_layers,
     spread_over_conditions,
 )
-from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table
 from landscope.report.page.figure import (
     Axis,
     Bars,
@@ -172,7 +172,7 @@ def invariance_section(study: Cohorts) -> Section:
                 "generalises. Each column changes the parameters of a model and not a single prediction."
             ),
             Table(
-                [Head("measure", numeric=False), *(Head(kind.replace("_", " ")) for kind in kinds)],
+                [Heading("measure", numeric=False), *(Heading(kind.replace("_", " ")) for kind in kinds)],
                 rows,
                 f"Median relative change of the measure over {counted(count, 'model')}. {gap}“Unchanged”: within three standard "
                 f"errors, and these below {100 * RESOLVED:g} %. Where they are larger or not known: “by definition”, or “cannot "

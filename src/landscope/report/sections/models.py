@@ -15,7 +15,7 @@ from landscope.core.text import duration, size
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
-from landscope.report.page.blocks import Block, Cell, Downloads, Head, Mark, Section, Source, Table
+from landscope.report.page.blocks import Block, Cell, Downloads, Heading, Mark, Section, Source, Table
 from landscope.report.page.glossary import STATISTICS, meanings
 from landscope.report.page.html import finite, rounded
 from landscope.report.sections.conditions import summary_of
@@ -45,7 +45,7 @@ def estimate_section(study: Cohorts) -> Section:
                     caption = f"{study.run_name(run)}, {cohort.name}, {split} rows" + (f": {about}." if about else ".")
                     rows = [_estimate(f"{split}.{name}", e) for name, e in report.items()]
                     heads = ("value", "± data", "passes", "time")
-                    head = [Head("measure", numeric=False), *map(Head, heads), Head("status", numeric=False)]
+                    head = [Heading("measure", numeric=False), *map(Heading, heads), Heading("status", numeric=False)]
                     blocks.append(Table(head, rows, caption))
     return Section("estimates", "What was measured", blocks)
 
@@ -84,7 +84,7 @@ def terms_of(study: Cohorts) -> dict[str, str]:
 def term_section(terms: Mapping[str, str]) -> Section:
     """What the words of the page mean, for readers without a pointer and for paper."""
     rows = [[Cell(term), Cell(meaning)] for term, meaning in terms.items()]
-    heads = [Head("", numeric=False), Head("", numeric=False)]
+    heads = [Heading("", numeric=False), Heading("", numeric=False)]
     return Section(
         "terms", "What the words mean", [Table(heads, rows, "Measures first, then statistics.", key="terms-table")]
     )
@@ -187,11 +187,13 @@ def _facts(study: Cohorts) -> Table:
         some = [value if len(found) == 1 else f"{value} ({count} runs)" for value, count in found.most_common(4)]
         facts.append((key.replace("_", " "), "; ".join(some) + ("; …" if len(found) > 4 else "")))
     rows = [[Cell(name), Cell(value)] for name, value in facts]
-    return Table([Head("", numeric=False), Head("", numeric=False)], rows, "What was run, and on what.", key="facts")
+    return Table(
+        [Heading("", numeric=False), Heading("", numeric=False)], rows, "What was run, and on what.", key="facts"
+    )
 
 
 def _failures(failed: Sequence[Failure]) -> Table:
-    heads = [Head("condition", numeric=False), Head("seed"), Head("why", numeric=False)]
+    heads = [Heading("condition", numeric=False), Heading("seed"), Heading("why", numeric=False)]
     rows = [[Cell(f.condition), Cell(str(f.seed)), Cell(f.reason)] for f in failed]
     return Table(heads, rows, "Runs that failed: they are in no number of this page.", key="failures")
 
@@ -220,10 +222,10 @@ def _statuses(study: Cohorts) -> Table:
         )
     return Table(
         [
-            Head("measure", numeric=False),
-            Head("status", numeric=False),
-            Head("estimates"),
-            Head("most common reason", numeric=False),
+            Heading("measure", numeric=False),
+            Heading("status", numeric=False),
+            Heading("estimates"),
+            Heading("most common reason", numeric=False),
         ],
         rows,
         "Estimates that are neither exact nor converged. Those without a value are missing from tables and figures.",

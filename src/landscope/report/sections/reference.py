@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Cell, Head, Section, Table
+from landscope.report.page.blocks import Cell, Heading, Section, Table
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ComparedNumber:
 def compared_section(study: Cohorts, compared: Sequence[ComparedNumber]) -> Section:
     """Published numbers and ours side by side, in the paper's order and units."""
     heads = [
-        *(Head(text, numeric=False) for text in ("table", "condition", "metric")),
-        *(Head(text) for text in ("paper", "as published", "corrected", "n")),
+        *(Heading(text, numeric=False) for text in ("table", "condition", "metric")),
+        *(Heading(text) for text in ("paper", "as published", "corrected", "n")),
     ]
     rows = [
         [

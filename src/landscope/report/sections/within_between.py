@@ -12,7 +12,7 @@ from landscope.analysis.verdicts import ALPHA
 from landscope.core.text import p_value, significant
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Block, Cell, Head, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table
 from landscope.report.page.figure import (
     Axis,
     Curve,
@@ -111,7 +111,7 @@ def _table(found: Associations, pairs: Sequence[tuple[str, str]]) -> Table:
     )
     names = ("measure", "outcome")
     return Table(
-        [*(Head(name, numeric=False) for name in names), *map(Head, heads)],
+        [*(Heading(name, numeric=False) for name in names), *map(Heading, heads)],
         rows,
         caption,
         key="within-between-table",

@@ -169,6 +169,7 @@ class TrainingResult:
         return int(self.history[-1]["epoch"]) if self.history else 0
 
     def to_frame(self) -> pd.DataFrame:
+        """The history, one row per evaluated epoch."""
         import pandas as pd
 
         return pd.DataFrame(self.history)

@@ -60,6 +60,7 @@ class Pool:
 
     @property
     def seeds(self) -> tuple[int, ...]:
+        """The members' seeds, in order."""
         return tuple(member.spec.seed for member in self.members)
 
     @property
