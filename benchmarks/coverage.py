@@ -37,6 +37,7 @@ from torch import Tensor, nn
 
 import landscope as ls
 from landscope.core.estimate import Estimate, Status
+from landscope.measures.sharpness.eigenvalues import LogVolume
 from landscope.probe import points
 
 ROOT = Path(__file__).parents[1]
@@ -172,6 +173,7 @@ def dense_truths(net: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float
         "hessian_frobenius": float(hessian.norm()),
         "ggn_top_eigenvalue": float(torch.linalg.eigvalsh(ggn)[-1]),
         "ggn_trace": float(ggn.trace()),
+        "log_volume": float(values[-LogVolume.k :].log().sum()),
     }
 
 
@@ -300,7 +302,10 @@ def work(asked: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
             kept.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in done.result())
             kept.flush()
             if time.monotonic() > end:
-                pool.shutdown(wait=False, cancel_futures=True)
+                for (
+                    one
+                ) in waiting:  # the pool tells of each; those that its own shutdown cancels are never heard of again
+                    one.cancel()
 
 
 def write(found: dict[str, dict[str, dict[str, Any]]]) -> None:
