@@ -31,16 +31,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import landscope as ls
 from landscope.core.estimate import Estimate, Status
+from landscope.measures.sharpness.eigenvalues import LogVolume
 from landscope.probe import points
 
 ROOT = Path(__file__).parents[1]
 ROWS = 1500
 PARTS = (0.05, 0.2, 0.5, 1.0)
+TWINS, WRONG = "λ₂ = 0.995 λ₁", 60
+WEIGHTS = ROOT / "benchmarks" / "measured" / "coverage_networks.safetensors"
+"""Trained once: another machine rounds otherwise and would train other networks, and its seeds would not add up with these."""
 ROUNDING = 1e-9
 """Relative: two float64 sums of the same numbers in another order."""
 TURN = 5
@@ -83,53 +88,76 @@ def tanh_network() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10))
 
 
-def trained(wrong: int, steps: int, made: Callable[[], nn.Module] = tanh_network) -> tuple[nn.Module, Tensor, Tensor]:
-    """A small network on digits, some labels of which are drawn at random."""
-    digits = load_digits()
-    x, y = torch.tensor(digits.data[:ROWS] / 16, dtype=torch.float32), torch.tensor(digits.target[:ROWS])
-    torch.manual_seed(0)
-    net = made()
+def digits(wrong: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows and labels, some of which are drawn at random."""
+    found = load_digits()
+    x, y = torch.tensor(found.data[:ROWS] / 16), torch.tensor(found.target[:ROWS])
     if wrong:
-        y[torch.randperm(ROWS)[:wrong]] = torch.randint(0, 10, (wrong,))
-    optimizer = torch.optim.Adam(net.parameters(), 2e-2)
+        drawn = torch.Generator().manual_seed(0)
+        y[torch.randperm(ROWS, generator=drawn)[:wrong]] = torch.randint(0, 10, (wrong,), generator=drawn)
+    return x, y
+
+
+def trained(net: nn.Module, steps: int, wrong: int = 0) -> nn.Module:
+    """A network after some steps on all digits."""
+    x, y = digits(wrong)
+    optimizer = torch.optim.Adam(net.double().parameters(), 2e-2)
     for _ in range(steps):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x), y).backward()
         optimizer.step()
-    return net.double(), x.double(), y
+    return net
 
 
-def twins() -> tuple[nn.Module, Tensor, Tensor]:
-    """The half-trained network twice: λ₂ = 0.995 λ₁."""
-    net, x, y = trained(0, 25)
-    other = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
-    return Twin(net, math.sqrt(0.995)).double(), torch.stack([x, x[other]], 1), torch.stack([y, y[other]], 1)
-
-
-def convolutions() -> tuple[nn.Module, Tensor, Tensor]:
+def convolutions() -> nn.Module:
     """Convolutions and rectifiers: the Hessian has the diagonal of the Gauss–Newton matrix."""
-    return trained(
-        0,
-        300,
-        lambda: nn.Sequential(
-            nn.Unflatten(1, (1, 8, 8)),
-            nn.Conv2d(1, 6, 3, stride=2),
-            nn.ReLU(),
-            nn.Conv2d(6, 6, 3),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(6, 10),
-        ),
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 6, 3, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(6, 6, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(6, 10),
     )
 
 
-NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
-    "half trained": lambda: trained(0, 25),
-    "trained": lambda: trained(0, 900),
-    "4 % wrong labels": lambda: trained(60, 900),
-    "λ₂ = 0.995 λ₁": twins,
-    "convolutions": convolutions,
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
+    "half trained": (tanh_network, 25, 0),
+    "trained": (tanh_network, 900, 0),
+    "4 % wrong labels": (tanh_network, 900, WRONG),
+    "convolutions": (convolutions, 300, 0),
+    TWINS: (tanh_network, 25, 0),
 }
+"""How each is made, its training steps and wrong labels. The twins are the half-trained network twice: λ₂ = 0.995 λ₁."""
+
+
+def made() -> dict[str, dict[str, Tensor]]:
+    """The weights of all networks: from the file beside this one; where it is missing they are trained and written there."""
+    if not WEIGHTS.exists():
+        found = {}
+        for network, (kind, steps, wrong) in NETWORKS.items():
+            if network != TWINS:
+                torch.manual_seed(0)
+                state = trained(kind(), steps, wrong).state_dict()
+                found |= {f"{network}/{name}": p.contiguous() for name, p in state.items()}
+        save_file(found, WEIGHTS)
+    weights: dict[str, dict[str, Tensor]] = {}
+    for name, p in load_file(WEIGHTS).items():
+        network, _, parameter = name.partition("/")
+        weights.setdefault(network, {})[parameter] = p
+    return {**weights, TWINS: weights["half trained"]}
+
+
+def network_and_data(network: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network with its weights, and the digits."""
+    kind, _, wrong = NETWORKS[network]
+    net, (x, y) = kind().double(), digits(wrong)
+    net.load_state_dict(made()[network])
+    if network != TWINS:
+        return net, x, y
+    other = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
+    return Twin(net, math.sqrt(0.995)).double(), torch.stack([x, x[other]], 1), torch.stack([y, y[other]], 1)
 
 
 def dense_truths(net: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float]:
@@ -145,6 +173,7 @@ def dense_truths(net: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float
         "hessian_frobenius": float(hessian.norm()),
         "ggn_top_eigenvalue": float(torch.linalg.eigvalsh(ggn)[-1]),
         "ggn_trace": float(ggn.trace()),
+        "log_volume": float(values[-LogVolume.k :].log().sum()),
     }
 
 
@@ -170,7 +199,7 @@ def subject(network: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """The network and its data, made once in every process."""
     torch.set_num_threads(1)
     points.SMALL_WORK = 0  # these networks are small: their early answers are wanted here all the same
-    net, x, y = NETWORKS[network]()
+    net, x, y = network_and_data(network)
     return net, (x, y)
 
 
@@ -273,7 +302,10 @@ def work(asked: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
             kept.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in done.result())
             kept.flush()
             if time.monotonic() > end:
-                pool.shutdown(wait=False, cancel_futures=True)
+                for (
+                    one
+                ) in waiting:  # the pool tells of each; those that its own shutdown cancels are never heard of again
+                    one.cancel()
 
 
 def write(found: dict[str, dict[str, dict[str, Any]]]) -> None:

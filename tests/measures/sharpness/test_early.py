@@ -165,3 +165,51 @@ def test_every_early_estimate_of_a_stream_is_honest(trained) -> None:
             for estimate in MEASURES[name](seed=seed).refine(Probe(net, (x, y), seed=seed)):
                 if estimate is not None and estimate.status is Status.LOWER_BOUND:
                     assert estimate.value <= value * 1.02, name
+
+
+class _TanhWithoutTangents(torch.autograd.Function):
+    """tanh, twice differentiable backwards and not at all forwards."""
+
+    @staticmethod
+    def forward(x):
+        return x.tanh()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx, slope):
+        (output,) = ctx.saved_tensors
+        return slope * (1 - output.square())
+
+
+class _AnotherWay(nn.Module):
+    """tanh, by another operation for the rows that few look like."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rare = x.detach().abs().amax(1) > 100
+        return (
+            torch.where(rare[:, None], _TanhWithoutTangents.apply(x / 100), x.tanh()) if bool(rare.any()) else x.tanh()
+        )
+
+
+@pytest.mark.parametrize("name", ["hessian_trace", "hessian_top_eigenvalue", "ggn_top_eigenvalue", "hessian_frobenius"])
+def test_products_take_over_where_quadratic_forms_of_rows_fail_later(name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(300, 6, dtype=torch.float64)
+    x[7] *= 1000
+    net = nn.Sequential(nn.Linear(6, 8), _AnotherWay(), nn.Linear(8, 3)).double()
+    with torch.no_grad():
+        y = net(x).argmax(1)  # so that the odd row is none of the telling ones
+        y[:7] = (y[:7] + 1) % 3
+    probe = Probe(net, (x, y))
+    assert has_row_quadratics(probe, "hessian")
+    found = MEASURES[name]()(probe)
+    matrix = dense.hessian(probe) if name.startswith("hessian") else dense.ggn(probe)
+    truth = {
+        "hessian_trace": matrix.trace,
+        "hessian_frobenius": matrix.norm,
+    }.get(name, lambda: torch.linalg.eigvalsh(matrix)[-1])()
+    assert found.status in (Status.CONVERGED, Status.EXACT), found.reason
+    assert found.value == pytest.approx(float(truth), abs=4 * max(found.stderr or 0.0, 1e-9))

@@ -12,6 +12,7 @@ the bracket and a start vector, products on all rows the rest.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.errors import DifferentiationError, NotApplicableError
+from landscope.core.errors import DifferentiationError, LandscopeError, NotApplicableError
+from landscope.core.memory import is_out_of_memory
 from landscope.core.seeding import generator, hashed_signs
 from landscope.curvature.matrices import GaussNewtonOperator
 from landscope.curvature.per_sample import TANGENT_LOAD, TANGENT_PASSES, output_tangents, second_derivatives
@@ -34,6 +36,8 @@ from landscope.probe.rows.outputs import outputs_of, row_order
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
 from landscope.spectra.lanczos import fresh_rows, lanczos, lanczos_steps
+
+log = logging.getLogger(__name__)
 
 QUADRATIC_PASSES = {"hessian": 4 * FORWARD, "ggn": TANGENT_PASSES, "fisher": TANGENT_PASSES}
 """What one quadratic form of all rows costs, in gradients."""
@@ -65,7 +69,13 @@ def row_quadratics(probe: Probe, name: str, batch: Batch, directions: Sequence[T
     """
     if name == "hessian":
         probe.ledger.leave_time_for_imports()
-        return torch.stack([second_derivatives(probe, batch, v) for v in directions], 1)
+        try:
+            return torch.stack([second_derivatives(probe, batch, v) for v in directions], 1)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            if isinstance(error, LandscopeError) or is_out_of_memory(error):
+                raise
+            first = str(error).splitlines()[0]
+            raise DifferentiationError(f"second derivatives of single rows need forward mode twice: {first}") from error
     operator = matrix(probe, name)
     assert isinstance(operator, GaussNewtonOperator)
     found = []
@@ -141,8 +151,12 @@ class _Pilot:
         self._stages = _stages(probe, name, seed)
 
     def advance(self) -> bool:
-        """A further product or bracket; `False` where there is none."""
-        step = next(self._stages, False)
+        """A further product or bracket; `False` where there is none, or where rows turn up that have no quadratic forms."""
+        try:
+            step = next(self._stages, False)
+        except DifferentiationError as error:
+            log.info("no further brackets from some of the rows: %s", error)
+            return False
         if isinstance(step, dict):
             self.found.append(step)
         return step is not False

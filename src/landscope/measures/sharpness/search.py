@@ -327,18 +327,20 @@ def check_effort(steps: int, restarts: int, batch_size: int | None = None, batch
             raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-def early_estimate(found: CrossFit | RowMean | None, factor: float = 1.0) -> Estimate | None:
-    """What is known before the end: a mean over batches with its spread, or "at least" the lower end of a rise."""
+def early_estimate(found: CrossFit | RowMean | None, factor: float = 1.0, defined: bool = False) -> Estimate | None:
+    """What is known before the end: "at least" the lower end of a rise, or of the mean over batches.
+
+    Ascents find no more than the maximum, so that no upper end is honest, unless the search itself defines the value.
+    """
     if found is None:
         return None
     if isinstance(found, CrossFit):
         reason = f"the rise at a point that {found.rise.rows:,} rows led to or judge"
         return Estimate(factor * max(found.rise.low, 0.0), status=Status.LOWER_BOUND, reason=reason)
-    estimate = found.estimate()
-    if estimate.status.is_bound:
-        return replace(estimate, value=max(estimate.value, 0.0), reason=f"after {found.rows:,} batches")
+    estimate, reason = found.estimate(), f"what {found.rows:,} batches gave"
+    if not defined or estimate.status.is_bound:
+        return Estimate(max(found.low, 0.0), status=Status.LOWER_BOUND, reason=reason)
     low, high = estimate.bracket or (estimate.value, estimate.value)
-    reason = f"what {found.rows:,} batches gave"
     return replace(estimate, bracket=(max(low, 0.0), high), reason=reason)
 
 

@@ -8,6 +8,7 @@ by one. The error over the data comes from per-sample numbers.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from landscope.core.errors import DifferentiationError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, hashed_signs
@@ -66,6 +68,8 @@ from landscope.spectra.trace import trace_steps
 # losses is the Fisher matrix, and the Hessian of a network with rectifiers has the same diagonal
 # (`landscope.curvature.multi_affine`).
 
+
+log = logging.getLogger(__name__)
 
 MOST_CLASSES = 29
 """Outputs up to which the trace is taken class by class; random probes are the better way beyond."""
@@ -178,12 +182,19 @@ class _Trace(_Sum):
             for mean in _exact_means(probe):
                 yield self._with_details(probe, mean.estimate())
         elif not is_small(probe) and has_row_quadratics(probe, canonical(probe, self.matrix)):
-            yield from self._by_probes(probe)
+            try:
+                yield from self._by_probes(probe)
+            except DifferentiationError as error:  # rows that go another way than those few that it was tried on
+                log.info("the trace from products on all rows: %s", error)
+                yield from self._by_products(probe)
         else:
-            for found in trace_steps(matrix(probe, self.matrix), self.tol, self.seed, self.max_matvecs):
-                running = found.status is Status.RUNNING
-                data_stderr = None if running else self._data_error(probe)
-                yield self._with_details(probe, replace(found, data_stderr=data_stderr))
+            yield from self._by_products(probe)
+
+    def _by_products(self, probe: Probe) -> Iterator[Estimate | None]:
+        for found in trace_steps(matrix(probe, self.matrix), self.tol, self.seed, self.max_matvecs):
+            running = found.status is Status.RUNNING
+            data_stderr = None if running else self._data_error(probe)
+            yield self._with_details(probe, replace(found, data_stderr=data_stderr))
 
     def _has_fisher_diagonal(self, probe: Probe) -> bool:
         if self.matrix == "hessian":

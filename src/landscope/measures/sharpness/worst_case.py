@@ -303,10 +303,10 @@ class SAMSharpness(PerturbationMeasure):
         """What the batches done so far gave, or some rows; then the search."""
         moved = included(probe, self.include)
         search = Search(self.steps, self.restarts, "apgd", seed=self.seed)
-        ball = NormBall(self.rho, 2)
+        ball, one_step = NormBall(self.rho, 2), self.steps == self.restarts == 1
         for found in worst_cases(moved, torch.ones_like(moved.vector()), ball, search, self.batch_size):
             if not isinstance(found, WorstCase):
-                yield early_estimate(found)
+                yield early_estimate(found, defined=one_step)
                 continue
-            one_step = self.steps == self.restarts == 1 and not found.stationary
-            yield ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=one_step)
+            defined = one_step and not found.stationary
+            yield ascent_estimate(found, found.mean, self.rho, search, moved.n_params, defined=defined)
