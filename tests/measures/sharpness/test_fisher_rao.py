@@ -241,3 +241,22 @@ def test_logits_of_minus_infinity_count_for_nothing() -> None:
     model = Masked()
     found, plain = (FisherRaoHomogeneous(layers=2)(Probe(net, vectors())) for net in (model, model.inner))
     assert found.value == pytest.approx(plain.value, rel=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_the_closed_form_reads_the_outputs_that_everything_shares(temperature: float) -> None:
+    """In no pass of its own the same as row by row, which other losses take."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 9, bias=False), nn.ReLU(), nn.Linear(9, 4, bias=False)).double()
+    x, y = torch.randn(300, 5, dtype=torch.float64), torch.arange(300) % 4
+    probe = Probe(net, (x, y), temperature=temperature)
+    measure = FisherRaoHomogeneous()
+    rows = measure.rows(probe, next(probe.batches()))
+    before = probe.ledger.passes
+    found = measure.last(probe)
+    assert found.value == pytest.approx(float(rows.mean()), rel=1e-12)
+    assert found.data_stderr == pytest.approx(float(rows.std() / len(rows) ** 0.5), rel=1e-9)
+    assert probe.ledger.passes - before == pytest.approx(1 / 3)
+    again = probe.ledger.passes
+    measure.last(probe)
+    assert probe.ledger.passes == again

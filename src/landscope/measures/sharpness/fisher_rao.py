@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from landscope.core.distributed import processes
 from landscope.core.errors import DifferentiationError, NotApplicableError
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
@@ -18,10 +19,11 @@ from landscope.curvature.layer.sites import layer_sites, some_samples
 from landscope.curvature.per_sample import TANGENT_LOAD, TANGENT_PASSES, output_tangents, sample_rows
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
-from landscope.measures.row_measure import RowMeasure, row_means
+from landscope.measures.row_measure import RowMeasure, output_looks, row_means
 from landscope.probe.batches import Batch
 from landscope.probe.probe import Probe
-from landscope.probe.rows.means import RowMean
+from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.outputs import Outputs, outputs_of
 from landscope.probe.shared import FORWARD_LOAD
 from landscope.probe.totals import FORWARD
 
@@ -198,9 +200,28 @@ class FisherRaoHomogeneous(RowMeasure):
         warning = self._assumptions(probe, depth)
         if warning:
             details["assumption"] = warning
-        for found in super().refine(probe):
-            assert found is not None
+        by_rows = row_means(probe, lambda batch: self.rows(probe, batch), load=self.load, passes=self.passes)
+        for mean in self._from_outputs(probe, depth) if _labels_seen(probe) else by_rows:
+            found = self.finish(mean)
             yield replace(found, reason=warning or found.reason, details={**details, **found.details})
+
+    def _from_outputs(self, probe: Probe, depth: int) -> Iterator[RowMean]:
+        """The same from the forward pass that everything shares: ∂ℓ_i/∂z_i = p_i − e_y."""
+
+        def mean(outputs: Outputs) -> RowMean:
+            z, labels, order = outputs.outputs, outputs.targets, outputs.order
+            assert z is not None
+            assert labels is not None
+            assert order is not None
+            slope = z.softmax(1)
+            slope[torch.arange(len(z)), labels.clamp(min=0)] -= 1
+            slope[labels < 0] = 0  # not counted
+            along = torch.where(slope == 0, 0.0, slope.double() * z.double()).sum(1)
+            return row_mean(outputs.read_values((depth * along).square()), order)
+
+        for outputs in output_looks(probe):
+            yield mean(outputs)
+        yield mean(outputs_of(probe))
 
     def _depth(self, probe: Probe) -> int:
         return sum(counted_layers(probe).values()) if self.layers is None else self.layers
@@ -250,6 +271,18 @@ class FisherRaoHomogeneous(RowMeasure):
                 f"doubling with the weights; fisher_rao is exact"
             )
         return ""
+
+
+def _labels_seen(probe: Probe) -> bool:
+    """Whether the shared outputs are logits of one label for each sample, under a plain cross-entropy."""
+    loss, outputs = probe.loss, outputs_of(probe)
+    plain = loss.known and loss.name == "cross_entropy" and loss.weigh is None and loss.share is None
+    if processes() > 1 or not plain or not (outputs.rows or outputs.advance()) or outputs.order is None:
+        return False
+    z, labels = outputs.outputs, outputs.targets
+    return (
+        z is not None and labels is not None and z.dim() == 2 and labels.dim() == 1 and not labels.is_floating_point()
+    )
 
 
 def counted_layers(probe: Probe) -> dict[str, int]:
