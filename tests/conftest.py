@@ -1,5 +1,6 @@
 """One thread per test process: these networks are too small for more. No test finds what another one imported."""
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: collecting garbage need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

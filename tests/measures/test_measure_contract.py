@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from functools import cache
 
 import pytest
 import torch
@@ -34,6 +35,17 @@ def probe_of(net: Net, n: int = 24, **options: object) -> Probe:
     return Probe(net.model(), net.data(n), **options)
 
 
+@cache
+def _checked(name: str, **options: object) -> Probe:
+    return probe_of(BY_NAME[name], **options)
+
+
+def point(name: str, **options: object) -> Probe:
+    """A point at which nothing was computed yet; its model and data were checked once for all measures."""
+    probe = _checked(name, **options)
+    return probe.at_temperature(probe.temperature)
+
+
 def assert_sound(estimate: Estimate, key: str) -> None:
     if estimate.status.has_value:
         assert math.isfinite(estimate.value), key
@@ -54,7 +66,7 @@ def test_a_value_or_a_reason_the_same_again_and_the_model_untouched(key: str, na
     one = make(key)
     first = one(probe)
     assert_sound(first, key)
-    again = one(Probe(model, net.data(24)))
+    again = one(point(name))
     assert again.value == first.value or (math.isnan(again.value) and math.isnan(first.value))
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(torch.equal(v, inner[k]) for k, v in probe.module("").state_dict().items())
@@ -110,48 +122,55 @@ def test_batch_size_and_order_do_not_matter(key: str) -> None:
     net = BY_NAME["relu_mlp"]
     x, y = net.data(24)
     order = torch.randperm(24, generator=torch.Generator().manual_seed(5))
-    whole = make(key)(Probe(net.model(), (x, y)))
+    whole = make(key)(point("relu_mlp"))
     cut = make(key)(Probe(net.model(), [(x[order][a:b], y[order][a:b]) for a, b in ((0, 10), (10, 20), (20, 24))]))
     assert whole.status is cut.status
     if whole.status.has_value:
         assert cut.value == pytest.approx(whole.value, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("key", ALL)
-def test_regression_gives_a_value_or_says_why_not(key: str) -> None:
+@pytest.fixture(scope="module")
+def regression() -> Probe:
     net = BY_NAME["gelu_mlp"]
     x, _ = net.data(24)
-    estimate = make(key)(Probe(net.model(), (x, torch.randn(24, 3, dtype=torch.float64)), "mse"))
-    assert_sound(estimate, key)
+    return Probe(net.model(), (x, torch.randn(24, 3, dtype=torch.float64)), "mse")
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_regression_gives_a_value_or_says_why_not(key: str, regression: Probe) -> None:
+    assert_sound(make(key)(regression.at_temperature(1.0)), key)
 
 
 @pytest.mark.parametrize("key", ALL)
 def test_float32_agrees_with_float64(key: str) -> None:
-    net = BY_NAME["gelu_mlp"]
-    single, double = (make(key)(probe_of(net, dtype=kind)) for kind in (torch.float32, torch.float64))
+    single, double = (make(key)(point("gelu_mlp", dtype=kind)) for kind in (torch.float32, torch.float64))
     assert single.status.has_value == double.status.has_value
     if double.status.has_value:
         error = (single.stderr or 0.0) + (double.stderr or 0.0)  # a search has none, and climbs the same way in both
         assert single.value == pytest.approx(double.value, rel=2e-3, abs=3 * error + 1e-6)
 
 
+class Cooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = BY_NAME["gelu_mlp"].model()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) / 2.5
+
+
+@pytest.fixture(scope="module")
+def cooled_inside() -> Probe:
+    return Probe(Cooled(), BY_NAME["gelu_mlp"].data(24))
+
+
 @pytest.mark.parametrize("key", ALL)
-def test_temperature_is_honoured(key: str) -> None:
-    net = BY_NAME["gelu_mlp"]
-
-    class Cooled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = net.model()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.inner(x) / 2.5
-
-    cooled = make(key)(probe_of(net, temperature=2.5))
+def test_temperature_is_honoured(key: str, cooled_inside: Probe) -> None:
+    cooled = make(key)(point("gelu_mlp", temperature=2.5))
     assert_sound(cooled, key)
     if key in ("relative_flatness", "relative_flatness_layerwise", "l2_norm", "fisher_rao_homogeneous"):
         return  # they look at layers, which the wrapper hides
-    inside = make(key)(Probe(Cooled(), net.data(24)))
+    inside = make(key)(cooled_inside.at_temperature(1.0))
     if cooled.status.has_value:
         assert cooled.value == pytest.approx(inside.value, rel=1e-5, abs=1e-9)
 
@@ -172,7 +191,7 @@ SETTINGS: list[tuple[str, dict[str, object]]] = [
 @pytest.mark.parametrize("name", ["relu_mlp", "residual_batchnorm"])
 def test_claimed_invariances_hold_and_the_others_visibly_fail(key: str, settings: dict[str, object], name: str) -> None:
     measure = make(key, **settings)
-    for transformation, moved in invariance.movements(measure, probe_of(BY_NAME[name])).items():
+    for transformation, moved in invariance.movements(measure, point(name)).items():
         if moved is None or not moved.before.status.has_value:
             continue
         if transformation in measure.invariances:

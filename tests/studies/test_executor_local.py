@@ -17,7 +17,7 @@ from landscope.core.errors import SpecError, StudyError
 from landscope.studies.executors import EXECUTORS, Job, LocalExecutor, Resources
 from landscope.studies.executors import local as local_module
 from landscope.studies.executors.gpu_sharing import CONTROL, PERCENTAGE, PIPES
-from landscope.studies.executors.local import MemoryWatch
+from landscope.studies.executors.local import THREADS, MemoryWatch, environment
 from landscope.studies.store import RunState, Store
 
 
@@ -193,15 +193,15 @@ def test_cores_are_divided_and_cards_assigned_one_each(store, monkeypatch):
     assert [found[seed]["OMP_NUM_THREADS"] for seed in range(4)] == ["3"] * 4
     assert [found[seed]["CUDA_VISIBLE_DEVICES"] for seed in (0, 2)] == ["", ""]
     assert {found[seed]["CUDA_VISIBLE_DEVICES"] for seed in (1, 3)} <= {"GPU-3", "GPU-5"}
+    for seed in range(4):  # a run that has a card for itself has all of it
+        assert (found[seed]["LANDSCOPE_GPU_SHARE"], found[seed][PERCENTAGE]) == (None, None)
 
 
 @pytest.mark.parametrize(("asked", "given"), [("1", "1"), ("12", "7"), ("none", "7")])
-def test_fewer_threads_that_the_environment_asks_for_are_kept(store, monkeypatch, asked, given):
+def test_fewer_threads_that_the_environment_asks_for_are_kept(monkeypatch, asked, given):
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    monkeypatch.setattr(local_module, "usable_cores", lambda: 7)
-    executor(store, surroundings, workers=1).run([Job.of({"seed": 1})])
-    [(_, record)] = store.records()
-    assert record["OMP_NUM_THREADS"] == given
+    variables = environment(7, "")  # what the test above finds in its workers
+    assert {variables[name] for name in THREADS} == {given}
 
 
 @pytest.mark.parametrize(
@@ -218,18 +218,11 @@ def on_a_card(count):
 
 def test_runs_that_share_a_card_share_its_memory_and_may_use_all_multiprocessors(store, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
-    executor(store, surroundings, workers=None, per_gpu=3).run(on_a_card(3))
+    executor(store, surroundings, workers=None, per_gpu=2).run(on_a_card(2))
     found = [record for _, record in store.records()]
-    assert [record["CUDA_VISIBLE_DEVICES"] for record in found] == ["GPU-3"] * 3
-    assert [record["LANDSCOPE_GPU_SHARE"] for record in found] == ["0.300"] * 3
-    assert [(record[PERCENTAGE], record[PIPES]) for record in found] == [(None, None)] * 3
-
-
-def test_a_run_that_has_a_card_for_itself_has_all_of_it(store, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3")
-    executor(store, surroundings).run(on_a_card(1))
-    [(_, record)] = store.records()
-    assert (record["LANDSCOPE_GPU_SHARE"], record[PERCENTAGE]) == (None, None)
+    assert [record["CUDA_VISIBLE_DEVICES"] for record in found] == ["GPU-3"] * 2
+    assert [record["LANDSCOPE_GPU_SHARE"] for record in found] == ["0.450"] * 2
+    assert [(record[PERCENTAGE], record[PIPES]) for record in found] == [(None, None)] * 2
 
 
 @pytest.fixture
