@@ -21,7 +21,7 @@ from landscope.studies.record import Record
         ("shapes.dsc", "Dice score"),
         ("shapes_shifted.hd95", "Hausdorff distance at 95 % (shifted)"),
         ("hessian_trace", "Hessian trace"),
-        ("train.hessian_spectrum", "Hessian spectrum"),
+        ("train.hessian_spectrum", "Hessian λ₁, of the spectrum"),
         ("consistency.linear_cka", "consistency linear CKA"),
         ("test.my_package.sharpness:My_measure", "My measure (test)"),
         # ‖W‖² tr H of one layer: "all layers" it is not.

@@ -87,6 +87,13 @@ def test_a_figure_has_a_panel_for_every_family_and_one_for_the_spectrum() -> Non
     assert Report({}, {}).plot() is not None
 
 
+def test_a_log_volume_shares_no_axis_with_eigenvalues() -> None:
+    report = Report({"hessian_trace": Estimate(9.0), "log_volume": Estimate(-11.7), "mine": Estimate(1.0)}, {})
+    rows = {a.get_title(loc="left"): [t.get_text() for t in a.get_yticklabels()] for a in report.plot().axes}
+    assert rows["curvature"] == ["Hessian trace"]
+    assert rows["curvature, without a unit"] == ["log volume"]
+
+
 def test_the_labels_of_a_narrow_logarithmic_axis_do_not_touch() -> None:
     figure = Report({"sam_sharpness": Estimate(0.067), "average_sharpness": Estimate(0.00204)}, {}).plot()
     figure.draw_without_rendering()

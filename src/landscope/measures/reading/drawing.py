@@ -1,15 +1,15 @@
-"""The figure of a report: a panel for every family, each on a scale of its own, and the spectrum where it was measured."""
+"""The figure of a report: panels by family, each on a scale of its own, and the spectrum where it was measured."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from landscope.core.display import ACCENT, GRID, INK, MUTED, NEGATIVE
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.measures.base import MEASURES
+from landscope.measures.base import MEASURES, Measure
 from landscope.measures.reading.rows import Row, Rows
 from landscope.spectra import Spectrum
 
@@ -30,7 +30,7 @@ def plot_report(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -
     """Every value with two standard errors either way: wide those over the data, thin the estimator's own."""
     from matplotlib.figure import Figure
 
-    families = {family: kept for family, rows in Rows.of(estimates).families.items() if (kept := _drawn(rows))}
+    families = dict(_panels(Rows.of(estimates).families))
     spectra = {name: e for name, e in estimates.items() if "offdiagonal" in e.details}
     spectrum = "hessian_spectrum" if "hessian_spectrum" in spectra else next(iter(spectra), "")
     panels: list[tuple[str, list[Row]]] = [*families.items(), *([(spectrum, [])] if spectrum else [])]
@@ -63,8 +63,21 @@ def plot_report(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -
     return figure
 
 
-def _drawn(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.estimate.status.has_value]
+def _panels(families: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, list[Row]]]:
+    """What has a value, family by family; of sharpness, a number without a unit (a log volume) has an axis of its own."""
+    for family, rows in families.items():
+        drawn = [row for row in rows if row.estimate.status.has_value]
+        facts = {row.name: MEASURES[row.name] for row in drawn if row.name in MEASURES}
+        bare = [row for row in drawn if row.name in facts and _stands_apart(facts[row.name])]
+        measured = [row for row in drawn if row not in bare]
+        if measured:
+            yield family, measured
+        if bare:
+            yield f"{family}, without a unit" if measured else family, bare
+
+
+def _stands_apart(facts: type[Measure]) -> bool:
+    return facts.family.is_of_sharpness and not facts.unit
 
 
 def _family(axes: Axes, rows: Sequence[Row]) -> None:

@@ -72,9 +72,9 @@ class Column:
 
     @property
     def facts(self) -> type[Measure] | Score | None:
-        """What a registered measure or score of this name says of itself."""
+        """What a registered measure or score of this name says of itself; of a spectrum, what its value is: λ₁."""
         if self.name in MEASURES:
-            return MEASURES[self.name]
+            return MEASURES[MEASURES[self.name].same_value_as or self.name]
         if self.name in SCORES:
             return SCORES[self.name]
         return None
@@ -82,8 +82,9 @@ class Column:
     @property
     def title(self) -> str:
         """What people call the number, without its split; a name that is not registered as it is written."""
-        own = self.name.rpartition(":")[2].replace("_", " ")
-        return ", ".join([self.facts.title if self.facts else own, *(text.replace("_", " ") for text in self.variants)])
+        own = self.facts.title if self.facts else self.name.rpartition(":")[2].replace("_", " ")
+        source = ["of the spectrum"] if self.name in MEASURES and MEASURES[self.name].same_value_as else []
+        return ", ".join([own, *source, *(text.replace("_", " ") for text in self.variants)])
 
 
 def of_predictions(name: str) -> bool:
@@ -102,8 +103,8 @@ def label(column: str) -> str:
     ('Hessian trace', 'test ECE', 'gap in error', 'train loss')
     >>> label("validation.fisher_rao"), label("train.corrected.igs"), label("train.my_package.sharpness:Mine")
     ('Fisher–Rao norm (validation)', 'IGS, corrected', 'Mine')
-    >>> label("train.random_sharpness_0.05"), label("train.published.hessian_bottom_eigenvalue")
-    ('random sharpness 0.05', 'Hessian λ_min, published')
+    >>> label("train.random_sharpness_0.05"), label("train.published.hessian_bottom_eigenvalue"), label("train.ggn_spectrum")
+    ('random sharpness 0.05', 'Hessian λ_min, published', 'GGN λ₁, of the spectrum')
     """
     parts = Column.of(column)
     split, shown = parts.split, parts.title
