@@ -89,11 +89,17 @@ def _trained(
         _note_seconds(run, time.monotonic() - started)
         attempt.request_stop()  # a signal that the training took was meant for this whole process
         attempt.raise_if_stopping()
-    models = {name: _weights(trained, name) for name in measuring.checkpoints}
+    models = {
+        name: _weights(trained, name)
+        for name in measuring.checkpoints
+        if not name.startswith("loss ") or float(name[5:]) in trained.below
+    }
     return make_task(training), models, [cast(dict[str, Plain], dict(row)) for row in trained.history]
 
 
 def _weights(trained: TrainingResult, checkpoint: str) -> Weights:
+    if checkpoint.startswith("loss "):
+        return trained.snapshots[trained.below[float(checkpoint[5:])]]
     if checkpoint.startswith("step "):
         return trained.snapshots[int(checkpoint.removeprefix("step "))]
     model = {"final": trained.model, "best": trained.best, "average": trained.average}[checkpoint]
