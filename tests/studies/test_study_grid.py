@@ -154,6 +154,8 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
         ({"measuring": {"checkpoints": ["best"]}}, '"best" needs early_stopping'),
         ({"measuring": {"checkpoints": ["average"]}}, '"average" needs averaging'),
         ({"measuring": {"checkpoints": ["step 5"]}}, "needs snapshots"),
+        ({"measuring": {"checkpoints": ["loss 0.1"]}}, r"needs snapshots_below: \[0\.1\] in the training"),
+        ({"measuring": {"checkpoints": ["loss ten"]}}, '"step N" or "loss X", got \'loss ten\''),
         ({"measuring": {"checkpoints": ["last"]}}, "got 'last'"),
         ({"measuring": {"splits": {"training": "all"}}}, "expected the splits train, validation and test"),
         ({"measuring": {"splits": {"train": ["fam/neuronwse"]}}}, "did you mean 'fam/neuronwise'"),

@@ -78,6 +78,28 @@ def test_the_numbers_are_those_of_the_weights(study: Study) -> None:
     assert found["loss"].value == pytest.approx(record.history[-1]["train_loss"], rel=0.5)  # type: ignore[arg-type]
 
 
+def test_models_at_a_training_loss_are_measured_where_it_was_reached(tmp_path: Path) -> None:
+    training = {
+        "model": {"name": "mlp", "widths": [8]},
+        "data": "circles",
+        "epochs": 12,
+        "snapshots_below": [0.6, 1e-9],
+    }
+    spec = {
+        "name": "levels",
+        "training": training | {"batch_size": 16, "optimizer": {"lr": 0.1}},
+        "seeds": 2,
+        "measuring": {"checkpoints": ["loss 1e-9", "final", "loss 0.6"], "splits": {"train": ["loss"]}},
+        "analysis": {"outcomes": ["train.loss"], "checkpoint": "final"},
+    }
+    for record in do_here(Study.of(spec, tmp_path)).records():
+        assert [subject.checkpoint for subject in record.subjects] == ["final", "loss 0.6"]
+        final, level = (subject.reports["train"]["loss"].value for subject in record.subjects)
+        noted = next(row["evaluated_loss"] for row in record.history if row["evaluated_loss"] <= 0.6)
+        assert level == pytest.approx(noted, rel=1e-5)
+        assert final < level <= 0.6
+
+
 def test_the_same_weights_under_two_names_are_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
 

@@ -260,6 +260,8 @@ def _check_checkpoints(study: StudySpec, training: TrainingSpec) -> None:
             raise MismatchError((at, '"average" needs averaging in the training'))
         if checkpoint.startswith("step ") and int(checkpoint[5:]) not in training.snapshots:
             raise MismatchError((at, f'"{checkpoint}" needs snapshots: [{checkpoint[5:]}] in the training'))
+        if checkpoint.startswith("loss ") and float(checkpoint[5:]) not in training.snapshots_below:
+            raise MismatchError((at, f'"{checkpoint}" needs snapshots_below: [{checkpoint[5:]}] in the training'))
 
 
 def _checkpoint_runs(study: StudySpec, common: Mapping[str, Plain], weights: Mapping[str, Plain]) -> Iterator[RunSpec]:

@@ -85,7 +85,7 @@ class Record:
     history: tuple[Mapping[str, Plain], ...] = ()
     """One row per epoch."""
     environment: Mapping[str, Plain] = field(default_factory=dict)
-    """Versions, hardware, git commit."""
+    """Versions, hardware, git commit, and the package's own files as git names their tree."""
     seconds: float = 0.0
     peak_memory: int = 0
     """Bytes."""

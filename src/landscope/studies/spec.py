@@ -195,7 +195,8 @@ class MeasuringSpec:
     """What is measured on every model of the study."""
 
     checkpoints: tuple[str, ...] = ("final",)
-    """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots)."""
+    """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots), "loss X" (`snapshots_below`;
+    none where a training has not reached it)."""
     temperature: Literal["none", "fitted", "both"] | tuple[str, ...] = "none"
     """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits."""
     splits: dict[str, SplitSpec] = field(default_factory=_default_splits)
@@ -227,8 +228,12 @@ class MeasuringSpec:
             if split not in SPLITS:
                 raise SpecError(f"expected the splits train, validation and test, got {split!r}")
         for checkpoint in self.checkpoints:
-            if checkpoint not in ("final", "best", "average") and not re.fullmatch(r"step \d+", checkpoint):
-                raise SpecError(f'expected the checkpoints "final", "best", "average" or "step N", got {checkpoint!r}')
+            if checkpoint not in ("final", "best", "average") and not re.fullmatch(
+                r"step \d+|loss \d+(\.\d+)?(e-?\d+)?", checkpoint
+            ):
+                raise SpecError(
+                    f'expected the checkpoints "final", "best", "average", "step N" or "loss X", got {checkpoint!r}'
+                )
         if not self.checkpoints or not self.splits:
             raise SpecError("expected at least one checkpoint and one split")
         for split, wanted in self.splits.items():

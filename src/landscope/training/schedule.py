@@ -86,11 +86,12 @@ def penalty_strength(spec: TrainingSpec, step: int, steps_per_epoch: int) -> flo
 
 
 Row: TypeAlias = dict[str, float]
-"""epoch, step, lr, train_loss, train_error, validation_loss, validation_error, kappa, seconds: as far as they exist.
+"""epoch, step, lr, train_loss, train_error, evaluated_loss, validation_loss, validation_error, kappa, seconds: as far as they
+exist.
 
 Training figures are means over the batches since the row before, as they were met (with the weights and the augmentation of that
-moment); validation figures are those of the weights at the end of the epoch. `kappa` is FAM's κ. `seconds` count from the start
-of the run.
+moment); validation figures are those of the weights at the end of the epoch, as is `evaluated_loss`, of all training rows, while
+`snapshots_below` waits for it. `kappa` is FAM's κ. `seconds` count from the start of the run.
 """
 
 
@@ -122,6 +123,7 @@ def epoch_row(
     lr: float,
     totals: Tensor,
     rows: int,
+    evaluated: SplitScore | None,
     validation: SplitScore | None,
     classes: int,
     fam: bool,
@@ -132,6 +134,8 @@ def epoch_row(
     row: Row = {"epoch": epoch, "step": step, "lr": lr, "train_loss": means["loss"]}
     if classes:
         row["train_error"] = means["error"]
+    if evaluated is not None:
+        row["evaluated_loss"] = evaluated.loss
     if validation is not None:
         row["validation_loss"] = validation.loss
         if validation.error is not None:
@@ -140,6 +144,18 @@ def epoch_row(
         row["kappa"] = means["kappa"]
     row["seconds"] = seconds
     return row
+
+
+def steps_below(history: Sequence[Row], losses: Sequence[float]) -> dict[float, int]:
+    """For each loss the step of the first row whose evaluated loss is at most this; without those that no row has reached.
+
+    >>> rows = [{"step": 4, "evaluated_loss": 0.3}, {"step": 8, "evaluated_loss": 0.04}, {"step": 12}]
+    >>> steps_below(rows, (0.5, 0.1, 0.01))
+    {0.5: 4, 0.1: 8}
+    """
+    seen = [(int(row["step"]), row["evaluated_loss"]) for row in history if "evaluated_loss" in row]
+    first = {bound: next((step for step, loss in seen if loss <= bound), None) for bound in losses}
+    return {bound: step for bound, step in first.items() if step is not None}
 
 
 # When a run ends before its last epoch: pure functions of the history, so that a resumed run decides alike.

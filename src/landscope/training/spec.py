@@ -229,6 +229,9 @@ class TrainingSpec:
     convergence: ConvergenceSpec | None = None
     snapshots: tuple[Annotated[int, Range(0)], ...] = ()
     """Optimizer steps after which the weights are kept."""
+    snapshots_below: tuple[Positive, ...] = ()
+    """Training losses; for each, the weights are kept at the first row of the history where the loss of all training rows is at
+    most this: evaluated, without augmentation or dropout, until the last of them is reached."""
     precision: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
     """The lower two are autocast; weights stay in float32."""
     channels_last: bool = False

@@ -26,6 +26,7 @@ SPEC = {
     "averaging": {"kind": "ema", "start": 0.2},
     "early_stopping": {},
     "snapshots": [5, 40],
+    "snapshots_below": [0.6, 0.5, 0.01],
 }
 
 

@@ -45,6 +45,7 @@ METHODS: dict[str, Settings] = {
         "optimizer": {"name": "adam", "lr": 0.01, "weight_decay": 0.25, "decoupled": True},
         "averaging": {"kind": "swa", "start": 0.54, "lr": 0.5},
     },
+    "below": {"snapshots_below": [0.69, 0.6, 1e-9]},
     "everything": {
         "sam": 0.05,
         "fam": {"strength": 0.1, "probes": 2},

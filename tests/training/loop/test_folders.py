@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from loop_runs import BASE, interrupted, merged, same
 from torch import Tensor, nn
 
 from landscope.core.errors import SpecError
-from landscope.training.loop.folder import STATE, read_tensors, write_tensors
+from landscope.training.loop.folder import STATE, TrainingResult, read_tensors, write_tensors
 from landscope.training.loop.train import train
 from landscope.training.pool.result import Pool
 from landscope.training.pool.train_pool import train_pool
@@ -163,6 +164,40 @@ def test_a_snapshot_of_the_checkpoint_itself_is_made_again(tmp_path: Path) -> No
     (tmp_path / "snapshots" / "step-5.safetensors").unlink()
     assert same(train(spec, folder=tmp_path), train(spec))
     assert same(interrupted(spec, tmp_path / "other", 5), train(spec))
+
+
+BELOW = (0.6, 0.45, 0.4, 1e-9)
+
+
+def below_every_loss(member: TrainingResult, x: Tensor, y: Tensor) -> dict[float, int]:
+    """What `below` should be, from the weights after every epoch: plain rows, evaluation mode, torch's own loss."""
+    losses = {}
+    for step, weights in sorted(member.snapshots.items()):
+        network = copy.deepcopy(member.model).eval()
+        network.load_state_dict(dict(weights))
+        losses[step] = nn.functional.cross_entropy(network(x), y).item()
+    reached = {bound: [step for step, loss in losses.items() if loss <= bound] for bound in BELOW}
+    return {bound: steps[0] for bound, steps in reached.items() if steps}
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("strategy", ["stacked", "sequential"])
+def test_weights_are_kept_where_the_training_loss_falls_below(strategy: str, every: int, tmp_path: Path) -> None:
+    data, model = rows(), {"name": "mlp", "widths": [8], "batch_norm": True, "dropout": 0.3}
+    spec = {"model": model, "epochs": 24, "batch_size": 8, "label_smoothing": 0.2, "evaluate_every": every}
+    options = {"data": data, "strategy": strategy, "device": "cpu"}
+    ends = [3 * epoch for epoch in range(every, 25, every)]
+    whole = train_pool({**spec, "snapshots": ends, "snapshots_below": BELOW}, 3, **options)  # type: ignore[arg-type]
+    train_pool({**spec, "snapshots_below": BELOW}, 3, folder=tmp_path, should_stop=stopped_after(10), **options)  # type: ignore[arg-type]
+    resumed = train_pool({**spec, "snapshots_below": BELOW}, 3, folder=tmp_path, **options)  # type: ignore[arg-type]
+    found = [member.below for member in whole.members]
+    assert found == [below_every_loss(member, *data["train"]) for member in whole.members]
+    assert len({step for below in found for step in below.values()}) > 2, "they fall at different times"
+    for one, other in zip(whole.members, resumed.members, strict=True):
+        assert other.below == one.below
+        assert sorted(other.snapshots) == sorted(set(one.below.values()))
+        for step, weights in other.snapshots.items():
+            assert all(torch.equal(weights[name], one.snapshots[step][name]) for name in weights)
 
 
 def pool_of(seeds: int = 4, data: Data | None = None, **options: object) -> Pool:

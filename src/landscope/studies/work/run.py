@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import platform
 import subprocess
@@ -89,11 +90,17 @@ def _trained(
         _note_seconds(run, time.monotonic() - started)
         attempt.request_stop()  # a signal that the training took was meant for this whole process
         attempt.raise_if_stopping()
-    models = {name: _weights(trained, name) for name in measuring.checkpoints}
+    models = {
+        name: _weights(trained, name)
+        for name in measuring.checkpoints
+        if not name.startswith("loss ") or float(name[5:]) in trained.below
+    }
     return make_task(training), models, [cast(dict[str, Plain], dict(row)) for row in trained.history]
 
 
 def _weights(trained: TrainingResult, checkpoint: str) -> Weights:
+    if checkpoint.startswith("loss "):
+        return trained.snapshots[trained.below[float(checkpoint[5:])]]
     if checkpoint.startswith("step "):
         return trained.snapshots[int(checkpoint.removeprefix("step "))]
     model = {"final": trained.model, "best": trained.best, "average": trained.average}[checkpoint]
@@ -214,7 +221,7 @@ def environment(device: torch.device) -> dict[str, Plain]:
     """Versions, hardware and commit, as plain values.
 
     >>> sorted(environment(torch.device("cpu")))
-    ['commit', 'device', 'host', 'landscope', 'numpy', 'platform', 'processor', 'python', 'scipy', 'threads', 'torch']
+    ['commit', 'device', 'host', 'landscope', 'numpy', 'platform', 'processor', 'python', 'scipy', 'threads', 'torch', 'tree']
     """
     import landscope
 
@@ -222,6 +229,7 @@ def environment(device: torch.device) -> dict[str, Plain]:
     return {
         "landscope": landscope.__version__,
         "commit": _commit(),
+        "tree": _package_tree(),
         "python": platform.python_version(),
         **{package: _version(package) for package in PACKAGES},
         "platform": platform.platform(),
@@ -255,6 +263,40 @@ def _commit() -> str | None:
         return git("rev-parse", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+@functools.cache
+def _package_tree() -> str:
+    """The package's own files as git names them, also where there is none: `git rev-parse COMMIT:src/landscope`."""
+    return git_tree(Path(__file__).resolve().parents[2])
+
+
+def git_tree(folder: Path) -> str:
+    """SHA-1 of a folder as a tree object of git, its files not executable; without what Python compiled.
+
+    Each entry is a mode, a name and the digest of its own; folders sort as if a slash ended their names.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as empty:
+    ...     git_tree(Path(empty))
+    '4b825dc642cb6eb9a060e54bf8d69288fbee4904'
+    """
+    entries, empty = [], _git_object(b"tree", b"")
+    for path in folder.iterdir():
+        if path.is_dir():
+            if path.name != "__pycache__" and (found := git_tree(path)) != empty:
+                entries.append((f"{path.name}/", b"40000", found))
+        elif path.suffix != ".pyc":
+            entries.append((path.name, b"100644", _git_object(b"blob", path.read_bytes())))
+    each = (
+        b"%b %b\0%b" % (mode, name.rstrip("/").encode(), bytes.fromhex(digest))
+        for name, mode, digest in sorted(entries, key=lambda entry: entry[0].encode())
+    )
+    return _git_object(b"tree", b"".join(each))
+
+
+def _git_object(kind: bytes, content: bytes) -> str:
+    return hashlib.sha1(b"%b %d\0%b" % (kind, len(content), content), usedforsecurity=False).hexdigest()
 
 
 @functools.cache

@@ -34,7 +34,7 @@ from landscope.core.json import LIST, NUMBER, OBJECT, TEXT, Plain, checked, pars
 from landscope.specs.names import public_names
 from landscope.specs.overlay import differing
 from landscope.specs.schema import parse, to_plain
-from landscope.training.schedule import Row
+from landscope.training.schedule import Row, steps_below
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
 from landscope.training.task_data import GIVEN
@@ -164,6 +164,11 @@ class TrainingResult:
     """What it was trained on: the name of a data set, or the given data."""
 
     @property
+    def below(self) -> dict[float, int]:
+        """The snapshot of each loss in `snapshots_below` that was reached, by its step."""
+        return steps_below(self.history, self.spec.snapshots_below)
+
+    @property
     def epochs(self) -> int:
         """Epochs up to the last row of the history: all that were trained, if the run is finished."""
         return int(self.history[-1]["epoch"]) if self.history else 0
@@ -198,10 +203,13 @@ def save_snapshot(folder: Path, step: int, weights: Mapping[str, Tensor]) -> Non
     write_tensors(_snapshot(folder, step), weights)
 
 
-def load_snapshots(folder: Path | None, steps: tuple[int, ...], until: int) -> dict[int, dict[str, Tensor]]:
+def load_snapshots(
+    folder: Path | None, spec: TrainingSpec, history: Sequence[Row], until: int
+) -> dict[int, dict[str, Tensor]]:
     """The snapshots kept up to a step, with a warning for one whose file is gone."""
     if folder is None:
         return {}
+    steps = sorted({*spec.snapshots, *steps_below(history, spec.snapshots_below).values()})
     paths = {step: _snapshot(folder, step) for step in steps if step <= until}
     if gone := [str(path) for path in paths.values() if not path.is_file()]:
         warnings.warn(
@@ -265,7 +273,7 @@ def load_result(folder: Path, spec: TrainingSpec, model: nn.Module, given: Mappi
         model=final,
         best=kept("best") if spec.early_stopping else None,
         average=kept("average") if spec.averaging else None,
-        snapshots=load_snapshots(folder, spec.snapshots, int(history[-1]["step"]) if history else 0),
+        snapshots=load_snapshots(folder, spec, history, int(history[-1]["step"]) if history else 0),
         history=history,
         scores=scores,
         finished=True,

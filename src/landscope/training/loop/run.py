@@ -41,6 +41,7 @@ from landscope.training.schedule import (
     learning_rate,
     reason_to_stop,
     row_before,
+    steps_below,
 )
 from landscope.training.spec import TrainingSpec
 from landscope.training.task import Task
@@ -119,12 +120,14 @@ class Run:
         self._callbacks = callbacks if self._writes else ()
         self._before = state.seconds
         self._started = self._saved = time.monotonic()
-        steps = task.spec.snapshots
         self._snapshots: dict[int, dict[int, dict[str, Tensor]]] = {
-            number: load_snapshots(places.members.get(number), steps, state.step - 1 if failed < 0 else failed)
-            for number, failed in zip(state.numbers, program.failed_at(), strict=True)
+            number: load_snapshots(
+                places.members.get(number), task.spec, history, state.step - 1 if failed < 0 else failed
+            )
+            for number, history, failed in zip(state.numbers, state.history, program.failed_at(), strict=True)
         }
-        self._keep_snapshots()
+        if state.step in task.spec.snapshots:
+            self._keep_snapshots(range(len(state.numbers)))
 
     def until_over(self, interruption: Interruption, display: TrainingDisplay, checkpoint_every: float) -> str | None:
         """Step after step until all members have left, or somebody asks to stop: why."""
@@ -153,7 +156,8 @@ class Run:
         state.step += 1
         if averaging is not None and averaging.kind == "ema" and self._averages():
             self._average(1 - averaging.decay)
-        self._keep_snapshots()
+        if state.step in self.task.spec.snapshots:
+            self._keep_snapshots(range(len(state.numbers)))
         if self._callbacks:
             samples = self.task.samples_in(state.step) - self.task.samples_in(state.step - 1)
             rate = learning_rate(self.task.spec, state.step - 1, self._per_epoch)
@@ -182,12 +186,11 @@ class Run:
         else:
             torch._foreach_lerp_(list(state.average.values()), [here[name] for name in state.average], share)
 
-    def _keep_snapshots(self) -> None:
-        step = self.state.step
-        if step not in self.task.spec.snapshots:
-            return
-        failed_at, weights = self.program.failed_at(), self.program.weights()
-        for at, number in enumerate(self.state.numbers):
+    def _keep_snapshots(self, places: Sequence[int]) -> None:
+        """Keep the present weights of the members in some places that have not failed."""
+        step, failed_at, weights = self.state.step, self.program.failed_at(), self.program.weights()
+        for at in places:
+            number = self.state.numbers[at]
             kept = self._snapshots[number]
             if step in kept or failed_at[at] >= 0:
                 continue
@@ -205,6 +208,8 @@ class Run:
         failed_at = self.program.failed_at()
         rows = self._new_rows([at for at, failed in enumerate(failed_at) if failed < 0])
         state.totals.zero_()
+        below = {at: steps_below(state.history[at], spec.snapshots_below).values() for at in rows}
+        self._keep_snapshots([at for at in rows if state.step in below[at]])
         stopping = spec.early_stopping
         self._keep_best(
             [
@@ -230,6 +235,9 @@ class Run:
     def _new_rows(self, places: Sequence[int]) -> dict[int, Row]:
         """Rows of the history for the members in some places."""
         state, scores = self.state, self.program.scores(self.task.data.validation)
+        losses = self.task.spec.snapshots_below
+        waits = any(len(steps_below(state.history[at], losses)) < len(losses) for at in places)
+        evaluated = self.program.scores(self.task.data.train) if waits else None
         totals, rows = state.totals.cpu(), dict[int, Row]()
         for at in places:
             rows[at] = epoch_row(
@@ -238,6 +246,7 @@ class Run:
                 lr=learning_rate(self.program.specs[at], state.step - 1, self._per_epoch),
                 totals=totals[at],
                 rows=self._samples(),
+                evaluated=evaluated[at] if evaluated else None,
                 validation=scores[at] if scores else None,
                 classes=self.task.classes,
                 fam=self.task.spec.fam is not None,
