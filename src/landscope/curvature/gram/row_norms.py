@@ -79,10 +79,13 @@ def explicit_norms(
     def plainly(sample: list[Tensor], seeds: Tensor) -> Tensor:
         """The same by autograd, for what takes no tensors of `torch.func`: packed sequences, some kernels of recurrent layers."""
         at = {name: p.detach().requires_grad_() for name, p in params.items()}
-        slopes = (
-            torch.autograd.grad(along(at, sample, seed), [*at.values()], materialize_grads=True) for seed in seeds
-        )
-        return torch.stack([squares(each) for each in slopes]).sum()
+        sums = (along(at, sample, seed) for seed in seeds)
+        return torch.stack(
+            [
+                squares(torch.autograd.grad(s, [*at.values()], materialize_grads=True) if s.requires_grad else ())
+                for s in sums  # an expert that the sample does not visit has no gradient
+            ]
+        ).sum()
 
     size = sum(p.numel() * p.element_size() for p in params.values())
     at_once = max(1, min(batch.size, available_bytes(probe.device) // (16 * size)))
