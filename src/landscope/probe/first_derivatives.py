@@ -93,8 +93,8 @@ def _check_values_are_used(point: _Point) -> None:
 
         def move(copy: nn.Module) -> None:
             for name, value in copy.named_parameters():
-                if name in probe.params:  # a module under two names holds whatever was put in for it last
-                    value.copy_(probe.params[name] + AWAY * point.direction(name))
+                if name in probe.params:
+                    value.add_(AWAY * point.direction(name))
 
         args, kwargs = probe.layout.arguments(batch.raw)
         args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]

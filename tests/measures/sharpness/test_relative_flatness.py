@@ -15,7 +15,7 @@ from landscope.core.estimate import Estimate, Status
 from landscope.curvature import Fisher
 from landscope.curvature.layer.geometry import geometry_of
 from landscope.curvature.layer.sites import _feature_sums, default_layer, feature_scale
-from landscope.curvature.layer.softmax_head import head_curvature
+from landscope.curvature.layer.softmax_head import class_spread, head_curvature
 from landscope.measures.base import MEASURES
 from landscope.measures.sharpness.relative_flatness import (
     RelativeFlatness,
@@ -179,7 +179,7 @@ def test_the_cheapest_form_that_holds_is_used(name: str, forms: dict[str, str]) 
 @pytest.mark.parametrize("net", [Twice("tied"), Twice("twice"), Twice("functional"), SequenceFirst()], ids=repr)
 def test_shared_weights_fall_back_to_the_hessian(net: nn.Module) -> None:
     probe = build(net, vectors())
-    estimate = RelativeFlatness(layer="inner")(probe)
+    estimate = RelativeFlatness(layer="inner", uses="all")(probe)
     assert estimate.details["form"] == "layer Hessian"
     assert close(estimate, reference(probe, "inner"))
     assert RelativeFlatness()(probe).details["form"] == "softmax head"
@@ -238,7 +238,7 @@ def test_a_closed_form_is_not_used_where_it_does_not_hold() -> None:
 
 def test_nothing_cancels_where_the_prediction_is_certain() -> None:
     features, W = torch.ones(1, 2, dtype=F64), torch.tensor([[20.0, 20.0], [0.0, 0.0]], dtype=F64)
-    kappa = head_curvature(features, features @ W.T, W)
+    kappa = head_curvature(features, features @ W.T, class_spread(W))
     p = math.exp(-40.0)
     assert float(kappa) == pytest.approx(2 * 800 * p * (1 - p), rel=1e-12)
 
@@ -315,7 +315,8 @@ def test_feature_normalisation() -> None:
     tied = build(Twice("tied"), vectors())
     a = torch.tanh(tied.modules["inner"](x))
     sigma = torch.as_tensor(x.std(0, unbiased=False)).detach().expand(4, 4)
-    assert close(RelativeFlatness(layer="inner", normalise=True)(tied), normalised_by_hand(tied, "inner", sigma))
+    found = RelativeFlatness(layer="inner", normalise=True, uses="all")(tied)
+    assert close(found, normalised_by_hand(tied, "inner", sigma))
     assert a.shape == x.shape
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fam_cases import BY_NAME, CLASSES, F64, cross_entropy, vectors
-from networks import BY_NAME as NETWORKS
 from torch import Tensor, nn
 
 from landscope.core.errors import DifferentiationError, NotApplicableError, OperandError, UnknownNameError
@@ -49,8 +48,6 @@ def test_layers_and_settings_that_cannot_be_used() -> None:
         FAM(net, layer="1")
     with pytest.raises(NotApplicableError, match="Choices: none"):
         FAM(nn.Tanh())
-    with pytest.raises(NotApplicableError, match="shared"):
-        FAM(NETWORKS["tied_weights"].model(), layer="encode")
     for wrong in (
         {"strength": float("inf")},
         {"strength": float("nan")},
@@ -91,7 +88,6 @@ class Uses(nn.Module):
     ("how", "message"),
     [
         ("twice", "several calls"),
-        ("weight elsewhere", "in another way"),
         ("input in place", "in place"),
         ("not called", "without calling it"),
     ],
@@ -102,6 +98,23 @@ def test_layers_whose_weight_acts_in_other_ways_are_refused(how: str, message: s
     net.layer.weight.requires_grad_(how != "input in place")  # else autograd notices by itself
     with FAM(net, layer="layer") as fam, pytest.raises((NotApplicableError, OperandError), match=message):
         fam(cross_entropy(net, x))
+
+
+def test_a_weight_that_acts_elsewhere_is_taken_where_the_layer_is_called() -> None:
+    torch.manual_seed(0)
+    net, x = Uses("weight elsewhere").double(), torch.randn(6, 4, dtype=F64)
+    given = (net.first(x) @ net.layer.weight).detach()
+    with FAM(net, layer="layer") as fam, pytest.warns(UserWarning, match="its use in this layer"):
+        fam(cross_entropy(net, x))
+    held = nn.Sequential(net.layer, nn.Tanh(), net.head)
+    with FAM(held, layer="0") as alone:
+        alone(cross_entropy(held, given))
+    assert torch.isclose(fam.value, alone.value)
+    with FAM(held, layer="0") as other:
+        penalised = cross_entropy(held, given) + held[0].weight.square().sum()
+        with pytest.warns(UserWarning, match="a penalty on it"):
+            total = other(penalised)
+    assert torch.isclose(total, penalised + 0.1 * alone.value)
 
 
 def test_layers_that_do_not_what_their_type_says_are_refused() -> None:

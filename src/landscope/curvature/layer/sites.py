@@ -181,36 +181,42 @@ def weight_name(probe: Probe, layer: str) -> str | None:
     return next((name for name, p in probe.modules[""].named_parameters() if p is weight), None)
 
 
-@once_per_probe
 def used_once(probe: Probe, layer: str) -> bool:
-    """Whether the weight acts through one call of the layer only.
+    """Whether the weight acts through one call of the layer only."""
+    return layer_sites(probe)[layer].calls == 1 and has_own_weight(probe, layer)
 
-    Its output is held fixed while the weight is doubled: neither the layer's input nor the model's outputs may notice. Finds
+
+@once_per_probe
+def has_own_weight(probe: Probe, layer: str) -> bool:
+    """Whether the weight acts through calls of the layer only; a weight that is computed from others does.
+
+    Its outputs are held fixed while the weight is doubled: neither the layer's inputs nor the model's outputs may notice. Finds
     tied weights and weights that are used without calling the layer, before it or after it.
     """
-    if layer_sites(probe)[layer].calls != 1:
-        return False
+    calls = layer_sites(probe)[layer].calls
     name = weight_name(probe, layer)
     if name is None:
         return True
     module, batch = probe.module(layer), some_samples(probe, 2)
     weight = module.get_parameter("weight")
-    if sum(p is weight for _, p in probe.modules[""].named_parameters(remove_duplicate=False)) > 1:
+    held_by = [key for each in probe.modules.values() for key, p in each._parameters.items() if p is weight]
+    if not calls or len(held_by) > 1:
         return False
     held: list[Tensor] = []
     inputs: list[Tensor] = []
 
     def keep(x: Tensor, out: Tensor) -> Tensor:
         inputs.append(x.clone())
-        held.append(out.clone())
-        return held[0].clone()
+        if len(inputs) <= calls:
+            held.append(out.clone())
+        return held[(len(inputs) - 1) % calls].clone()
 
     with probe.measuring(), torch.no_grad(), replaced_output(module, keep):
         doubled = {**probe.params, name: 2 * weight.detach()}
         before, after = (tensors_in(probe.outputs(params, batch)) for params in (probe.params, doubled))
     rounding = 100 * torch.finfo(probe.dtype).eps  # some GPU kernels add up in varying order
-    pairs = [*zip(before, after, strict=True), (inputs[0], inputs[-1])]
-    moved = sum(not nearly_equal(a, b, rounding) for a, b in pairs)
+    pairs = [*zip(before, after, strict=True), *zip(inputs[:calls], inputs[calls:], strict=False)]
+    moved = len(inputs) != 2 * calls or any(not nearly_equal(a, b, rounding) for a, b in pairs)
     return float(sum_over_processes(torch.tensor(float(moved), device=probe.device))) == 0
 
 

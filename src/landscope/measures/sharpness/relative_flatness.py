@@ -4,8 +4,9 @@
     layerwise    κ = ‖W‖²_F tr H                             (`relative_flatness_layerwise`)
 
 w_s are the weights into neuron (or channel) s, H_{s,s'} the block of the Hessian of the mean loss between those of s
-and s'; biases are left out. A weight that other layers use as well (a head tied to the embedding) has one Hessian, of all its
-uses: κ is then that of the tensor, can be negative where the head's alone is not, and the estimate notes it (`measures.tied`).
+and s'; biases are left out. Where other layers use the weight as well (a head tied to the embedding), κ is of the layer where it
+is called, the other uses held constant: what `FAM` adds to a loss. `uses="all"` is of the tensor in all its uses, which has one
+Hessian and no closed form, and can be negative where the head's is not. The estimate says which (`measures.tied`).
 `details["form"]` is which of the equivalent forms was used, the cheapest that holds:
 
     softmax head     one forward pass, all samples                                  (`softmax_head`)
@@ -49,17 +50,18 @@ from landscope.curvature.layer.sites import (
     Site,
     default_layer,
     feature_scale,
+    has_own_weight,
     layer_sites,
     used_once,
     weight_name,
 )
-from landscope.curvature.layer.softmax_head import curvature_of_rows, softmax_head
+from landscope.curvature.layer.softmax_head import Spread, class_spread, head_curvature, softmax_head
 from landscope.measures.base import Measure, register
 from landscope.measures.facts import Family
 from landscope.measures.row_measure import RowValues, output_looks
 from landscope.measures.sharpness.layer_hessian import layer_hessian_traces
 from landscope.measures.sharpness.matrices import targets_add_up_to_one
-from landscope.measures.tied import saying_ties
+from landscope.measures.tied import OF_THE_LAYER, OF_THE_TENSOR, saying_ties
 from landscope.probe.probe import Probe
 from landscope.probe.rows.means import RowMean, row_mean
 from landscope.probe.rows.order import RowOrder
@@ -68,24 +70,27 @@ from landscope.probe.shared import once_per_probe
 
 
 def is_softmax_head(probe: Probe, site: Site) -> bool:
-    """Whether the closed form may hold: the layer gives the logits of one softmax per sample, and targets add up to one."""
+    """Whether the closed form may hold: the layer gives the logits of a softmax per position, and targets add up to one."""
+    loss = probe.loss
     if (
         not site.gives_logits
-        or probe.loss.likelihood != "categorical"
-        or probe.loss.weigh is not None
+        or loss.likelihood != "categorical"
+        or (loss.weigh is not None and loss.share is None)
         or not isinstance(probe.module(site.name), Linear)
+        or len(site.shape) < 2
+        or site.shape[0] != site.samples
     ):
         return False
-    return len(site.shape) == 2 and site.shape[0] == site.samples and targets_add_up_to_one(probe)
+    labels = isinstance(first := probe.targets(next(probe.batches())), Tensor) and not first.is_floating_point()
+    return labels or (len(site.shape) == 2 and targets_add_up_to_one(probe))
 
 
 ROWS_AT_ONCE = 4096
 """Of features that are kept."""
 
 
-def _from_outputs(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> Iterator[RowMean]:
+def _from_outputs(probe: Probe, geometry: LinearGeometry, spread: Spread) -> Iterator[RowMean]:
     """κ of a softmax head from the forward pass that everything shares, where that has seen what the layer is given."""
-    curvature = curvature_of_rows(geometry, factor / probe.temperature)
     found = np.zeros(0)
 
     def mean(outputs: Outputs) -> RowMean:
@@ -97,7 +102,8 @@ def _from_outputs(probe: Probe, geometry: LinearGeometry, factor: Tensor) -> Ite
         places = order.rows[: outputs.rows] if outputs.complete else torch.arange(outputs.rows)
         for some in places[len(found) :].split(ROWS_AT_ONCE):
             phi, logits = (t[some].to(probe.device) for t in (features, z))
-            found = np.append(found, curvature(phi, logits).cpu().numpy())
+            phi = phi if geometry.scale is None else phi / geometry.scale
+            found = np.append(found, head_curvature(phi, logits, spread).cpu().numpy())
         return row_mean(found[:, None], order)
 
     for outputs in output_looks(probe):
@@ -119,8 +125,11 @@ class _LayerMeasure(Measure):
     layer: str | None = None
     tol: float = 0.01
     max_probes: int = 512
+    uses: Literal["layer", "all"] = "layer"
 
     def __post_init__(self) -> None:
+        if self.uses not in ("layer", "all"):
+            raise ValueError(f"uses must be 'layer' or 'all', got {self.uses!r}")
         if not self.tol > 0:
             raise ValueError(f"tol is a relative standard error and must be positive, got {self.tol}")
         if self.max_probes < 2:
@@ -128,6 +137,9 @@ class _LayerMeasure(Measure):
 
     def _factor(self, matrix: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def _spread(self, matrix: Tensor) -> Spread:
+        return class_spread(square_factor(matrix))
 
     @property
     def _normalises(self) -> bool:
@@ -141,44 +153,50 @@ class _LayerMeasure(Measure):
             if found is None or weight_name(probe, name) is None:  # computed from other parameters
                 yield found
             else:
-                twice = layer_sites(probe)[name].calls == 1 and not used_once(probe, name)
-                yield saying_ties(found, probe, [own], twice)
+                elsewhere = layer_sites(probe)[name].calls > 0 and not has_own_weight(probe, name)
+                meaning = OF_THE_LAYER if self.uses == "layer" and elsewhere else OF_THE_TENSOR
+                yield saying_ties(found, probe, [own], elsewhere, meaning)
 
     def _of_layer(self, probe: Probe, name: str, layer: Layer) -> Iterator[Estimate | None]:
         scale, constant = feature_scale(probe, name, geometry_of(layer)) if self._normalises else (None, 0)
         geometry = geometry_of(layer, scale)
-        factor = self._factor(geometry.matrix())
         details: dict[str, Plain] = {"layer": name}
         if self._normalises:
             details["constant_features"] = constant
         while (form := self._form(probe, name)) != "layer Hessian":
             try:
-                yield from self._by_samples(probe, name, geometry, factor, {**details, "form": form})
+                yield from self._by_samples(probe, name, geometry, {**details, "form": form})
             except DifferentiationError:  # the Hessian has more ways to differentiate
                 break
             except _MisfitError:
                 _refuted(probe, name).add(form)
             else:
                 return
+        if self.uses == "layer" and layer_sites(probe)[name].calls and not has_own_weight(probe, name):
+            raise NotApplicableError(
+                f"the weight of {name!r} is used elsewhere, too, and no formula in its inputs and outputs gives the curvature of "
+                f"this use (it runs several times, or samples act on each other). uses='all' measures the tensor in all its "
+                f"uses; for this one, untie a copy of the model: layer.weight = nn.Parameter(layer.weight.detach().clone())."
+            )
         yield None
-        yield from self._by_hessian(probe, name, geometry, factor, {**details, "form": "layer Hessian"})
+        yield from self._by_hessian(probe, name, geometry, {**details, "form": "layer Hessian"})
 
-    def _by_samples(
-        self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
-    ) -> Iterator[Estimate]:
+    def _by_samples(self, probe: Probe, name: str, geometry: Geometry, details: dict[str, Plain]) -> Iterator[Estimate]:
         """Raises `_MisfitError` where the form does not hold for all samples."""
-        if details["form"] == "random forms":
-            yield from self._by_random_forms(probe, name, geometry, factor, details)
-            return
         if details["form"] == "softmax head":
             assert isinstance(geometry, LinearGeometry)
-            outputs = outputs_of(probe)
-            if (outputs.rows or outputs.advance()) and outputs.head == name and outputs.order is not None:
-                for mean in _from_outputs(probe, geometry, factor):
+            spread, outputs = self._spread(geometry.matrix() / probe.temperature), outputs_of(probe)
+            shared = probe.loss.weigh is None and len(layer_sites(probe)[name].shape) == 2
+            if shared and (outputs.rows or outputs.advance()) and outputs.head == name and outputs.order is not None:
+                for mean in _from_outputs(probe, geometry, spread):
                     yield replace(_fitting(mean).estimate(), details=details)
                 return
-            work = softmax_head(probe, geometry, factor)
+            work = softmax_head(probe, name, geometry, spread)
         else:
+            factor = self._factor(geometry.matrix())
+            if details["form"] == "random forms":
+                yield from self._by_random_forms(probe, name, geometry, factor, details)
+                return
             positions = layer_sites(probe)[name].positions
             work = exact_forms(probe, name, geometry, factor, positions)
             details["directions"] = directions(geometry, factor, positions)
@@ -209,9 +227,7 @@ class _LayerMeasure(Measure):
         more: dict[str, Plain] = {**details, "probes": found.probes}
         return Estimate(found.value, found.stderr, found.data_stderr, status, details=more)
 
-    def _by_hessian(
-        self, probe: Probe, name: str, geometry: Geometry, factor: Tensor, details: dict[str, Plain]
-    ) -> Iterator[Estimate]:
+    def _by_hessian(self, probe: Probe, name: str, geometry: Geometry, details: dict[str, Plain]) -> Iterator[Estimate]:
         weight = weight_name(probe, name)
         if weight is None:
             raise NotApplicableError(
@@ -221,7 +237,7 @@ class _LayerMeasure(Measure):
         for found in layer_hessian_traces(
             probe,
             weight,
-            factor,
+            self._factor(geometry.matrix()),
             geometry.column_scale(),
             self.tol,
             self.max_probes,
@@ -234,7 +250,7 @@ class _LayerMeasure(Measure):
     def _form(self, probe: Probe, name: str) -> Form:
         """The cheapest form that holds as far as is known."""
         site, refuted = layer_sites(probe)[name], _refuted(probe, name)
-        plain = site.faithful and used_once(probe, name)
+        plain = site.faithful and (site.calls == 1 if self.uses == "layer" else used_once(probe, name))
         if plain and "softmax head" not in refuted and is_softmax_head(probe, site):
             return "softmax head"
         by_sample = plain and site.by_sample and not refuted & {"layer forms", "random forms"}
@@ -269,6 +285,7 @@ class RelativeFlatness(_LayerMeasure):
         normalise: divide features by their standard deviation, multiply weights by it.
         tol: relative standard error at which random directions stop.
         max_probes: directions for each sample (or Hessian products) at most; up to this many, the value is exact.
+        uses: of a weight that is used elsewhere, too: `"layer"`, where the layer is called, or `"all"`, in all its uses.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -309,6 +326,9 @@ class RelativeFlatnessLayerwise(_LayerMeasure):
     title = "layerwise relative flatness"
     reference = "Petzka et al. 2021; Adilova et al. 2023"
     invariant_to: ClassVar[frozenset[str]] = frozenset({"layer_rescaling", "batchnorm_scaling", "permutation"})
+
+    def _spread(self, matrix: Tensor) -> Spread:
+        return class_spread(matrix, layerwise=True)
 
     def _factor(self, matrix: Tensor) -> Tensor:
         return factor_of(matrix, layerwise=True)

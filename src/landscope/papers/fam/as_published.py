@@ -112,7 +112,7 @@ class FAMNeuronwise(_FAMMeasure):
             )
         d, m = weight.shape
         if self.axes == "in_out":
-            return _times(1 / m, RelativeFlatness(layer=layer, seed=self.seed).last(probe))
+            return _times(1 / m, RelativeFlatness(layer=layer, uses="all", seed=self.seed).last(probe))
         if d > m:
             raise NotApplicableError(
                 f"with its axes confused the code uses neuron numbers as input numbers and fails where there are more neurons "
@@ -160,7 +160,7 @@ class FAMLayerwise(_FAMMeasure):
         layer, name, weight = self._weight(probe)
         norm = float(torch.linalg.vector_norm(weight.double()))
         if not self.approximate:
-            exact = RelativeFlatnessLayerwise(layer=layer, seed=self.seed).last(probe)
+            exact = RelativeFlatnessLayerwise(layer=layer, uses="all", seed=self.seed).last(probe)
             return _times(1 / norm if norm > 0 else 0.0, exact)
         hessian, rng = Hessian(probe, params=name), generator(self.seed, "fam")
         draws: list[float] = []

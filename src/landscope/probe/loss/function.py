@@ -9,12 +9,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.func import functional_call
 
 from landscope.core import display
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
 from landscope.core.parameters import ParameterSpace, Vectors
 from landscope.core.shared_state import Precision
+from landscope.core.torch_fixes.put_in import functional_call
 from landscope.probe.batches import Batch, Layout, map_tensors
 from landscope.probe.conditions import measuring
 from landscope.probe.loss.head import Head
@@ -96,7 +96,7 @@ class LossFunction:
         """What the model returns at the given parameters; it may write into its inputs, which are copies."""
         args, kwargs = self.layout.arguments(batch.raw)
         args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
-        return functional_call(self._model, dict(params), args, kwargs)
+        return functional_call(self._model, params, args, kwargs)
 
     def outputs(self, params: Params, batch: Batch) -> object:
         """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from landscope.probe.loss.function import LossFunction, Params
     from landscope.probe.probe import Probe
 
-__all__ = ["Head", "find_head"]
+__all__ = ["Head", "find_head", "masses", "strips"]
 
 LARGE_VOCABULARY = 4096
 """Classes from which on logits are not held."""
@@ -74,16 +74,23 @@ class Head:
         """The label of every position, and what it counts for in the sum of the loss."""
         targets = function.targets(batch)
         assert isinstance(targets, Tensor), "labels of classes"
-        labels = targets.long().reshape(batch.size, -1)
-        kept = (labels != IGNORED).double()
-        mass = kept / kept.sum(1, keepdim=True).clamp(min=1) * function.shares(batch)[:, None]
-        mass = mass if batch.weights is None else mass * batch.weights.double()[:, None]
-        return labels.clamp(min=0).flatten(), mass.flatten()
+        return targets.long().clamp(min=0).flatten(), masses(function, batch).flatten()
 
     def curved(self, at: Parts, along: Parts, mass: Tensor) -> Parts:
         """The Gauss–Newton matrix of the sum of the loss in features, weight and bias, times a step of them."""
         found, _ = _second_derivative(at, along, mass, None)
         return found
+
+
+def masses(function: LossFunction, batch: Batch) -> Tensor:
+    """What every position counts for in the sum of a cross-entropy over a batch (n, positions), in float64."""
+    targets = function.targets(batch)
+    assert isinstance(targets, Tensor), "labels or probabilities of classes"
+    kept = torch.ones(batch.size, 1, dtype=torch.float64, device=targets.device)
+    if not targets.is_floating_point():
+        kept = (targets.long() != IGNORED).double().reshape(batch.size, -1)
+    mass = kept / kept.sum(1, keepdim=True).clamp(min=1) * function.shares(batch)[:, None]
+    return mass if batch.weights is None else mass * batch.weights.double()[:, None]
 
 
 @contextmanager
@@ -151,7 +158,8 @@ def _is(out: Tensor, outputs: Tensor) -> bool:
 # The loss and its derivatives, some positions at a time.
 
 
-def _strips(features: Tensor, weight: Tensor) -> Iterator[slice]:
+def strips(features: Tensor, weight: Tensor) -> Iterator[slice]:
+    """Positions whose logits are held at once."""
     width = max(1, AT_ONCE // len(weight))
     for start in range(0, len(features), width):
         yield slice(start, start + width)
@@ -170,7 +178,7 @@ class _Loss(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(features, weight, bias, labels, mass)
         total = mass.new_zeros(())
-        for at in _strips(features, weight):
+        for at in strips(features, weight):
             log_p = _logits(features[at], weight, bias).log_softmax(1)
             total -= mass[at] @ log_p.gather(1, labels[at, None])[:, 0]
         return total
@@ -191,7 +199,7 @@ class _Slopes(torch.autograd.Function):
         ctx.save_for_backward(features, weight, bias, labels, mass)
         by_features, by_weight = torch.empty_like(features), torch.zeros_like(weight)
         by_bias = None if bias is None else torch.zeros_like(bias)
-        for at in _strips(features, weight):
+        for at in strips(features, weight):
             slope = _residuals(_logits(features[at], weight, bias).softmax(1), labels[at]).mul_(mass[at, None])
             by_features[at] = slope @ weight
             by_weight.addmm_(slope.T, features[at])
@@ -218,7 +226,7 @@ def _second_derivative(at: Parts, along: Parts, mass: Tensor, labels: Tensor | N
     (features, weight, bias), (to_features, to_weight, to_bias) = at, along
     by_features, by_weight, by_mass = [], torch.zeros_like(to_weight), []
     by_bias = None if to_bias is None else torch.zeros_like(to_bias)
-    for part in _strips(features, weight):
+    for part in strips(features, weight):
         p = _logits(features[part], weight, bias).softmax(1)
         tangent = _logits(to_features[part], weight, to_bias) + features[part] @ to_weight.T
         mean = (p * tangent).sum(1, keepdim=True)

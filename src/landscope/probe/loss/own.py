@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from landscope.core.errors import LabelRangeError, LossError, LossReductionError, ModelError
 from landscope.core.memory import is_out_of_memory
+from landscope.core.torch_fixes.put_in import functional_call
 from landscope.probe.batches import TARGET_KEYS, Batch, Layout, diverse_sample, map_tensors
 from landscope.probe.loss.losses import LOSSES, Loss
 from landscope.probe.loss.readings import SPANS, Reading, part
@@ -96,7 +96,7 @@ def _called(probe: Probe, layout: Layout, batch: Batch) -> object | None:
     args, kwargs = layout.arguments(batch.raw)
     args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
     try:
-        return functional_call(probe.module(""), dict(probe.params), args, kwargs)
+        return functional_call(probe.module(""), probe.params, args, kwargs)
     except Exception as error:
         if is_out_of_memory(error):
             raise

@@ -14,6 +14,7 @@ took 2.0 (`benchmarks/fam.py`).
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -51,7 +52,8 @@ from landscope.training.objectives.recording import (
 
 # Whether the formulas of `curvature.layer.forms` hold for a layer as a network uses it, checked on the first batch.
 #
-# They look at the layer's input and output only: the output must be W φ + b, and the loss must see the weight through it alone.
+# They look at the layer's input and output only: the output must be W φ + b. Where the loss sees the weight in another way, too
+# (it is an embedding as well, or has a penalty), κ is of the layer as it is called, as in `relative_flatness`; a warning says so.
 
 
 APART = 0.02
@@ -73,7 +75,7 @@ def check_loss(loss: Tensor) -> None:
 
 
 def check_call(call: RecordedCall, at: Behind, loss: Tensor, name: str) -> None:
-    """Refuse a layer that does something other than its type says, and a weight that is also used elsewhere."""
+    """Refuse a layer that does something other than its type says; say so where its weight is used elsewhere, too."""
     batched = 2 if isinstance(call.layer, Linear) else call.weight.dim()
     if call.inputs.dim() < batched:
         raise NotApplicableError(f"FAM expects a batch; {name!r} was called with {tuple(call.inputs.shape)}")
@@ -89,9 +91,10 @@ def check_call(call: RecordedCall, at: Behind, loss: Tensor, name: str) -> None:
     (through,) = torch.autograd.grad(plain, weight, at.slope.detach())
     (whole,) = torch.autograd.grad(loss, call.weight, retain_graph=True)
     if not nearly_equal(as_matrix(call.layer, whole), through, APART, 0.0):
-        raise NotApplicableError(
-            f"the loss depends on the weight of {name!r} in another way than through the layer's output: a weight that is used "
-            f"twice, or a penalty on it. Choose another layer, or add the penalty afterwards: `fam(loss) + penalty`."
+        warnings.warn(
+            f"the loss depends on the weight of {name!r} in another way than through the layer's output (a tied weight, or a "
+            f"penalty on it): κ is that of its use in this layer, the others held constant, as `relative_flatness` measures it",
+            stacklevel=6,
         )
 
 
@@ -158,7 +161,8 @@ class FAM:
         gradient: `"whole"`, or `"weights_only"`: second derivatives and features held constant, as the paper's code did.
         max_directions: products at most for the exact value; memory grows with them.
 
-    `loss` is any scalar that can be differentiated three times; κ is that of its own Hessian. Samples that mix behind
+    `loss` is any scalar that can be differentiated three times; κ is that of its own Hessian. Of a tied weight it is that of the
+    use in this layer, as in `relative_flatness`; a warning says so. Samples that mix behind
     the layer (BatchNorm in training, contrastive losses) are detected on the first call, and again when a module changes
     between `train()` and `eval()`; κ then takes d·m products, or probes. κ is never negative for a classifier under cross-entropy
     or where the network behind the layer is piecewise linear and the loss convex; elsewhere it can be, without bound, and a
@@ -246,7 +250,7 @@ class FAM:
         if len(used) > 1:
             raise NotApplicableError(
                 f"the loss depends on several calls of {self.layer!r}: a layer that runs more than once in a forward pass, or "
-                f"two forward passes in one loss. FAM is defined for a weight that is used once; choose another layer."
+                f"two forward passes in one loss. FAM is defined for a layer that runs once; choose another layer."
             )
         if not used:
             seen = "another forward pass ran last" if calls else "it has not run with gradients since the last call"

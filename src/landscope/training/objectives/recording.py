@@ -70,7 +70,7 @@ class Recorder:
 
 
 def find_layer(model: nn.Module, name: str | None) -> tuple[str, Layer]:
-    """A linear or convolutional layer, whose weight no other module shares, by its name; by default the last linear one.
+    """A linear or convolutional layer by its name; by default the last linear one.
 
     >>> find_layer(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), "0")
     ('0', Linear(in_features=4, out_features=2, bias=True))
@@ -87,13 +87,6 @@ def find_layer(model: nn.Module, name: str | None) -> tuple[str, Layer]:
         raise NotApplicableError(
             f"relative flatness is defined for linear and convolutional layers; {name!r} is a {type(layer).__name__}. "
             f"Choices: {', '.join(suitable) or 'none in this model'}"
-        )
-    weight = layer._parameters.get("weight")
-    owners = [key for key, p in model.named_parameters(remove_duplicate=False) if p is weight]
-    if len(owners) > 1:
-        raise NotApplicableError(
-            f"the weight of {name!r} is shared ({', '.join(owners)}): its curvature is not that of one layer. Choose a "
-            f"layer with a weight of its own."
         )
     return name, layer
 

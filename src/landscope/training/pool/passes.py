@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
+from landscope.core.torch_fixes.put_in import functional_call
 from landscope.data import Split
 from landscope.training.evaluate import ELEMENTS, SAMPLES, SplitScore, autocast, mistakes
 from landscope.training.loop.state import some
@@ -121,6 +122,6 @@ class Passes:
 
     def _forward(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         def net(*args: object) -> object:
-            return functional_call(self.task.model, dict(tensors), args)
+            return functional_call(self.task.model, tensors, args)
 
         return self.task.forward(net, x)
