@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import landscope as ls
 from landscope.probe.loss import head
@@ -153,3 +156,63 @@ def test_smoothed_labels_are_left_alone() -> None:
     x, y = texts()
     criterion = lambda z, t: nn.CrossEntropyLoss(label_smoothing=0.1)(z.flatten(0, 1), t.flatten())  # noqa: E731
     assert ls.Probe(Texts(tied=False, bias=True), (x, y.clamp(min=0)), criterion).head is None
+
+
+def _t5() -> tuple[nn.Module, dict[str, Tensor]]:
+    import transformers
+
+    config = transformers.T5Config(
+        vocab_size=V, d_model=4, d_kv=2, d_ff=4, num_layers=1, num_heads=2, decoder_start_token_id=0, pad_token_id=0
+    )
+    return transformers.T5ForConditionalGeneration(config), {"input_ids": texts()[0]}
+
+
+def _whisper() -> tuple[nn.Module, dict[str, Tensor]]:
+    import transformers
+
+    config = transformers.WhisperConfig(
+        vocab_size=V,
+        d_model=4,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=4,
+        decoder_ffn_dim=4,
+        num_mel_bins=4,
+        max_source_positions=8,
+        max_target_positions=8,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+    )
+    sounds = torch.randn(N, 4, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return transformers.WhisperForConditionalGeneration(config), {"input_features": sounds}
+
+
+@pytest.mark.parametrize("make", [_t5, _whisper])
+def test_decoders_that_are_fed_the_labels(make: Callable[[], tuple[nn.Module, dict[str, Tensor]]]) -> None:
+    """The forward pass ends at the head: with labels it would go on to a loss of its own."""
+    torch.manual_seed(0)
+    net, batch = make()
+    net.double().eval()
+    batch["labels"] = texts()[1]
+    probe = ls.Probe(net, batch)
+    assert probe.layout.fed is not None
+    assert probe.head is not None
+    v = torch.randn(probe.n_params, dtype=torch.float64)
+    values = [dict(net.named_parameters())[name] for name in probe.params]
+    with sdpa_kernel(SDPBackend.MATH):
+        loss = net(**batch).loss
+    slopes = torch.autograd.grad(loss, values, create_graph=True, materialize_grads=True)
+    parts = [p.view_as(q) for p, q in zip(v.split([q.numel() for q in values]), values, strict=True)]
+    product = torch.autograd.grad(slopes, values, parts, materialize_grads=True)
+    # The models compute their losses in float32.
+    assert probe.value() == pytest.approx(float(loss.detach()), rel=1e-6)
+    assert torch.allclose(ls.Hessian(probe) @ v, torch.cat([t.flatten() for t in product]), rtol=1e-5, atol=1e-6)
+    apart = ls.Probe(net, batch)
+    apart.head = None
+    assert torch.allclose(ls.Hessian(probe) @ v, ls.Hessian(apart) @ v, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(ls.GGN(probe) @ v, ls.GGN(apart) @ v, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(probe.gradient(), apart.gradient(), rtol=1e-9, atol=1e-12)

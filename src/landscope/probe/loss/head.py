@@ -57,7 +57,7 @@ class Head:
 
     def inputs(self, function: LossFunction, params: Params, batch: Batch) -> Parts:
         """What the layer is given, one row for every position, with its weight and bias; the logits are not computed."""
-        with _giving_features(function.module(self.name)) as seen:
+        with _giving_features(function.module(self.name), last=function.layout.fed is not None) as seen:
             function.call(params, batch)
         (features, weight, bias), *others = seen
         assert not others, "called once, as it was when it was found"
@@ -93,18 +93,30 @@ def masses(function: LossFunction, batch: Batch) -> Tensor:
     return mass if batch.weights is None else mass * batch.weights.double()[:, None]
 
 
+class _EnoughError(Exception):
+    """The rest of a forward pass is not needed."""
+
+
 @contextmanager
-def _giving_features(layer: nn.Module) -> Iterator[list[tuple[Tensor, Tensor, Tensor | None]]]:
-    """Inside, the layer returns what it is given; every call is noted, with its weight and bias at the time."""
+def _giving_features(layer: nn.Module, last: bool) -> Iterator[list[tuple[Tensor, Tensor, Tensor | None]]]:
+    """Inside, the layer returns what it is given; every call is noted, with its weight and bias at the time.
+
+    Where it is the `last` layer that is needed, the forward pass ends there: a model that is given labels would go on to compute
+    a loss of its own, from logits that are none.
+    """
     seen: list[tuple[Tensor, Tensor, Tensor | None]] = []
 
     def forward(x: Tensor) -> Tensor:
         seen.append((x, layer.weight, layer.bias))  # type: ignore[arg-type]
+        if last:
+            raise _EnoughError
         return x
 
     layer.forward = forward
     try:
         yield seen
+    except _EnoughError:
+        pass
     finally:
         del layer.forward
 
@@ -116,7 +128,7 @@ def find_head(probe: Probe) -> Head | None:
     """
     loss = probe.loss
     plain = loss.likelihood == "categorical" and loss.reduction == "per_sample" and loss.mass is kept_labels
-    if not (plain and loss.known) or (loss.weigh is not None and loss.share is None) or probe.layout.fed:
+    if not (plain and loss.known) or (loss.weigh is not None and loss.share is None):
         return None
     layers = {
         name: module
