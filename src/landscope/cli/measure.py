@@ -108,7 +108,7 @@ def measure(
     with a text per line, or a .jsonl file with an object per line (text; prompt and completion; text and label; text and target;
     tokens and labels).
 
-    Under torchrun each process takes its part of the rows, on a GPU of its own where there are several.
+    Under torchrun each process takes its part of the rows, on its own GPU where there are several.
     """
     from dataclasses import replace
 
