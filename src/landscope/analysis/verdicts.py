@@ -207,7 +207,7 @@ def _needs(needed: int | None, ours: Effect, planned: float | None) -> str:
 
 
 def _beside(ours: Effect, theirs: Effect | None, p: float | None, alpha: float) -> str:
-    """What is said of the paper's size where its direction is shown."""
+    """A note on the size that the paper reports, where its direction is shown."""
     if theirs is None or p is None or p > alpha:
         return ""
     return f", but {'larger' if ours.value > theirs.value else 'smaller'} than the paper's {_number(theirs.value)} ({_p(p)})"

@@ -74,7 +74,7 @@ def bench(
 ) -> None:
     """Time Landscope against other tools.
 
-    Every tool runs in a process of its own on the same network, samples, accuracy and threads, and they take turns. The error of
+    Every tool runs in its own process, in turn, with the same network, samples, accuracy and threads. The error of
     each answer stands beside its time. The tools are installed from PyPI in an environment of their own, made on the first run.
     """
     root = _checkout()

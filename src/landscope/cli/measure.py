@@ -112,8 +112,8 @@ def measure(
     with a text per line, or a .jsonl file with an object per line (text; prompt and completion; text and label; text and target;
     tokens and labels).
 
-    Under torchrun each process takes its part of the rows, on a GPU of its own where there are several. With --shard it holds
-    a part of the parameters only, too: what no single device can hold is measured by several.
+    Under torchrun each process takes its part of the rows, on its own GPU where there are several. With --shard it also holds
+    only a part of the parameters: what no single device can hold is measured by several.
     """
     from dataclasses import replace
 

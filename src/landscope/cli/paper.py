@@ -183,7 +183,7 @@ def run(
 ) -> None:
     """Run a paper part by part, or resume it: finished runs are skipped, interrupted ones resume.
 
-    Each part is a study with a report of its own; its records are kept in one small file beside it. A run that fails stops
+    Each part is a study with its own report; its records are kept in one small file beside it. A run that fails stops
     nothing: the report names it, and the command ends with an error. Parts that lack data or a package are named before any
     run, and left out unless they were asked for by name. Stopped by a time limit or Ctrl-C, the command writes the records and
     the report of what is done.

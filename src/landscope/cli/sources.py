@@ -307,7 +307,7 @@ def _data(given: Given, there: TrainingSpec, remarks: list[str], *, known: bool)
 
 
 def _usual_options() -> dict[str, object]:
-    """What `landscope.data.load` does where nothing is said."""
+    """The defaults of `landscope.data.load`."""
     return {
         name: one.default for name, one in inspect.signature(load).parameters.items() if one.default is not one.empty
     }

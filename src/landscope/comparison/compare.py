@@ -43,7 +43,7 @@ def compare(
         point: what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`, `seed`.
 
     The line between two models of one architecture, how often they disagree and how alike their features are come with it:
-    `comparison.agreements`. Nothing is said about models of different architectures that depends on the scale of weights.
+    `comparison.agreements`. Measures that depend on the scale of weights are not compared between architectures.
 
     >>> import torch
     >>> x, y = torch.randn(40, 2), torch.arange(40) % 2

@@ -50,7 +50,7 @@ def as_text(shown: object, width: int) -> str:
 
 
 def definitions(entries: Mapping[str, object], title: str = "") -> str:
-    """Names and what is said of each; long texts wrap.
+    """Names, each with its text; long texts wrap.
 
     >>> "<b>a</b>" in definitions({"a": 1})
     True

@@ -35,7 +35,7 @@ class Status(StrEnum):
     INTERRUPTED = "interrupted"
     """Stopped from outside: the value and its error bar are valid, the accuracy asked for was not reached."""
     SATURATED = "saturated"
-    """Computed, but with these settings it carries no information of its own."""
+    """Computed, but uninformative with these settings."""
     NOT_APPLICABLE = "not applicable"
     """The quantity is not defined here; `reason` says why."""
     SKIPPED = "skipped"

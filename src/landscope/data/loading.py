@@ -196,7 +196,7 @@ def _indices(
     """Row numbers of each split."""
     if raw.validation is not None:
         if validation is not None:
-            raise NotApplicableError(f"{dataset.name} has validation rows of its own: leave `validation` at None")
+            raise NotApplicableError(f"{dataset.name} already has validation rows: leave `validation` at None")
         first = len(train) + len(evaluation)
         return {"train": train, "validation": first + torch.arange(len(raw.validation.y)), "test": evaluation}
     if validation is None or validation == "half":

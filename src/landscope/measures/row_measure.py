@@ -1,8 +1,8 @@
 """Measures that are a mean of one number per row: read in a seeded order, with a true error bar at any time.
 
-The rows come in the order of `landscope.probe.rows.order`, the telling ones first. After a look at the clock, and at the end, the
-mean over *all* rows is estimated from those that were read (`landscope.probe.rows.means`). With every row read it is exact,
-but for the noise of random probes where there are any.
+The rows come in the order of `landscope.probe.rows.order`, the most informative first. From time to time, and at the end, the
+mean over *all* rows is estimated from those that were read (`landscope.probe.rows.means`). Once every row is read it is exact,
+except for the noise of random probes where there are any.
 """
 
 from __future__ import annotations

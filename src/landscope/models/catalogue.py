@@ -288,7 +288,7 @@ def initialise(model: nn.Module, scheme: Initialisation) -> None:
 
 
 def takes_vectors(model: nn.Module, name: str) -> bool:
-    """Whether a network declares vectors: in the catalogue under `name`, or else by an attribute `input_shape` of its own.
+    """Whether a network declares vectors: in the catalogue under `name`, or else by its own attribute `input_shape`.
 
     >>> takes_vectors(nn.Identity(), "deep_linear"), takes_vectors(nn.Identity(), "resnet18")
     (True, False)

@@ -179,7 +179,7 @@ def test_cautions_name_what_is_not_to_be_believed() -> None:
         "At a cross-entropy of 0.00010 all curvature is small",
         "Known no better than to its own size: hessian_trace.",
         "Another sample could change all of it: fisher_rao.",
-        "no information of its own: igs.",
+        "Saturated, hence uninformative: igs.",
         "not the extreme: adaptive_sharpness.",
         "Ended before the accuracy asked for: hessian_trace.",
     ):

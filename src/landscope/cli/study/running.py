@@ -221,7 +221,7 @@ def _event_printer(
 
 
 def _pool_event_printer(pools: Sequence[Job]) -> Callable[[Event], None]:
-    """Print a line for each pool that starts or ends; members of one that fails train by themselves."""
+    """Print a line for each pool that starts or ends; members of a pool that fails train separately."""
     from landscope.studies.work.pools import members_of
 
     sizes = {job.key: len(members_of(job.spec)) for job in pools}

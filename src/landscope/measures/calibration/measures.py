@@ -53,7 +53,7 @@ def labelled_logits(probe: Probe) -> tuple[Logits, Tensor]:
     """
     outputs = outputs_of(probe)
     while outputs.advance():
-        _labelled(probe, outputs)  # what does not apply is said after the first rows
+        _labelled(probe, outputs)  # what does not apply is reported after the first rows
     if outputs.scores is not None:
         return _of_tokens(probe, LabelScores(*_gathered((s := outputs.scores).counts, s.labels, s.values)))
     return _gathered(*_labelled(probe, outputs))  # type: ignore[return-value,arg-type]

@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a report by family, what does not apply by its reason, and what is said about what is not shown.
+    """The rows of a report by family, what does not apply by its reason, and notes on what is not shown.
 
     >>> found = Rows.of({"loss": Estimate(0.5), "l2_norm": Estimate(2.0), "nll": Estimate(0.50001), "mine": Estimate(1.0)})
     >>> [(family, [row.name for row in rows]) for family, rows in found.families.items()], found.notes
@@ -97,7 +97,7 @@ class Rows:
 
 
 def _repeats(estimates: Mapping[str, Estimate]) -> Iterator[tuple[str, str]]:
-    """Names whose value stands in another row, and what is said instead."""
+    """Names whose value stands in another row, and the note that replaces them."""
     known = {name: e for name, e in estimates.items() if e.status.has_value and name in MEASURES}
     both = [(fisher, ggn) for fisher, ggn in FISHER_AS_GGN.items() if fisher in known and ggn in known]
     if any(known[ggn].value for _, ggn in both) and all(_same(known[fisher], known[ggn]) for fisher, ggn in both):

@@ -1,11 +1,11 @@
 """The reading: what the numbers of a report say in words, and what they do not.
 
 **A minimum?** In the quadratic model of the loss a gradient step of length 1/λ₁ lowers it by at least ‖g‖²/(2λ₁), because no
-direction curves more than λ₁. Set against the loss itself, this share says how far from the bottom the weights are, in a unit
-that rescaled weights and other losses have in common. A large share says that this is no minimum; a small one does not say that
-it is, because a direction that curves c < λ₁ may lower the loss by ‖g‖²/(2c). Stationary is called where that is little for the
-smallest curvature that is told from none, too. A negative λ_min, by more than its error, says that no bottom is there. A
-cross-entropy whose rows are all classified rightly has none: it falls as long as the outputs grow.
+direction curves more than λ₁. As a fraction of the loss itself, this says how far from the bottom the weights are, in a unit that
+does not change with the scale of weights or loss. A large fraction means that this is no minimum; a small one does not mean that
+it is one, because a direction of curvature c < λ₁ may lower the loss by ‖g‖²/(2c). A point counts as stationary only if that is
+small even at the smallest curvature that can be distinguished from zero. Where λ_min is negative by more than its error, there is
+no minimum. Nor has a cross-entropy one whose rows are all classified correctly: it falls as long as the outputs grow.
 
 **Learning rate.** Gradient descent on a quadratic form is stable for rates below 2/λ₁, with momentum β below 2(1 + β)/λ₁
 (Cohen et al. 2021).
@@ -31,21 +31,21 @@ from landscope.measures.reading.references import Place, kinds, places, ranked
 from landscope.measures.reading.rows import Row, Rows
 
 STATIONARY, DESCENDING = 1e-3, 1e-2
-"""Shares of the loss that a gradient step would take off: below the first there is nothing to gain, above the second there is."""
+"""Fractions of the loss that a gradient step would remove: below the first it gains nothing, above the second it does."""
 VANISHING = 1e-2
 """A cross-entropy below which the curvature is small because the loss is."""
 CROSS_ENTROPY, BINARY = "cross_entropy", "binary"
-"""In the name of a loss, the model's own or a function's."""
+"""Parts of the name of a loss, whether the model's own or a function's."""
 RESOLVED = 1e-3
-"""Part of λ₁ below which curvature counts as none, where λ_min does not say what can be told from it."""
+"""Part of λ₁ below which curvature counts as zero, where λ_min does not say what can be distinguished from it."""
 MOMENTUM = 0.9
 NAMED = 6
-"""Measures that a sentence names."""
+"""The most measures that a sentence names."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """A topic and what is said about it."""
+    """A topic and a sentence or two about it."""
 
     topic: str
     text: str
@@ -108,9 +108,9 @@ _WHY_IN_THE_LIMIT = "Every row is classified correctly, so the cross-entropy goe
 
 
 def _all_right(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> bool:
-    """Whether larger outputs of the same network would lower its loss: a plain cross-entropy whose rows are all right.
+    """Whether larger outputs of the same network would lower its loss: a plain cross-entropy with every row classified correctly.
 
-    A loss of zero to rounding says so, too: a row that is wrong costs ln 2 or more.
+    A loss of zero to rounding shows it as well: a misclassified row costs ln 2 or more.
     """
     free = about.get("loss") == CROSS_ENTROPY and not about.get("part")
     known = (_value(estimates, "error"), _value(estimates, "loss"))
@@ -118,7 +118,7 @@ def _all_right(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) ->
 
 
 def _no_better_than_guessing(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> str:
-    """Said of a cross-entropy that equal outputs for all classes would not make larger."""
+    """A sentence about a cross-entropy that is no smaller than that of equal outputs for all classes."""
     loss, classes = _value(estimates, "loss"), about.get("outputs")
     if loss is None or not isinstance(classes, int) or classes < 2 or CROSS_ENTROPY not in str(about.get("loss")):
         return ""
@@ -157,7 +157,7 @@ def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
 
 
 def _flattest(bottom: Estimate | None, top: Estimate) -> float:
-    """The smallest curvature that is told from none: λ_min where that is one, otherwise its error, or a part of λ₁."""
+    """The smallest curvature that can be distinguished from zero: λ_min where it can, otherwise its error, or a part of λ₁."""
     if bottom is None or bottom.status.is_bound:
         return RESOLVED * top.value
     error = _reach(bottom)
@@ -229,8 +229,8 @@ def _scale(estimates: Mapping[str, Estimate]) -> str:
     kept = f" Such a trade does not change {_named(fixed)}." if fixed else ""
     return (
         f"The {_named(moved)} rows depend on the size of the weights, which the layers of a ReLU network can trade among "
-        f"each other without changing one prediction: compare them between networks of one architecture that were trained alike, "
-        f"not across architectures.{kept}"
+        f"each other without changing a single prediction: compare them between networks of one architecture that were trained "
+        f"alike, not across architectures.{kept}"
     )
 
 
@@ -243,13 +243,13 @@ def _cautions(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> 
     curved = [row.name for row in rows if row.name in MEASURES and MEASURES[row.name].family is Family.CURVATURE]
     if CROSS_ENTROPY in str(about.get("loss")) and loss is not None and loss.value < VANISHING and curved:
         yield (
-            f"At a cross-entropy of {significant(loss.value, 2)} all curvature is small because the outputs are so sure: "
+            f"At a cross-entropy of {significant(loss.value, 2)} all curvature is small because the outputs are so confident: "
             f"compare only at equal loss, or at equal temperature."
         )
     for told, doubted in (
         ("Known no better than to its own size", [row.name for row in rows if _doubt(row.estimate) == "own"]),
         ("Another sample could change all of it", [row.name for row in rows if _doubt(row.estimate) == "data"]),
-        ("Saturated, no information of its own", _of_status(rows, Status.SATURATED)),
+        ("Saturated, hence uninformative", _of_status(rows, Status.SATURATED)),
         ("What a search has found so far, not the extreme", _of_status(rows, Status.LOWER_BOUND, Status.UPPER_BOUND)),
         ("Ended before the accuracy asked for", _of_status(rows, Status.BUDGET_SPENT, Status.INTERRUPTED)),
     ):
@@ -273,9 +273,9 @@ def _doubt(estimate: Estimate) -> str:
 
 
 def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> str:
-    """Of networks that were measured alike; or that there are none.
+    """The rank of each value among networks that were measured alike, or a sentence that there are none.
 
-    Empty where nothing was measured that networks are ranked by, or the report does not say what the network is.
+    Empty where no measure that networks are ranked by was measured, or the report does not say what the network is.
     """
     if not ranked(estimates):
         return ""
@@ -296,7 +296,7 @@ def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain])
     more = "".join(f", {each.measure} than {_share(each)}" for each in others)
     return (
         f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {_share(first)}{more}. "
-        f"Other data and another training: a bearing, not a verdict."
+        f"They were trained differently on other data, so take this as a rough guide."
     )
 
 

@@ -30,7 +30,7 @@ class Prose:
 class Plot:
     """A figure that the page's script draws when it comes into view.
 
-    `kind` names a drawing function of the script; "plain" is a Plotly figure as it stands. `spec` may hold colours as
+    `kind` names a drawing function of the script; "plain" is a complete Plotly figure. `spec` may hold colours as
     tokens ("@c0" … for conditions, "@ink", "@muted", "@grid", "@accent"), which follow the theme.
     """
 
@@ -44,7 +44,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as it stands, for pages without script."""
+    """A static figure, for pages without scripts."""
 
     source: str
     """A data address."""

@@ -96,7 +96,7 @@ def point(condition: int) -> dict[str, Any]:
 
 
 def literal(text: str) -> str:
-    r"""Text as it stands: matplotlib would take what is between dollars for mathematics.
+    r"""Literal text: matplotlib would take what is between dollars for mathematics.
 
     >>> literal("5 $ or 6 $")
     '5 \\$ or 6 \\$'

@@ -181,7 +181,7 @@ def _by_size(each: Sequence[Contrast]) -> list[Contrast]:
 
 
 def _explanations(found: Contrasts) -> list[str]:
-    """What differs besides: smaller weights and another training loss change most measures of sharpness by themselves."""
+    """What else differs: smaller weights or another training loss alone change most measures of sharpness."""
     resized = [f"{name} ({sizes})" for name, sizes in found.resized.items() if name in found.conditions]
     said, items = [], []
     if resized:

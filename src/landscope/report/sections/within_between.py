@@ -32,7 +32,7 @@ PAIRS = 6
 DRAWN = 3
 POINTS = 1500
 LEAST = 3
-"""Models of a condition that has a line of its own."""
+"""The fewest models of a condition that gets its own line."""
 FEW = 12
 """Conditions up to which each has a bold line."""
 

@@ -173,7 +173,7 @@ def _texts(value: Plain) -> Iterator[str]:
 
 
 def _with_versions(plain: dict[str, Plain]) -> Iterator[dict[str, Plain]]:
-    """The spec as it stands, and with each version of Landscope in it."""
+    """The spec itself, then with each version of Landscope in it."""
     yield plain
     versions = plain.get("versions")
     if isinstance(versions, dict):

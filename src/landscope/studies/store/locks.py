@@ -139,7 +139,7 @@ def latest(folder: Path) -> Attempt | None:
 
 
 def read(folder: Path, number: int) -> Attempt:
-    """One attempt, as it stands."""
+    """One attempt and its current state."""
     path = _path(folder, number)
     beat = path.lstat().st_mtime
     try:

@@ -2,7 +2,7 @@
 
 A pool is a job like any other: it has a folder in the store, is claimed, stopped and resumed. When it is done, the training of
 each member lies in the folder of the member's own run, which then only needs to be measured. Members that failed, and pools for
-which one program is not faster, are left to train by themselves.
+which one program is not faster, are left to train separately.
 """
 
 from __future__ import annotations

@@ -374,6 +374,6 @@ def prepare_folder(folder: str | os.PathLike[str], spec: TrainingSpec, *, resume
 
 def _as_today(there: Plain) -> Plain:
     """A spec as it is written today: with later fields at their defaults, and with public names."""
-    with suppress(SpecError):  # what cannot be read is compared as it stands
+    with suppress(SpecError):  # what cannot be parsed is compared verbatim
         there = to_plain(parse(TrainingSpec, there))
     return public_names(there)
