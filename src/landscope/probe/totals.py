@@ -248,6 +248,11 @@ class Ledger:
         done = self.passes - self._cut_short
         return done / self._seconds if done > 0 and self._seconds > 0 else None
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a limit: then early answers are wanted."""
+        return bool(self._limits)
+
     def check(self) -> None:
         """Raise if a limit is reached."""
         for deadline, last_pass, what in self._limits:

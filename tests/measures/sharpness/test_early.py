@@ -11,6 +11,7 @@ from torch import nn
 
 from landscope import MEASURES, Hessian, Probe, Status
 from landscope.curvature import dense
+from landscope.measures.sharpness import early
 from landscope.measures.sharpness.early import EarlyBracket, early_brackets, has_row_quadratics, row_quadratics
 from landscope.probe import points
 
@@ -213,3 +214,16 @@ def test_products_take_over_where_quadratic_forms_of_rows_fail_later(name: str) 
     }.get(name, lambda: torch.linalg.eigvalsh(matrix)[-1])()
     assert found.status in (Status.CONVERGED, Status.EXACT), found.reason
     assert found.value == pytest.approx(float(truth), abs=4 * max(found.stderr or 0.0, 1e-9))
+
+
+def test_nothing_is_asked_of_few_rows_where_products_are_as_fast_and_nobody_waits(trained, monkeypatch) -> None:
+    """As on a GPU, where launching operations takes as long for few rows as for many."""
+    net, x, y = trained
+    probe = Probe(net, (x, y))
+    monkeypatch.setitem(early.LAUNCHES, "cpu", probe.activation_bytes * ROWS / 10)
+    assert not list(early_brackets(probe, "hessian", 1.0, 0))
+    hurried = Probe(net, (x, y))
+    with hurried.ledger.limited(passes=100):
+        found = [bracket for bracket in early_brackets(hurried, "hessian", 1.0, 0) if bracket is not None]
+    assert [bracket.reliable for bracket in found] == [False]
+    assert MEASURES["hessian_top_eigenvalue"]()(probe).status is Status.CONVERGED

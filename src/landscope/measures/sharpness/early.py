@@ -31,7 +31,7 @@ from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
 from landscope.probe.rows.means import WIDE, RowMean, row_mean
-from landscope.probe.rows.order import DrawnRows, RowOrder
+from landscope.probe.rows.order import DrawnRows, RowOrder, look_ends
 from landscope.probe.rows.outputs import outputs_of, row_order
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
@@ -187,27 +187,44 @@ Ends = dict[float, EarlyBracket]
 
 
 def _stages(probe: Probe, name: str, seed: int) -> Generator[Ends | None, None, None]:
+    """What ten rows say, then brackets from as many rows as are worth it.
+
+    Where a GPU is as long over ten rows as over many and no bracket is worth it, products on all rows are the faster way from the
+    start; only a budget, which may end before them, then makes it ask ten rows. No clock decides: values would depend on it.
+    """
     if is_small(probe) or probe.n_samples < 4 * FEWEST_ROWS:
         return
     fewest = LAUNCHES.get(probe.device.type, 0) / probe.activation_bytes
-    if fewest > probe.n_samples / 8 or not has_row_quadratics(probe, name):
+    signs = (1.0, -1.0) if name == "hessian" else (1.0,)
+    counts = _worth_it(probe.n_samples, fewest, STEPS + HALF_STEPS + 3 * len(signs))
+    pays = bool(counts) or fewest <= FEWEST_ROWS or probe.ledger.bounded
+    if fewest > probe.n_samples / 8 or not pays or not has_row_quadratics(probe, name):
         return
     order = row_order(probe)
     if order is None:
         return
-    signs = (1.0, -1.0) if name == "hessian" else (1.0,)
     yield (yield from _first(probe, name, signs, order))
-    products, spent = STEPS + HALF_STEPS + 3 * len(signs), 0.0
-    for _, count in order.looks():
-        spent += products * max(count, fewest) / probe.n_samples
-        if spent > MOST_PRODUCTS:
-            return
-        if count < 2 * FEWEST_ROWS:
-            continue
+    for count in counts:
         found = yield from _brackets(probe, name, signs, order, count, seed)
         yield found
         if all(end.reliable and (end.high - end.low) / 2 <= NARROW * end.point for end in found.values()):
             return
+
+
+def _worth_it(rows: int, fewest: float, products: int) -> list[int]:
+    """How many of the rows to make brackets of, one after the other, where fewer than `fewest` take no less time than these.
+
+    >>> _worth_it(2000, 0, 22), _worth_it(2000, 230, 22), _worth_it(50_000, 230, 22)
+    ([120], [], [2048])
+    """
+    spent, counts = 0.0, []
+    for count in look_ends(rows):
+        spent += products * max(count, fewest) / rows
+        if spent > MOST_PRODUCTS:
+            break
+        if count >= 2 * FEWEST_ROWS:
+            counts.append(count)
+    return counts
 
 
 def _first(probe: Probe, name: str, signs: Sequence[float], order: RowOrder) -> Generator[None, None, Ends]:
