@@ -29,11 +29,13 @@ SEEDS = (43, 91, 17)
 @pytest.mark.parametrize("size", ["tiny", "small", "paper"])
 def test_every_study_is_valid(size):
     parts = PAPER.parts(size)
-    beyond = ["cifar10-halfway", "cifar10-seeds", "classes100-seeds", "cifar10-144m"] if size != "small" else []
+    beyond = ["cifar10-levels", "cifar10-seeds", "classes100-seeds", "cifar10-144m"] if size != "small" else []
     assert list(parts) == ["cifar10", "classes100", "cifar10-strengths", *beyond]
     assert [run.condition for run in runs_of(parts["cifar10-strengths"].study)] == list(STRENGTHS)
     assert len(STRENGTHS) == 24
-    for name in ("cifar10", "classes100", *beyond):
+    if size != "small":
+        assert [run.condition for run in runs_of(parts["cifar10-levels"].study)] == list(STRENGTHS)
+    for name in ("cifar10", "classes100", *beyond[1:]):
         part = parts[name]
         runs = runs_of(part.study)
         assert list(dict.fromkeys(run.condition for run in runs)) == list(REGULARISERS)

@@ -33,6 +33,7 @@ IMAGES = ["cifar10", "cifar10-tenth", "fashion-mnist", "svhn", "classes100"]
 PUBLISHED = [*IMAGES, "skulls", "rte", "hessian-timing"]
 BEYOND = [
     "cifar10-bottleneck",
+    "cifar10-rates",
     "cifar10-sweep",
     "cifar10-layers",
     "skulls-published",
@@ -119,6 +120,9 @@ def test_doses_rise_over_the_first_fifth_and_have_both_signs():
     assert {run.training.fam.warmup for run in runs if run.training.fam is not None} == {0.2}
     assert {run.training.sam.rho for run in runs if run.training.sam is not None} == {0.05, 0.1}
     assert len(runs) == 8 * 3 * 3
+    assert 0.1 / 64 in strengths
+    assert {run.training.model.name for run in runs} == {"landscope:resnet18_with_bottleneck"}
+    assert {run.training.snapshots_below for run in runs} == {(0.1, 0.03, 0.01)}
 
 
 def test_as_coded_divides_by_the_inputs_of_the_classifier():

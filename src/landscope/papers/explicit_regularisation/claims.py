@@ -16,7 +16,7 @@ from landscope.papers.framework.answers import RATIO, Answer, Unit
 from landscope.papers.framework.claims import Claim
 from landscope.papers.framework.compare import printed
 from landscope.papers.framework.questions import Question, above, asked, correlates, every, larger, moves, none, share
-from landscope.papers.framework.values import Tables, Values
+from landscope.papers.framework.values import OWN_LOSS, Tables, Values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ MEASURES = {"fisher_rao": True, "relative_flatness": True, "sam_sharpness": True
 KINDS = {"published": "as its code computed them", "corrected": "as its text defines them"}
 POINTS = Unit("points", 100)
 SEEDS = 3
-STRENGTHS, HALFWAY, CONDITIONS = "cifar10-strengths", "cifar10-halfway", 4
+STRENGTHS, LEVELS, CONDITIONS = "cifar10-strengths", "cifar10-levels", 4
 SMALL = 0.2
 """A τ below which a measure is of no use."""
 
@@ -284,36 +284,56 @@ def _over_conditions() -> Iterator[Claim]:
 def _only_temperature_and_loss() -> Iterator[Claim]:
     """Ours: is what sharpness has to do with calibration more than the training loss and the temperature?"""
     for name in ("published.relative_flatness", "published.log_igs", "hessian_top_eigenvalue"):
-        column, of_curvature = f"train.{name}", name == "hessian_top_eigenvalue"
-        part = HALFWAY if of_curvature else STRENGTHS
-        yield Claim(
-            part=part,
-            text=f"over conditions: {name} falls with the ECE, given the training loss",
-            question=correlates(
-                Values(part=part, column=column), "test.ece", -1, over="conditions", given=["train.loss"]
-            ),
-            ours=True,
-        )
-        if not of_curvature:
-            tempered = Values(part=part, column=column, temperature="fitted")
+        column, tempered = f"train.{name}", name != "hessian_top_eigenvalue"
+        for at in ("final", "loss 0.1", "loss 0.01"):
             yield Claim(
-                part=part,
-                text=f"over conditions: after a converged temperature, {name} falls with the ECE, given that temperature",
-                question=correlates(tempered, "test.ece", -1, over="conditions", given=["calibration.temperature"]),
+                part=LEVELS,
+                text=f"over conditions, {_AT[at]}: {name} falls with the ECE, given the training loss",
+                question=correlates(
+                    Values(part=LEVELS, column=column, at=at), "test.ece", -1, over="conditions", given=["train.loss"]
+                ),
                 ours=True,
             )
-        yield Claim(
-            part=HALFWAY,
-            text=f"over trainings, from epoch 15 to the end: where {name} falls, the ECE rises",
-            question=moves(HALFWAY, column, "test.ece", -1, log=not name.endswith("log_igs")),
-            ours=True,
-        )
-    yield Claim(
-        part=HALFWAY,
-        text="over trainings, from epoch 15 to the end: where the training loss falls, the ECE rises",
-        question=moves(HALFWAY, "train.loss", "test.ece", -1, log=True),
-        ours=True,
-    )
+            if tempered:
+                yield Claim(
+                    part=LEVELS,
+                    text=f"over conditions, {_AT[at]}: after a converged temperature, {name} falls with the ECE, given that "
+                    "temperature and the training loss",
+                    question=correlates(
+                        Values(part=LEVELS, column=column, at=at, temperature="fitted"),
+                        "test.ece",
+                        -1,
+                        over="conditions",
+                        given=["calibration.temperature", OWN_LOSS],
+                    ),
+                    ours=True,
+                )
+        yield from _slopes(name, log=not name.endswith("log_igs"), tempered=tempered)
+    yield from _slopes("loss", log=True, tempered=False)
+
+
+_AT = {"final": "at the end", "loss 0.1": "at a training loss of 0.1", "loss 0.01": "at a training loss of 0.01"}
+
+
+def _slopes(name: str, *, log: bool, tempered: bool) -> Iterator[Claim]:
+    """Of the ECE, inside trainings (a loss of 0.3, 0.1, 0.01, the end) and between them, before and after a temperature."""
+    for temperature in ("none", "fitted") if tempered else ("none",):
+        when = "before any temperature" if temperature == "none" else "after a converged one"
+        for between in (False, True):
+            yield Claim(
+                part=LEVELS,
+                text=f"{'between' if between else 'inside'} trainings, {when}: where {name} is smaller, the ECE is larger",
+                question=moves(
+                    LEVELS,
+                    f"train.{name}",
+                    "test.ece",
+                    -1,
+                    log=log,
+                    between=between,
+                    temperature=temperature,  # type: ignore[arg-type]
+                ),
+                ours=True,
+            )
 
 
 def _harder() -> Claim:

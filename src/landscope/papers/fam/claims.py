@@ -6,17 +6,18 @@ constant, κ divided by the number of inputs of the layer. Networks that a penal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from landscope.analysis import Summary, between, difference
+from landscope.analysis import Summary, between, difference, slopes
 from landscope.papers.fam.step_time import step_claims
 from landscope.papers.fam.timing import timing_claims
 from landscope.papers.framework.answers import TAU, Answer, Unit
 from landscope.papers.framework.claims import Claim
 from landscope.papers.framework.compare import printed
 from landscope.papers.framework.questions import asked, correlates, effect_of, every, larger
-from landscope.papers.framework.values import Tables, Values
+from landscope.papers.framework.values import NoAnswerError, Tables, Values, have_learnt
 
 __all__ = ["claims"]
 
@@ -29,7 +30,7 @@ WORDS = {
     WEAKER: "FAM with its whole gradient and the λ of the code",
     RIGHT: "FAM as coded but for its axes",
 }
-BOTTLENECK = "cifar10-bottleneck"
+BOTTLENECK, RATES = "cifar10-bottleneck", "cifar10-rates"
 BEST = {BOTTLENECK: "fam", "cifar10": "fam", "cifar10-tenth": "fam", "classes100": "fam", "svhn": "sam",
         "fashion-mnist": "sam"}  # fmt: skip
 """The most accurate method of each task in table 1; plain training is always the least."""
@@ -54,6 +55,13 @@ def claims() -> Iterator[Claim]:
         yield from _accuracy(part)
         yield from (_flatter(part, fam, KAPPA) for fam in ("fam", CODED, RIGHT if part == BOTTLENECK else WEAKER))
         yield from _whole_or_coded(part)
+    for better, worse in (("sam", "baseline"), (CODED, "baseline"), (CODED, "sam")):
+        yield Claim(
+            part=RATES,
+            text=f"{RATES}: {WORDS[better]} is more accurate than {WORDS[worse]}",
+            question=larger(*_ends(RATES, "test.accuracy", better, worse), unit=POINTS),
+            trains=True,
+        )
     yield from _sweeps()
     yield from _shapes()
     yield from _text()
@@ -179,23 +187,51 @@ def _dose_and_response() -> Iterator[Claim]:
         question=asked(part, _with_strength(part, KAPPA, -1, "axis.penalty")),
         ours=True,
     )
-    for column, words in ((KAPPA, "κ"), ("train.hessian_top_eigenvalue", "λ₁")):
-        for given, meaning in (((), "over conditions"), (("train.loss",), "over conditions, given the training loss")):
-            yield Claim(
-                part=part,
-                text=f"{part}: a larger {words} goes with a higher test error, {meaning}",
-                question=correlates(Values(part=part, column=column), "test.error", 1, over="conditions", given=given),
-                ours=True,
-            )
-    for radius in ("SAM 0.05", "SAM 0.1"):
+    for at, when in (("final", "at the end"), ("loss 0.1", "at a loss of 0.1"), ("loss 0.01", "at a loss of 0.01")):
         for column, words in ((KAPPA, "κ"), ("train.hessian_top_eigenvalue", "λ₁")):
-            ends = (Values(part=part, column=column, condition=name, axis="axis.radius") for name in ("plain", radius))
+            for given, meaning in (((), ""), (("train.loss",), ", given the training loss")):
+                yield Claim(
+                    part=part,
+                    text=f"{part}: a larger {words} goes with a higher test error over conditions {when}{meaning}",
+                    question=correlates(
+                        Values(part=part, column=column, at=at), "test.error", 1, over="conditions", given=given
+                    ),
+                    ours=True,
+                )
             yield Claim(
                 part=part,
-                text=f"{part}: {radius} ends at a smaller {words} than plain training, at the same penalty",
-                question=larger(*ends, pairs="axis.radius", log=True),
+                text=f"{part}: the test error rises with {words} from condition to condition {when}",
+                question=asked(part, _response(Values(part=part, column=column, at=at))),
                 ours=True,
             )
+            for radius in ("SAM 0.05", "SAM 0.1"):
+                ends = (
+                    Values(part=part, column=column, condition=name, axis="axis.radius", at=at)
+                    for name in ("plain", radius)
+                )
+                yield Claim(
+                    part=part,
+                    text=f"{part}: {radius} has a smaller {words} than plain training {when}, at the same penalty",
+                    question=larger(*ends, pairs="axis.radius", log=True),
+                    ours=True,
+                )
+
+
+def _response(x: Values) -> Callable[[Tables], list[Answer]]:
+    """The slope of the test error with the logarithm of a measure of sharpness; conditions are the units, seeds lie inside."""
+
+    def answers(tables: Tables) -> list[Answer]:
+        rows = x.rows(tables)
+        rows = rows[have_learnt(rows) & (rows[x.column] > 0)]
+        found = slopes(rows[x.column].map(math.log), rows["test.error"], rows["condition"]).between
+        if found is None:
+            raise NoAnswerError(f"{x.part} has too few conditions to tell")
+        return [Answer(f"test.error and {x.column} (n = {found.n} conditions)", found, None, _PER_E)]
+
+    return answers
+
+
+_PER_E = Unit("points per factor e", 100)
 
 
 def _shapes() -> Iterator[Claim]:

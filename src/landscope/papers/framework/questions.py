@@ -36,8 +36,10 @@ from landscope.papers.framework.answers import RATIO, TAU, Answer, Unit
 from landscope.papers.framework.values import (
     GUESSING,
     LOSS_ERROR,
+    PLACES,
     NoAnswerError,
     Tables,
+    Temperature,
     Values,
     have_learnt,
     own_losses,
@@ -241,17 +243,21 @@ class _Moves(Question):
     y: str
     sign: int
     log: bool
+    between: bool
+    temperature: Temperature
 
     def answers(self, tables: Tables) -> list[Answer]:
         (rows,) = self.rows(tables)
         x, y = rows[self.x], rows[self.y]
         if self.log:
             x = x.map(math.log)
-        found = slopes(x, y, rows["run"]).within
+        both = slopes(x, y, rows["run"])
+        found = both.between if self.between else both.within
         if found is None:
             raise NoAnswerError(f"{self.part} has too few models of one training to tell")
         unit = Unit(f"per {'factor e of ' if self.log else 'unit of '}{self.x}", self.sign)
-        label = f"{self.y}, inside trainings (n = {found.n} trainings, {len(rows)} models)"
+        where = "between" if self.between else "inside"
+        label = f"{self.y}, {where} trainings (n = {found.n} trainings, {len(rows)} models)"
         return [Answer(label, -found if self.sign < 0 else found, None, unit)]
 
     def rows(self, tables: Tables) -> list[pd.DataFrame]:
@@ -262,19 +268,28 @@ class _Moves(Question):
             if name not in table:
                 raise NoAnswerError(f"{self.part} has no {name}")
         number = table.groupby(["run", "checkpoint"]).cumcount()
-        kept = table[(number == 0) & table[[self.x, self.y]].notna().all(axis=1)]
+        kept = table[(number == PLACES[self.temperature]) & table[[self.x, self.y]].notna().all(axis=1)]
         found = kept[have_learnt(kept) & ((kept[self.x] > 0) if self.log else True)]
         if found.empty:
             raise NoAnswerError(f"none of {len(kept)} models of {self.part} has learnt")
         return [found]
 
 
-def moves(part: str, x: str, y: str, sign: int, *, log: bool = False) -> Question:
+def moves(
+    part: str,
+    x: str,
+    y: str,
+    sign: int,
+    *,
+    log: bool = False,
+    between: bool = False,
+    temperature: Temperature = "none",
+) -> Question:
     """Where x moves among the models of one training (its checkpoints), y moves with this sign; trainings are the units.
 
-    Models are taken before any temperature; `log` takes the logarithm of x.
+    `between` asks the same of the means of trainings. Models are taken at one temperature; `log` takes the logarithm of x.
     """
-    return _Moves(part=part, x=x, y=y, sign=sign, log=log)
+    return _Moves(part=part, x=x, y=y, sign=sign, log=log, between=between, temperature=temperature)
 
 
 @dataclass(frozen=True, kw_only=True)

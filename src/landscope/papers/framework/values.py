@@ -21,6 +21,7 @@ __all__ = [
     "REDUCED",
     "NoAnswerError",
     "Tables",
+    "Temperature",
     "Values",
     "have_learnt",
     "own_losses",
