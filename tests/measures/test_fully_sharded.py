@@ -21,6 +21,10 @@ from torch.utils._pytree import tree_leaves
 
 from landscope import GGN, Estimate, Fisher, Hessian, Probe, eigsh, errors, frobenius, measure, spectrum, trace
 from landscope.core import distributed
+from landscope.spectra.eigen import start_row
+from landscope.spectra.lanczos import recurrence_steps
+from landscope.spectra.long_pairs import long_pairs
+from landscope.spectra.protocol import as_operator
 
 Data = dict[str, Tensor] | tuple[Tensor, ...]
 ROWS = 16
@@ -119,6 +123,10 @@ def numbers(probe: Probe) -> dict[str, Any]:
     found["trace"] = trace(hessian, max_matvecs=10).value
     found["frobenius"] = frobenius(hessian, max_matvecs=10).value
     found["nodes"] = torch.tensor(spectrum(hessian, steps=4, probes=1).nodes)
+    counted = as_operator(hessian)  # in the way for vectors that are too long for a basis
+    *_, pair = long_pairs(counted, torch.abs, 1e-3, 6, start_row(counted, None, 0), 1.0)
+    *_, steps = recurrence_steps(as_operator(hessian), v, 4)
+    found |= {"pair": pair.vectors[:, 0], "long": torch.cat((pair.values, pair.residuals, steps.diagonal[0]))}
     chosen = SETTINGS if probe.n_params < 500 else {key: SETTINGS[key] for key in FEW}
     report = measure(probe, measures={**chosen, "relative_flatness": {}})
     found["measures"] = {key: estimate.to_dict() for key, estimate in report.items()}
@@ -140,7 +148,7 @@ def work(rank: int, folder: Path) -> None:
         torch.save(found, folder / f"{name}-{dtype}-{rank}.pt")
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def together(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     folder = tmp_path_factory.mktemp("ranks")
     run_together(work, folder, request.param)
@@ -157,10 +165,10 @@ def test_shards_give_what_one_process_gives(together: tuple[Path, int], name: st
     allowed = TOLERANCE[dtype]
     for found in ranks:
         assert found["parameters"] == truth["parameters"]
-        for key in ("v", "theta", "gradient", "hessian", "ggn", "fisher"):
+        for key in ("v", "theta", "gradient", "hessian", "ggn", "fisher", "pair"):
             part = torch.cat([truth[key][start:stop] for start, stop in found["held"]])
             assert float((found[key] - part).abs().max()) <= allowed * float(truth[key].abs().max()), key
-        for key in ("value", "extreme", "trace", "frobenius", "nodes"):
+        for key in ("value", "extreme", "trace", "frobenius", "nodes", "long"):
             ours, theirs = torch.as_tensor(found[key]).double(), torch.as_tensor(truth[key]).double()
             assert float((ours - theirs).abs().max()) <= allowed * float(theirs.abs().max()), key
         for key in set(found["measures"]) - {"relative_flatness"}:

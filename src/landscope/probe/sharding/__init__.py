@@ -8,7 +8,8 @@ gathers its whole weights while it is called. Gathering and its transpose are li
 
 so that gradients and products with vectors come out as parts of the sums over all processes, and vectors live as the parameters
 do. No process holds more than its parts and the weights of one unit (and of those around it): weights that a forward pass would
-keep for its backward pass are dropped, and gathered once more when they are needed.
+keep for its backward pass are dropped, and gathered once more when they are needed. Products with the Hessian collect gradients
+by the whole weights of all units, complete at the end of the second backward pass only: one vector of P numbers more.
 
 Every pass is a sequence of collectives, the same in all processes. Outside `summing` all of them look at the same rows.
 """
