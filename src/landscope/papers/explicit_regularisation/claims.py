@@ -330,7 +330,7 @@ def _slopes(name: str, *, log: bool, tempered: bool) -> Iterator[Claim]:
                     -1,
                     log=log,
                     between=between,
-                    temperature=temperature,  # type: ignore[arg-type]
+                    temperature=temperature,
                 ),
                 ours=True,
             )
