@@ -49,7 +49,7 @@ def drawn_training(study: Cohorts) -> Drawn:
 
 
 def test_every_figure_in_every_format(tmp_path: Path) -> None:
-    written = figures(make_records(["a", "b"], seeds=3), tmp_path / "deep" / "folder", options=COLUMNS)
+    written = figures(make_records([*"abcde"], seeds=3), tmp_path / "deep" / "folder", options=COLUMNS)
     assert [path.name for path in written] == [
         f"{name}.{suffix}" for name in CORRELATED + MODELS for suffix in ("png", "svg", "pdf")
     ]
@@ -68,7 +68,7 @@ def test_text_stays_text_and_dollars_dollars(tmp_path: Path) -> None:
 
 
 def test_what_has_no_data_is_not_drawn(tmp_path: Path) -> None:
-    plain = [replace(record, history=()) for record in make_records(["a", "b"], seeds=3, extras=False)]
+    plain = [replace(record, history=()) for record in make_records([*"abcde"], seeds=3, extras=False)]
     assert [path.stem for path in figures(plain, tmp_path, ["png"], COLUMNS)] == [*CORRELATED, "igs"]
     alone = make_records(["a"], seeds=1)
     assert [path.stem for path in figures(alone, tmp_path, ["png"])] == MODELS
