@@ -41,7 +41,7 @@ def least(number: float) -> float:
 
 
 def largest(*numbers: float, failed: Exception | None = None) -> list[float]:
-    """The largest of each of some numbers over all processes, told in a group of its own: it works while the other is stuck.
+    """The largest of each of some numbers over all processes, by a connection of its own that works while others are stuck.
 
     Where this process has `failed`, the others are given a while to come here, too. Raises `LostProcessError` where they do not.
     """
@@ -50,8 +50,8 @@ def largest(*numbers: float, failed: Exception | None = None) -> list[float]:
     mine = torch.tensor(numbers, dtype=torch.float64)
     try:
         if not _come(failed):
-            raise RuntimeError("another process did not come to where all tell each other how they are")
-        dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=_telling())
+            raise RuntimeError("another process did not come to where all of them report")
+        dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=_reports())
     except RuntimeError as error:
         raise LostProcessError(
             f"the processes that measure a model together have lost each other: {failed or error}. Start all of them again."
@@ -60,7 +60,7 @@ def largest(*numbers: float, failed: Exception | None = None) -> list[float]:
 
 
 def _come(failed: Exception | None) -> bool:
-    """Come to where all tell each other something; one that has failed looks first whether the others come, too.
+    """Come to where all report; a process that has failed looks first whether the others come, too.
 
     Otherwise it would wait for them in an exchange that nothing ends, and they for it in another one.
     """
@@ -81,8 +81,8 @@ def _come(failed: Exception | None) -> bool:
 _groups: WeakKeyDictionary[dist.ProcessGroup, dist.ProcessGroup] = WeakKeyDictionary()
 
 
-def _telling() -> dist.ProcessGroup:
-    """A group on the CPU for what the processes tell each other; made when all of them first do."""
+def _reports() -> dist.ProcessGroup:
+    """A group on the CPU for what the processes report; made when all of them first do."""
     world = dist.group.WORLD
     assert world is not None, "there are several processes"
     if world not in _groups:
@@ -100,7 +100,7 @@ def anywhere(condition: bool) -> bool:
 
 
 def raise_together(error: Exception | None, lost: bool = False) -> None:
-    """Raise `error` here; where another process failed instead, raise too instead of waiting for it for ever.
+    """Raise `error` here; where another process failed instead, raise too instead of waiting for it forever.
 
     With `lost` the others may wait elsewhere, for what this process did not come to any more (`largest`).
     """

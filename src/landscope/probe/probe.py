@@ -254,6 +254,22 @@ class Probe(Sums):
         twin.loss = replace(self.loss, function=function)
         return twin
 
+    def with_data(self, data: DataLike) -> Probe:
+        """The same model and loss on other data, read and checked as at construction; it shares the ledger."""
+        other = Probe(
+            self._model,
+            data,
+            self.loss,
+            params=self.space.names,
+            mode=self.mode,
+            temperature=self.temperature,
+            device=self.device,
+            dtype=self.dtype,
+            seed=self.seed,
+        )
+        other.ledger = self.ledger
+        return other
+
     def with_loss(self, loss: Loss) -> Probe:
         """The same model and data with another loss, whose reduction must be declared."""
         twin = self._twin()

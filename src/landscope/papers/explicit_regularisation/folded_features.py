@@ -47,19 +47,7 @@ def samples_between(probe: Probe, start: int, stop: int) -> Probe:
         return probe
     if processes() > 1:
         raise NotApplicableError("a part of the data in its order is not known where several processes share it")
-    part = Probe(
-        probe.module(""),
-        list(_pieces(probe, start, stop)),
-        probe.loss,
-        params=probe.space.names,
-        mode=probe.mode,
-        temperature=probe.temperature,
-        device=probe.device,
-        dtype=probe.dtype,
-        seed=probe.seed,
-    )
-    part.ledger = probe.ledger
-    return part
+    return probe.with_data(list(_pieces(probe, start, stop)))
 
 
 def _pieces(probe: Probe, start: int, stop: int) -> Iterator[object]:

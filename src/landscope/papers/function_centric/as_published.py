@@ -120,16 +120,4 @@ class RedrawnCropsSharpness(Measure):
         ]
         if not any(_are_images(part) for part in tensors_in(batches[0])):
             raise NotApplicableError("crops and flips are for images, (n, channels, height, width)")
-        point = Probe(
-            probe.module(""),
-            batches,
-            probe.loss,
-            params=probe.space.names,
-            mode=probe.mode,
-            temperature=probe.temperature,
-            device=probe.device,
-            dtype=probe.dtype,
-            seed=probe.seed,
-        )
-        point.ledger = probe.ledger
-        return point
+        return probe.with_data(batches)

@@ -110,7 +110,6 @@ class Sums(LossFunction):
             with self.measuring(precision):
                 size = self._piece_sizes[load] = PieceSize(self.fitting(load))
         share = passes / max(self._local_samples, 1)
-
         together = self.sharding is not None
 
         def metered(batch: Batch) -> tuple[Tensor, ...]:
@@ -125,10 +124,12 @@ class Sums(LossFunction):
         given = self.batches() if batches is None else batches
         in_time = partial(self.ledger.samples_in_time, share)
         if together:
-            spare = lambda: next(next(self.batches()).pieces(1))  # noqa: E731
-            yield from in_step(given, metered, size, self.ready, in_time, self.ledger.check, spare)
+            yield from in_step(given, metered, size, self.ready, in_time, self.ledger.check, self._one_row)
         else:
             yield from in_pieces(given, metered, size, self.device, self.ready, in_time)
+
+    def _one_row(self) -> Batch:
+        return next(next(self.batches()).pieces(1))
 
     def fitting(self, load: float) -> int:
         """How many samples a piece holds."""
