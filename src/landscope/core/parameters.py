@@ -186,7 +186,7 @@ class Vectors:
 
     def normal(self, rng: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Independent standard normal numbers (length,), those of one vector that is drawn as a whole."""
-        return self._drawn(lambda count: normal((count,), rng, dtype)).to(device)
+        return self._drawn(lambda count: normal((count,), rng, dtype, device))
 
     def signs(self, count: int, rng: torch.Generator, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Rows (count, length) of independent ±1, those of whole vectors that are drawn one after the other."""

@@ -46,6 +46,8 @@ REPEATS = 4
 """Values of a loss within which it must not drift; the model itself has about as many passes between two looks at it."""
 PARTS = 64
 """A tensor is compared through the sums of the bits of this many parts of it."""
+AT_ONCE = 2**22
+"""Numbers that are added up in one operation."""
 ALLOWED_UNITS = 1000
 """Relative change of outputs in units of the machine epsilon that kernels with varying order of summation may cause."""
 ALLOWED_OF_A_LOSS = 16
@@ -94,7 +96,10 @@ def _bits(tensor: Tensor) -> Tensor:
         return torch.zeros(0)
     whole = tensor.detach().contiguous().flatten()
     words = whole.view({1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(whole.element_size(), torch.int64))
-    return torch.stack([part.sum(dtype=torch.int64) for part in words.chunk(PARTS)])
+    if len(words) > AT_ONCE:  # they are held as 64-bit integers while they are added up
+        return torch.stack([part.sum(dtype=torch.int64) for part in words.chunk(PARTS)])
+    left = -len(words) % PARTS
+    return torch.nn.functional.pad(words, (0, left)).view(PARTS, -1).sum(1, dtype=torch.int64)
 
 
 def check_still(probe: Probe) -> object:

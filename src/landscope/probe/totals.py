@@ -24,9 +24,10 @@ from landscope.probe.sharding.gathering import is_gathered
 # Sums over samples in pieces that fit into memory.
 
 
-WORKING_SET = {"cpu": 2**30, "cuda": 2**33 + 2**30}
-"""Bytes of activations at once: more brings hardly any speed (ResNet-18 on an H200: 250 images reach 94 % of the throughput
-of 2,000 in float32 with a seventh of their memory; TF32 products of 500 take 0.6 of the time of those of 250)."""
+WORKING_SET = {"cpu": 2**28, "cuda": 7 * 2**28}
+"""Bytes that a gradient of the samples of one piece keeps: a device is busy then, and more brings hardly any speed. On an H200
+that is 400 images of ResNet-18: a gradient of 2,000 takes as long in pieces of 125 as in one (12.8 GiB), a product as long in
+pieces of 250, a product in TF32 0.30 s in pieces of 500 and 0.25 s in one (22.6 GiB)."""
 SLICE, PART = 1.0, 0.125
 """Seconds that one piece should take at most where a deadline is to be kept, and the part of what is left until then."""
 
@@ -154,9 +155,9 @@ def samples_that_fit(bytes_each: float, load: float, device: torch.device) -> in
 
     As many as reach the throughput of the device, and a quarter of what is free there (half of a GPU's memory) at most.
     """
-    free = available_bytes(device)
-    room = min(free // 4 if device.type == "cpu" else free // 2, WORKING_SET.get(device.type, 2**32))
-    return max(1, int(room / (max(64, bytes_each) * load)))
+    free, each = available_bytes(device), max(64, bytes_each)
+    room = free // 4 if device.type == "cpu" else free // 2
+    return max(1, int(min(room / (each * load), WORKING_SET.get(device.type, 2**30) / (each * min(load, 1.0)))))
 
 
 # What has been spent, and what may be: passes over the data and seconds.

@@ -12,6 +12,7 @@ flatness of a 3-D auto-encoder (64³ voxels, 10 rows) took 0.69 of its time on o
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -83,6 +84,9 @@ class _Partial(Function):
             for name, wanted in zip(names, ctx.needs_input_grad, strict=False)
         ]
         return (*slopes, *nothing[2:])
+
+
+_Partial.forward.__signature__ = inspect.signature(_Partial.forward)  # type: ignore[attr-defined]  # torch asks at every call
 
 
 def _partial(held: Mapping[str, Tensor], missing: str, geometry: _Geometry, shape: torch.Size) -> Tensor:
