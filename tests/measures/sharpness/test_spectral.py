@@ -114,8 +114,6 @@ def test_the_error_over_much_data_is_that_of_its_telling_rows() -> None:
         (torch.stack([covariance.diagonal() for _, covariance in found]), each.var(0)),
     ):
         assert float(((got.mean(0) - true).abs() / (got.std(0) / 20**0.5)).max()) < 3
-    errors = torch.stack([covariance.diagonal().sqrt() for _, covariance in found])
-    assert bool((errors.std(0) < 0.2 * errors.mean(0)).all())
 
 
 def dense_quadratics(model: nn.Module, directions: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
