@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature.per_sample import eigenvalue_data_error
 from landscope.measures.base import register
-from landscope.measures.sharpness.early import EarlyBracket, early_brackets
+from landscope.measures.sharpness.early import EarlyBracket, early_brackets, leading_direction
 from landscope.measures.sharpness.matrices import (
     OfMatrix,
     canonical,
@@ -35,6 +35,7 @@ from landscope.probe.probe import Probe
 from landscope.probe.shared import shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
 from landscope.spectra.pairs import RitzValues
+from landscope.spectra.subspace import Krylov
 
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
@@ -89,8 +90,8 @@ class _Eigenvalue(OfMatrix):
             for found in early_brackets(probe, canonical(probe, self.matrix), self._sign, self.seed):
                 early = early if found is None else found
                 yield None if found is None else _of_bracket(found, self._sign)
-        start = None if early is None else early.vector
         name = canonical(probe, self.matrix)
+        start = None if early is None else leading_direction(probe, name, self.seed)
         for step in _shared_pairs(probe, name, self.k, self.which, self.tol, self.max_matvecs, self.seed, start):
             if isinstance(step, Eigenpairs):
                 yield self._final(probe, step)
@@ -147,9 +148,10 @@ class _Eigenvalue(OfMatrix):
 def _shared_pairs(
     probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int, start: Tensor | None
 ) -> Iterator[RitzValues | Eigenpairs]:
-    """The eigenpairs of a matrix, found once for all its names."""
-    cheap = cheap_matrix(probe, name) if k == 1 and which == "LA" else None
-    yield from eigsh_steps(matrix(probe, name), k, which, tol, max_matvecs, seed, start, cheap=cheap)
+    """The eigenpairs of a matrix, found once for all its names; both ends of its spectrum from the same products."""
+    cheap = cheap_matrix(probe, name) if k == 1 else None
+    krylov = cast(Krylov, probe.results.setdefault(("krylov", name, seed), Krylov()))
+    yield from eigsh_steps(matrix(probe, name), k, which, tol, max_matvecs, seed, start, cheap=cheap, krylov=krylov)
 
 
 @for_each_matrix(
