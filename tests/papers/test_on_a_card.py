@@ -13,6 +13,7 @@ from landscope.papers import PAPERS
 from landscope.studies.record import Record
 from landscope.studies.study import Study
 from landscope.studies.work.run import run_in_folder
+from landscope.training.loop.train import train
 
 
 def test_the_pretended_card_refuses_what_a_card_refuses() -> None:
@@ -31,11 +32,22 @@ def test_the_pretended_card_refuses_what_a_card_refuses() -> None:
     assert (torch.ones(3) + torch.ones(3)).device.type == "cpu"
 
 
+def test_rows_that_are_on_the_card_are_trained_on() -> None:
+    x, y = torch.randn(20, 2), torch.arange(20) % 2
+    spec = {"model": {"name": "mlp", "widths": [4]}, "epochs": 1, "batch_size": 10}
+    here = train(spec, data={"train": (x, y), "test": (x, y)}, device="cpu")
+    with pretend_card():
+        rows = x.to("cuda"), y.to("cuda")
+        there = train(spec, data={"train": rows, "test": rows})
+    assert there.scores["final"]["test_loss"] == pytest.approx(here.scores["final"]["test_loss"], rel=1e-5)
+
+
 # Weights kept on the way are on the CPU, those of the end on the card; the temperature of the code is fitted on the card.
 @pytest.mark.parametrize(
     ("paper", "part", "condition"),
     [
         pytest.param("explicit-regularisation", "cifar10-levels", "baseline", id="levels"),
+        pytest.param("fam", "overhead", "small", id="overhead", marks=pytest.mark.slow),
         pytest.param("adaptive-sharpness", "lenet5-notebook", "as coded", id="lenet5", marks=pytest.mark.slow),
         pytest.param("fam", "cifar10-bottleneck", "fam as coded", id="bottleneck", marks=pytest.mark.slow),
         pytest.param("false-friend", "vgg16bn-cifar10-modes", "adam", id="modes", marks=pytest.mark.slow),

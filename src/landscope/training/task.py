@@ -85,7 +85,7 @@ def _batch(task: Task) -> int:
 def _check_fit(task: Task) -> None:
     """Send two samples through the model and the loss, so that a model for other data is refused with an explanation."""
     data, model = task.data, task.model
-    x, y = (part[:2] for part in data.train)
+    x, y = data.train.x[:2], data.train.y[:2].cpu()
     modes = [(module, module.training) for module in model.modules()]
     home = _at_home(task)
 
@@ -118,7 +118,7 @@ def _check_fit(task: Task) -> None:
 def _check_labels(task: Task, outputs: Tensor) -> None:
     """Refuse labels of any split that the loss does not know; it would silently take them for others."""
     likelihood = task.loss.likelihood
-    classes = label_classes(outputs, task.train.y[: len(outputs)]) if likelihood == "categorical" else None
+    classes = label_classes(outputs, task.train.y[: len(outputs)].cpu()) if likelihood == "categorical" else None
     for name in SPLITS:
         labels = getattr(task.data, name).y
         if not len(labels):
