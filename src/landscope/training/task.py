@@ -58,6 +58,9 @@ def _check_regularisers(task: Task) -> None:
     shape = "×".join(map(str, data.train.x.shape[1:])) or "single numbers"
     if spec.augmentation is not None and (not images or data.kind == "reconstruction"):
         raise SpecError(f"augmentation: is for images with labels; the samples of {data.name} are {shape}, {data.kind}")
+    fill = () if spec.augmentation is None else spec.augmentation.fill
+    if isinstance(fill, tuple) and fill and len(fill) != data.train.x.shape[1]:
+        raise SpecError(f"augmentation.fill: has {len(fill)} numbers; the samples of {data.name} are {shape}")
     if spec.channels_last and not images:
         raise SpecError(f"channels_last: is for images; the samples of {data.name} are {shape}")
     if spec.early_stopping is not None and not len(data.validation.y):
