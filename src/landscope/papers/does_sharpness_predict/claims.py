@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["claims"]
 
 PARTS = ("digits", "fashion-mnist", "cifar10")
-GIVEN, ERROR, ECE = "train.loss", "test.error", "test.ece"
+GIVEN, MISSED, ERROR, ECE = "train.loss", "train.error", "test.error", "test.ece"
 MEASURES = (
     "l2_norm", "gradient_norm", "gradient_noise", "fisher_rao", "fisher_rao_homogeneous", "relative_flatness",
     "relative_flatness_layerwise", "random_sharpness", "average_sharpness", "sam_sharpness", "adaptive_sharpness",
@@ -94,8 +94,13 @@ def _sign(measure: str) -> int:
 
 
 def _orders(part: str, measure: str, sign: int, *, fitted: bool) -> Question:
-    keep = (lambda rows: rows["train.error"] <= FITS) if fitted else None
-    return correlates(Values(part=part, column=measure), ERROR, sign, over="conditions", keep=keep)
+    def fits(rows: pd.DataFrame) -> pd.Series[bool]:
+        if MISSED not in rows:
+            raise NoAnswerError(f"{part} has no {MISSED}")
+        return rows[MISSED] <= FITS
+
+    x = Values(part=part, column=measure)
+    return correlates(x, ERROR, sign, over="conditions", keep=fits if fitted else None)
 
 
 def _three_ways(part: str, measure: str, outcome: str, sign: int) -> Question:
