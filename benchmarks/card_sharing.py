@@ -11,7 +11,7 @@ parts have been found to compute wrong numbers (`landscope.studies.executors.gpu
 NaN at once: then both are `inf`. NVIDIA's multi-process service is begun and ended here, unless the environment names one.
 
 `compiled` is a step with `compile: true`, `eager` one without; `searched` is compiled, with cuDNN timing its algorithms and
-taking the fastest. Trainings do not do that: processes that share a card would choose differently, so that none could be repeated.
+taking the fastest. Trainings do not do that: processes that share a card would choose differently, and none could be repeated.
 """
 
 from __future__ import annotations
