@@ -101,6 +101,14 @@ def _set_global_states(states: tuple[Any, ...]) -> None:
         torch.cuda.set_rng_state(state, device)
 
 
+def release_generator(device: torch.device) -> None:
+    """Give a GPU's generator a new state after a failed recording (CUDA graph): it waits for the end, and refuses to draw."""
+    own = torch.cuda.default_generators[device.index or 0]
+    seed = own.initial_seed()
+    own.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+    own.manual_seed(seed)
+
+
 # Random signs that belong to a sample: drawn from its key, not from its place in the data.
 #
 # Where every sample gets probes of its own, the noise of an estimate falls with the number of samples, not only with the

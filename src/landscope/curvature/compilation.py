@@ -64,16 +64,16 @@ class Compiler:
             return False
         return self.wish is True or (self.spent >= COMPILE_SECONDS and self.seconds_left() > ROOM * COMPILE_SECONDS)
 
-    def __call__(self, method: Method, piece: Piece, batch: Batch, vectors: int) -> Piece:
-        """The function to call for this method, batch size and number of vectors."""
+    def __call__(self, method: Method, piece: Piece, eager: Piece, batch: Batch, vectors: int) -> Piece:
+        """The function to call for this method, batch size and number of vectors: `eager`, or `piece` compiled."""
         if self.wish is False:
-            return piece
+            return eager
         known = self._compiled.get((method.name, batch.size, vectors))
         if known is not None:
             return known
         if method.compilable and self._due(vectors):
             return self._compile(piece, method, batch.size, vectors)
-        return self._timed(piece, (batch.size, vectors))
+        return self._timed(eager, (batch.size, vectors))
 
     def _timed(self, piece: Piece, key: tuple[int, int]) -> Piece:
         def call(*args: object) -> Tensor:

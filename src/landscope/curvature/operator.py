@@ -23,6 +23,7 @@ from landscope.core.seeding import generator
 from landscope.core.shared_state import Precision
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
+from landscope.curvature.recording import Recorder
 from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
@@ -60,6 +61,7 @@ class CurvatureOperator(ABC):
         large = compile == "auto" and self.probe.head is not None
         self._compile: Compile = False if large or self.probe.sharding is not None else compile
         self._compiler = Compiler(self._compile, self.probe.device, self.probe.ledger.seconds_left)
+        self._recorder = Recorder(self.probe.device)
         self._methods = {block: list(self._ways(block)) for block in (False, True)}
         if self.probe.sharding is not None:  # the processes take the same way, and nothing keeps whole weights
             self._methods = {block: [way for way in self._ways(False) if way.reverse] for block in (False, True)}
@@ -199,7 +201,8 @@ class CurvatureOperator(ABC):
                 method = self._compiler.choose(trial.order(methods), count)
                 start = time.perf_counter()
                 try:
-                    call = self._compiler(method, self._piece, batch, count)
+                    eager = self._piece if trial.running else self._recorded_piece
+                    call = self._compiler(method, self._piece, eager, batch, count)
                     found = call(method, dict(probe.params), rows, batch, probe.space).detach()
                 except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
                     if isinstance(error, LandscopeError) or is_out_of_memory(error):
@@ -227,6 +230,17 @@ class CurvatureOperator(ABC):
                 f"second derivative here (square roots at zero, overflow). Try dtype=torch.float64, or look at the inputs."
             )
         return product
+
+    def _recorded_piece(
+        self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace
+    ) -> Tensor:
+        """`_piece`, from a recording where that is faster."""
+        if self.probe.head is not None or self.probe.sharding is not None:  # large, and of several steps
+            return self._piece(method, params, rows, batch, space)
+        size = method.load(len(rows)) * self.probe.activation_bytes * batch.size
+        return self._recorder(
+            method.name, lambda rows, batch: self._piece(method, params, rows, batch, space), rows, batch, size
+        )
 
     def _trial(self, block: bool) -> Trial:
         """One for each model, matrix and precision: what was found out once holds for parts of the data, too."""

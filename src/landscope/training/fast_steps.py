@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from landscope.core.errors import SpecError
+from landscope.core.seeding import release_generator
 from landscope.core.text import first_line
 
 # A step recorded once as a CUDA graph and replayed: small networks are bound by the launching of kernels, not by their work.
@@ -78,7 +79,7 @@ class Captured:
             reason = first_line(error)
             warnings.warn(f"the training step cannot be recorded and runs as it is: {reason}", stacklevel=3)
             self._able = False
-            _release_generator(x.device)
+            release_generator(x.device)
             return
         self._graph = graph
 
@@ -114,14 +115,6 @@ class _Input:
 def _state(tensor: Tensor) -> tuple[int, int] | None:
     """Where a tensor lies and how often it was written to, which is not counted for inference tensors."""
     return None if tensor.is_inference() else (tensor.data_ptr(), tensor._version)
-
-
-def _release_generator(device: torch.device) -> None:
-    """A failed recording leaves the device's generator waiting for its end, refusing to draw: give it a new state."""
-    own = torch.cuda.default_generators[device.index or 0]
-    seed = own.initial_seed()
-    own.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
-    own.manual_seed(seed)
 
 
 # Passes through the network compiled by `torch.compile`: what lies between convolutions and products becomes few kernels.

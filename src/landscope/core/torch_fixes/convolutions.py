@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.functional import batch_norm
 from torch.overrides import TorchFunctionMode
 
 _SIDES = {
@@ -116,11 +117,37 @@ class plain_derivatives(TorchFunctionMode):  # noqa: N801
     ) -> object:
         del types
         options = dict(kwargs or {})
+        found = None
         if func in _SIDES:
             found = _convolved(func, args, options)
-            if found is not None:
-                return found
+        elif func is batch_norm:
+            found = _normalised(*args, **options)  # type: ignore[arg-type]
+        if found is not None:
+            return found
         return func(*args, **options)
+
+
+def _normalised(
+    x: Tensor,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Batch norm with given statistics on a GPU, as the product and sum that it is: torch's own second derivative takes longer.
+
+    ResNet-18 on an H200 in TF32: 0.88 of the time of a product in pieces of 500 images, 0.83 in pieces of 1,000.
+    """
+    del momentum
+    if training or mean is None or variance is None or x.device.type != "cuda" or x.dtype != mean.dtype:
+        return None
+    scale = torch.rsqrt(variance + eps) if weight is None else torch.rsqrt(variance + eps) * weight
+    shift = -mean * scale if bias is None else bias - mean * scale
+    shape = [1, -1, *[1] * (x.dim() - 2)]
+    return torch.addcmul(shift.view(shape), x, scale.view(shape))
 
 
 def _convolved(func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> Tensor | None:
