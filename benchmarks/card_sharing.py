@@ -1,7 +1,7 @@
 """How long a training step takes when several trainings share a graphics card.
 
     python benchmarks/card_sharing.py [--device cuda] [--workers 1 5 8] [--parts all even double] [--network resnet18]
-                                      [--batch 64] [--seconds 5] [--rounds 1]
+                                      [--batch 64] [--seconds 5] [--rounds 1] [--ways compiled eager searched]
 
 Several processes train the same network on the same random images, each with all of the card's multiprocessors (what
 `-e per_gpu=N -e mps=true` gives), an even part of them, or twice that. All begin to count at the same moment and stop some
@@ -9,6 +9,9 @@ seconds later. A row has the time of a step of all of them together (the sum of 
 and their range, and by how much the losses of the first steps are off from those of one process with the whole card, at most:
 parts have been found to compute wrong numbers (`landscope.studies.executors.gpu_sharing`), so wrong that a training comes to
 NaN at once: then both are `inf`. NVIDIA's multi-process service is begun and ended here, unless the environment names one.
+
+`compiled` is a step with `compile: true`, `eager` one without; `searched` is compiled, with cuDNN timing its algorithms and
+taking the fastest. Trainings do not do that: processes that share a card would choose differently, and none could be repeated.
 """
 
 from __future__ import annotations
@@ -64,8 +67,9 @@ class Counter(Callback):
                 self.rate = (step - self._first) / elapsed
 
 
-def work(begin: Barrier, found: Queue[Found], network: str, batch: int, seconds: float, device: str) -> None:
+def work(begin: Barrier, found: Queue[Found], network: str, batch: int, seconds: float, device: str, way: str) -> None:
     """One of the trainings; it continues until all have counted."""
+    torch.backends.cudnn.benchmark = way == "searched"
     rng = generator(0, "benchmark", network)
     data = {"train": (torch.randn(ROWS, 3, 32, 32, generator=rng), torch.randint(0, 10, (ROWS,), generator=rng))}
     spec = {
@@ -75,7 +79,7 @@ def work(begin: Barrier, found: Queue[Found], network: str, batch: int, seconds:
         "batch_size": batch,
         "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4},
         "augmentation": {"crop": 4, "flip": True},
-        **({"precision": "bfloat16", "channels_last": True, "compile": True} if device == "cuda" else {}),
+        **({"precision": "bfloat16", "channels_last": True, "compile": way != "eager"} if device == "cuda" else {}),
     }
     counter, slack = Counter(begin, seconds), 0.5
     ended: list[float] = []
@@ -92,12 +96,12 @@ def work(begin: Barrier, found: Queue[Found], network: str, batch: int, seconds:
     found.put((counter.rate, counter.losses))
 
 
-def together(workers: int, part: int, chosen: argparse.Namespace) -> tuple[float, list[list[float]]]:
+def together(workers: int, part: int, way: str, chosen: argparse.Namespace) -> tuple[float, list[list[float]]]:
     """Milliseconds of a step of all the trainings together, and the first losses of each."""
     spawn = multiprocessing.get_context("spawn")
     begin, found = spawn.Barrier(workers), spawn.Queue()
     os.environ[PERCENTAGE] = str(part)
-    settings = (begin, found, chosen.network, chosen.batch, chosen.seconds, chosen.device)
+    settings = (begin, found, chosen.network, chosen.batch, chosen.seconds, chosen.device, way)
     processes = [spawn.Process(target=work, args=settings) for _ in range(workers)]
     for process in processes:
         process.start()
@@ -124,20 +128,24 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--ways", nargs="+", choices=("compiled", "eager", "searched"), default=["compiled"])
     chosen = parser.parse_args()
     with multi_process_service() if chosen.device == "cuda" else nullcontext({}) as service:
         os.environ.update(service)
         print(
-            f"{chosen.network}, batch {chosen.batch}, {chosen.device}\n\nworkers  part  losses off by  ms a step of all"
+            f"{chosen.network}, batch {chosen.batch}, {chosen.device}\n\nworkers  part  step      losses off by  ms a step of all"
         )
-        _, [truth] = together(1, 100, chosen)
-        for workers in chosen.workers:
-            parts = {"all": 100, "even": 100 // workers, "double": min(100, 200 // workers)}
-            for part in dict.fromkeys(parts[name] for name in chosen.parts):
-                times, losses = zip(*(together(workers, part, chosen) for _ in range(chosen.rounds)), strict=True)
-                wrong = off([each for of_round in losses for each in of_round], truth)
-                spread = f" ({min(times):.3f} to {max(times):.3f}, n = {len(times)})" if len(times) > 1 else ""
-                print(f"{workers:7d}  {part:3d}%  {wrong:13.1e}  {statistics.median(times):.3f}{spread}", flush=True)
+        _, [truth] = together(1, 100, chosen.ways[0], chosen)
+        for way in chosen.ways:
+            for workers in chosen.workers:
+                parts = {"all": 100, "even": 100 // workers, "double": min(100, 200 // workers)}
+                for part in dict.fromkeys(parts[name] for name in chosen.parts):
+                    runs = [together(workers, part, way, chosen) for _ in range(chosen.rounds)]
+                    times, losses = zip(*runs, strict=True)
+                    wrong = off([each for of_round in losses for each in of_round], truth)
+                    spread = f" ({min(times):.3f} to {max(times):.3f}, n = {len(times)})" if len(times) > 1 else ""
+                    row = f"{workers:7d}  {part:3d}%  {way:8s}  {wrong:13.1e}  {statistics.median(times):.3f}{spread}"
+                    print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,21 @@ def test_cutout_is_one_square(images: torch.Tensor) -> None:
     assert int(holes.flatten(1).sum(1).max()) == 16
 
 
+def test_what_comes_in_has_the_colour_of_each_channel(images: torch.Tensor) -> None:
+    colours = (-1.0, -2.0, 0.0)
+    painted = torch.tensor(colours)[:, None, None]
+    for plain, coloured in (
+        (random_crop(images, rng(), 2), random_crop(images, rng(), 2, colours)),
+        (cutout(images, rng(), 4), cutout(images, rng(), 4, colours)),
+        (Augmentation(cutout=4)(images, rng()), Augmentation(cutout=4, fill=colours)(images, rng())),
+    ):
+        assert torch.equal(coloured, torch.where(plain == 0, painted, plain)), "images have no 0 of their own"
+    black = Augmentation(crop=3, flip=False, fill=-1.0)(images, rng())
+    assert torch.equal(black, torch.where(random_crop(images, rng(), 3) == 0, -1.0, random_crop(images, rng(), 3)))
+    with pytest.raises(OperandError, match="2 numbers for images of 3 channels"):
+        Augmentation(fill=(0.0, 1.0))(images, rng())
+
+
 def test_the_whole_is_seeded_and_leaves_the_batch_alone(images: torch.Tensor) -> None:
     before = images.clone()
     augment = Augmentation(crop=2, cutout=4)

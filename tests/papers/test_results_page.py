@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from landscope.analysis import mean, not_tested
+from landscope.analysis import Judgement, mean, not_tested
 from landscope.core.estimate import Estimate
 from landscope.measures import Report
 from landscope.papers import PAPERS, write_results
@@ -21,7 +21,7 @@ from landscope.papers.framework.compare import compare, published_numbers
 from landscope.papers.framework.questions import asked
 from landscope.papers.framework.records import Bundle, load_bundle, save_bundle
 from landscope.papers.framework.results import findings
-from landscope.papers.framework.results_page import _least_certain
+from landscope.papers.framework.results_page import _telling
 from landscope.specs.names import public_names
 from landscope.specs.schema import parse, to_plain
 from landscope.studies.store.identity import legacy_keys, run_key
@@ -150,6 +150,12 @@ def test_the_page_is_short_and_has_all_headlines() -> None:
     assert len({claim.text for claim in claims}) == len(claims)
 
 
+def test_what_a_screen_shows_are_claims_of_its_paper() -> None:
+    for name in PAPERS:
+        assert set(PAPERS[name].also) <= {claim.text for claim in PAPERS[name].claims}, name
+        assert PAPERS[name].lead
+
+
 def test_numbers_of_a_family_come_in_the_order_of_its_words() -> None:
     """FCNN and GAT, softmax regression and MLP: the less certain one is not put first."""
     answers = [
@@ -158,8 +164,10 @@ def test_numbers_of_a_family_come_in_the_order_of_its_words() -> None:
     ]
     question = asked("made up", lambda tables: answers)
     told = Told(Claim(text="a, b and c", question=question, part="made up"), not_tested(""), tuple(answers))
-    assert [one.label for one in _least_certain(told, 2)] == ["b", "c"]
-    assert [one.label for one in _least_certain(told, 3)] == ["a", "b", "c"]
+    assert [one.label for one in _telling(told, 2)] == ["b", "c"]
+    assert [one.label for one in _telling(told, 3)] == ["a", "b", "c"]
+    against = Judgement("excluded", "the opposite is shown", answers[0].ours)
+    assert [one.label for one in _telling(replace(told, judgement=against), 1)] == ["a"], "what excludes it comes first"
 
 
 def test_headline_claims_agree_with_a_script_that_uses_nothing_of_ours(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def _with_errors(
     plain: Order, scores: Sequence[Floats], trust: Sequence[float], names: Sequence[str]
 ) -> _Between | str:
     worst, name = min(zip(trust, names, strict=True))
-    known = f"{name} has a reliability of {worst:.2f}"
+    known = f"{name} has a reliability of {max(worst, 0.0):.2f}"  # below 0 where errors are larger than the spread
     if worst < LEAST_RELIABLE:
         return f"{known}: too little is known of it to account for it"
     rows, n = np.stack(scores), len(scores[0])

@@ -1,8 +1,8 @@
 """Training-time augmentation of whole batches where they live, without a loop over images.
 
-Flips, crops (He et al. 2016: zero padding of 4) and cutout (DeVries and Taylor 2017: a square of 16 set to 0). The
-random numbers come from the generator that is passed; they are drawn on the CPU, so a batch is augmented alike on every
-device. Data that is measured is never augmented: call this in the training loop only.
+Flips, crops (He et al. 2016: zero padding of 4) and cutout (DeVries and Taylor 2017: a square of 16 set to 0), both also with
+another colour than 0. The random numbers come from the generator that is passed; they are drawn on the CPU, so a batch is
+augmented alike on every device. Data that is measured is never augmented: call this in the training loop only.
 """
 
 from __future__ import annotations
@@ -29,8 +29,22 @@ def random_flip(images: Tensor, rng: torch.Generator) -> Tensor:
     return torch.where(send(flip, images.device)[:, None, None, None], images.flip(3), images)
 
 
-def random_crop(images: Tensor, rng: torch.Generator, padding: int = 4) -> Tensor:
-    """Shift each image by up to `padding` pixels in both directions, filling with zeros.
+Colour = float | tuple[float, ...]
+"""One number, or one for each channel."""
+
+
+def _of_channels(colour: Colour, images: Tensor) -> Tensor:
+    """A colour as a tensor (channels, 1, 1) or of no dimension."""
+    if isinstance(colour, tuple) and len(colour) != images.shape[1]:
+        raise OperandError(
+            f"fill has {len(colour)} numbers for images of {images.shape[1]} channels; give one for each, or one for all"
+        )
+    values = torch.tensor(colour, dtype=images.dtype)
+    return send(values[:, None, None] if values.dim() else values, images.device)
+
+
+def random_crop(images: Tensor, rng: torch.Generator, padding: int = 4, fill: Colour = 0.0) -> Tensor:
+    """Shift each image by up to `padding` pixels in both directions; what comes in is of the colour `fill`.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> random_crop(torch.ones(2, 1, 8, 8), rng).shape
@@ -43,13 +57,16 @@ def random_crop(images: Tensor, rng: torch.Generator, padding: int = 4) -> Tenso
     rows = top + torch.arange(height, device=images.device)
     columns = left + torch.arange(width, device=images.device)
     padded = pad(images, (padding,) * 4)
+    if fill:
+        inside = pad(torch.ones_like(images[:1, :1], dtype=torch.bool), (padding,) * 4)
+        padded = torch.where(inside, padded, _of_channels(fill, images))
     index = torch.arange(n, device=images.device)[:, None, None, None]
     channel = torch.arange(channels, device=images.device)[:, None, None]
     return padded[index, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def cutout(images: Tensor, rng: torch.Generator, size: int = 16) -> Tensor:
-    """Set a square of `size` pixels to 0 in each image; its centre is uniform, so it may reach over the edge.
+def cutout(images: Tensor, rng: torch.Generator, size: int = 16, fill: Colour = 0.0) -> Tensor:
+    """Paint a square of `size` pixels in each image with `fill`; its centre is uniform, so it may reach over the edge.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> float(cutout(torch.ones(1, 1, 32, 32), rng).sum()) >= 1024 - 256
@@ -63,7 +80,7 @@ def cutout(images: Tensor, rng: torch.Generator, size: int = 16) -> Tensor:
         return (offset >= -(size // 2)) & (offset < size - size // 2)
 
     hole = covered(height)[:, None, :, None] & covered(width)[:, None, None, :]
-    return images.masked_fill(hole, 0)
+    return torch.where(hole, _of_channels(fill, images), images) if fill else images.masked_fill(hole, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +99,14 @@ class Augmentation:
     flip: bool = True
     cutout: int = 0
     """The side of a square that is blanked."""
+    fill: float | tuple[float, ...] = 0.0
+    """What crops are padded and squares painted with: one number, or one for each channel, in the scale of the pixels (black is
+    −1 where they are symmetric)."""
 
     def __call__(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """Augmented copy of `images` (n, channels, height, width)."""
         if self.crop:
-            images = random_crop(images, rng, self.crop)
+            images = random_crop(images, rng, self.crop, self.fill)
         if self.flip:
             images = random_flip(images, rng)
-        return cutout(images, rng, self.cutout) if self.cutout else images
+        return cutout(images, rng, self.cutout, self.fill) if self.cutout else images

@@ -137,8 +137,8 @@ class FAMSpec:
     """The share of the run over which λ first rises linearly from 0."""
     layer: str | tuple[str, ...] | None = None
     """Its name in the network, or those of several, whose κ are added up; the last linear layer where it is left out."""
-    form: Literal["neuronwise", "layerwise"] = "neuronwise"
-    """Σ over pairs of neurons, or ‖W‖² times the trace of the layer's Hessian."""
+    form: Literal["neuronwise", "layerwise", "unsquared"] = "neuronwise"
+    """Σ over pairs of neurons; or ‖W‖² times the trace of the layer's Hessian; or ‖W‖ times it, as the published code had it."""
     probes: Natural | None = None
     """Random vectors that estimate a trace; exact where it is left out."""
     gradient: Literal["whole", "weights_only"] = "whole"

@@ -58,6 +58,9 @@ def _check_regularisers(task: Task) -> None:
     shape = "×".join(map(str, data.train.x.shape[1:])) or "single numbers"
     if spec.augmentation is not None and (not images or data.kind == "reconstruction"):
         raise SpecError(f"augmentation: is for images with labels; the samples of {data.name} are {shape}, {data.kind}")
+    fill = () if spec.augmentation is None else spec.augmentation.fill
+    if isinstance(fill, tuple) and fill and len(fill) != data.train.x.shape[1]:
+        raise SpecError(f"augmentation.fill: has {len(fill)} numbers; the samples of {data.name} are {shape}")
     if spec.channels_last and not images:
         raise SpecError(f"channels_last: is for images; the samples of {data.name} are {shape}")
     if spec.early_stopping is not None and not len(data.validation.y):
@@ -85,7 +88,7 @@ def _batch(task: Task) -> int:
 def _check_fit(task: Task) -> None:
     """Send two samples through the model and the loss, so that a model for other data is refused with an explanation."""
     data, model = task.data, task.model
-    x, y = (part[:2] for part in data.train)
+    x, y = data.train.x[:2], data.train.y[:2].cpu()
     modes = [(module, module.training) for module in model.modules()]
     home = _at_home(task)
 
@@ -118,7 +121,7 @@ def _check_fit(task: Task) -> None:
 def _check_labels(task: Task, outputs: Tensor) -> None:
     """Refuse labels of any split that the loss does not know; it would silently take them for others."""
     likelihood = task.loss.likelihood
-    classes = label_classes(outputs, task.train.y[: len(outputs)]) if likelihood == "categorical" else None
+    classes = label_classes(outputs, task.train.y[: len(outputs)].cpu()) if likelihood == "categorical" else None
     for name in SPLITS:
         labels = getattr(task.data, name).y
         if not len(labels):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -24,17 +26,20 @@ from landscope.measures.sharpness.relative_flatness import RelativeFlatness, Rel
 from landscope.probe.probe import Probe
 from landscope.training.objectives import FAM
 from landscope.training.objectives import fam as fam_module
+from landscope.training.objectives.fam import Form
 
 EXACT = 1e-11
 
 
-@pytest.mark.parametrize("layerwise", [False, True], ids=["neuronwise", "layerwise"])
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("case", ALL, ids=repr)
-def test_value_and_whole_gradient_are_those_of_the_dense_hessian(case: Case, layerwise: bool) -> None:
+def test_value_and_whole_gradient_are_those_of_the_dense_hessian(case: Case, form: Form) -> None:
     net, x = case.problem()
-    truth = dense_flatness(case, net, x, layerwise)
+    truth = dense_flatness(case, net, x, layerwise=form != "neuronwise")
+    if form == "unsquared":
+        truth = truth / net.get_submodule(case.layer).weight.norm()
     plain = gradients(case.loss(net, x), net)
-    with FAM(net, layer=case.layer, strength=0.7, form="layerwise" if layerwise else "neuronwise") as fam:
+    with FAM(net, layer=case.layer, strength=0.7, form=form) as fam:
         total = fam(case.loss(net, x))
     assert fam.value is not None
     assert relative(fam.value, truth) < EXACT

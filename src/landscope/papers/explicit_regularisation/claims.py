@@ -238,7 +238,7 @@ def _over_conditions() -> Iterator[Claim]:
             yield claim(
                 f"{name} ({meaning}) rises with the training loss",
                 correlates(values(of + name), "train.loss", 1, over="conditions", theirs=_rho(rho)),
-                f"ρ = {rho}",
+                f"ρ = {rho}".replace("-", "−"),
                 6 if (kind, name) == ("published", "log_igs") else 0,
             )
         for name, before, after in (("relative_flatness", -0.75, -0.78), ("log_igs", -0.74, -0.80)):
@@ -253,7 +253,7 @@ def _over_conditions() -> Iterator[Claim]:
                 yield claim(
                     f"sharper minima are better calibrated {when[temperature]}: {name} ({meaning}) falls with the ECE",
                     correlates(values(of + name, temperature), "test.ece", -1, over="conditions", theirs=_rho(rho)),
-                    f"ρ = {rho}",
+                    f"ρ = {rho}".replace("-", "−"),
                     4 if (kind, name, temperature) == ("published", "relative_flatness", "none") else 0,
                 )
         yield claim(
@@ -272,7 +272,7 @@ def _over_conditions() -> Iterator[Claim]:
         yield claim(
             f"models with a higher test error are worse calibrated ({'before' if rho > 0.5 else 'after'} a temperature)",
             correlates(values("test.error", temperature), "test.ece", 1, over="conditions", theirs=_rho(rho)),
-            f"ρ = {rho}",
+            f"ρ = {rho}".replace("-", "−"),
         )
     yield claim(
         "its SAM-sharpness is the noise of redrawn rows: it follows the spread of the training loss without any perturbation",

@@ -54,6 +54,7 @@ def claims() -> Iterator[Claim]:
     for part in BEST:
         yield from _accuracy(part)
         yield from (_flatter(part, fam, KAPPA) for fam in ("fam", CODED, RIGHT if part == BOTTLENECK else WEAKER))
+        yield replace(_flatter(part, "sam", KAPPA), ours=True)
         yield from _whole_or_coded(part)
     for better, worse in (("sam", "baseline"), (CODED, "baseline"), (CODED, "sam")):
         yield Claim(

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from landscope.analysis import Effect
+from landscope.core.text import significant
 
 __all__ = ["RATIO", "TAU", "Answer", "Unit"]
 
@@ -34,12 +35,12 @@ class Unit:
         narrow = min(abs(high - value), abs(value - low)) or abs(value) or 1.0
         decimals = max(0, 1 - math.floor(math.log10(narrow)))
         texts = [
-            f"{each:.3g}"
+            significant(each)
             if decimals > DECIMALS or abs(each) >= LARGE or (self.ratio and each < 0.1)
             else f"{each:.{decimals}f}"
             for each in (value, low, high)
         ]
-        shown = [text.replace("-", "−") if float(text) else text.replace("-", "") for text in texts]
+        shown = [text.replace("-", "−") if text.strip("-0.") else text.replace("-", "") for text in texts]
         return f"{self.symbol}{shown[0]}{' ' * bool(self.word)}{self.word} [{shown[1]}, {shown[2]}]"
 
     def number(self, value: float) -> float:

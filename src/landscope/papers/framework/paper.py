@@ -149,8 +149,12 @@ class Paper:
     remarks: tuple[str, ...] = ()
     """What a reader of the results should keep in mind."""
     question: str = ""
+    lead: str = ""
+    """What was found, in a sentence or two, for the head of the page of results."""
     answer: tuple[str, ...] = ()
-    """Three lines for the page of results."""
+    """Three lines for the paper's own screen."""
+    also: tuple[str, ...] = ()
+    """The texts of claims that are shown there, besides the headline ones."""
     surprise: str = ""
     figure: Figure | None = None
     measures: dict[str, PaperMeasure] = field(default_factory=dict)

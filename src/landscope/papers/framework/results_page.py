@@ -1,7 +1,7 @@
 """RESULTS.md: twenty claims on one scale, then one screen for each paper; nothing on it is written by hand but prose.
 
-Prose stands in `paper.yaml`: the question, three lines of answer, what surprised. `{5}` in it is what was found for headline
-claim 5.
+Prose stands in `paper.yaml`: what was found in a sentence, the question, three lines of answer, what surprised. `{5}` in it is
+what was found for headline claim 5, `{9.2}` the second effect that claim 9 is judged by.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -51,13 +50,11 @@ LABELS = {
     20: "Ours: the Hessian's trace orders the test error",
 }
 """The claims that were fixed as headlines, as the figure names them."""
-SHOWN = 6
-"""Claims of a paper on its screen, besides the headline ones."""
 INTRODUCTION = """\
 Five papers ask what flat and sharp minima have to do with generalisation and calibration. We ran their experiments again, as
 their text describes them and as their code did them, and put their claims to one test. Made by `landscope paper results {folder}`
-from the records under `{folder}/`; every number comes from them.
-
+from the records under `{folder}/`; every number comes from them."""
+RULES = """\
 A claim **replicates** where its effect is shown in the claimed direction (two-sided p ≤ its level). It is **excluded** where
 the opposite is shown, where it is shown to be smaller than a margin named beforehand, or where it differs from the paper's
 number by more than both errors allow. It is **explained** where another claim that replicates shows what the paper's number comes
@@ -76,6 +73,10 @@ def page_text(found: Findings, folder: Path, home: Path) -> str:
         INTRODUCTION.format(folder=where),
         "",
         f"![Twenty claims on one scale]({where}/{FOREST})",
+        "",
+        *(f"- {_filled(PAPERS[name].lead, found)}" for name in found.kept if PAPERS[name].lead),
+        "",
+        RULES,
         "",
         *_headlines(found),
         "",
@@ -103,13 +104,13 @@ def figures(found: Findings) -> dict[str, str]:
 
 
 def _rows(told: Told) -> list[ForestRow]:
-    """One row for a claim; of a family a row for each of its two least certain members."""
+    """One row for a claim; of a family a row for each of its two most telling members."""
     claim, verdict, alpha = told.claim, told.judgement.verdict, told.judgement.alpha
     label = f"{claim.headline}  {LABELS[claim.headline]}"
     if not told.answers or verdict == "not tested":
         return [ForestRow(label, verdict, value="")]
     rows = []
-    for number, answer in enumerate(_least_certain(told, 2)):
+    for number, answer in enumerate(_telling(told, 2)):
         ours = answer.ours.concordance(1 - alpha)
         theirs = None if answer.theirs is None or answer.theirs.n < 2 else answer.theirs.concordance().value
         name = label if number == 0 else "and"
@@ -148,18 +149,27 @@ def _headlines(found: Findings) -> list[str]:
     return lines
 
 
-def _least_certain(told: Told, most: int) -> list[Answer]:
-    """So many answers of a family, in the order in which its text names them."""
-    places = sorted(range(len(told.answers)), key=lambda place: -told.answers[place].ours.p_value())[:most]
+def _telling(told: Told, most: int) -> list[Answer]:
+    """So many answers of a family, in the order in which its text names them: the least certain ones.
+
+    Of an excluded one first what excludes it, then what speaks for it.
+    """
+    excluded = told.judgement.verdict == "excluded"
+
+    def rank(place: int) -> tuple[bool, bool, float]:
+        ours = told.answers[place].ours
+        return excluded and ours is not told.judgement.ours, excluded and ours.value < 0, -ours.p_value()
+
+    places = sorted(range(len(told.answers)), key=rank)[:most]
     return [told.answers[place] for place in sorted(places)]
 
 
 def _ours(told: Told, most: int = 2, alpha: float | None = None) -> str:
-    """What was found, or why nothing was; of a family the least certain members, in the order of the claim."""
+    """What was found, or why nothing was; of a family the telling members, in the order of the claim."""
     level = told.judgement.alpha if alpha is None else alpha
     if told.judgement.verdict == "not tested":
         return told.judgement.why
-    texts = [answer.unit.written(answer.ours, level) for answer in _least_certain(told, most)]
+    texts = [answer.unit.written(answer.ours, level) for answer in _telling(told, most)]
     return "; ".join(texts) + (f"; and {len(told.answers) - most} more" if len(told.answers) > most else "")
 
 
@@ -180,39 +190,35 @@ def _screen(paper: Paper, found: Findings, where: PurePosixPath) -> list[str]:
     lines += [f"- {_filled(line, found)}" for line in paper.answer]
     if paper.figure is not None:
         lines += ["", f"![{paper.figure.title}]({where}/{paper.name}.svg)"]
-    decided = [
-        one for one in told
-        if not one.claim.headline and one.judgement.verdict in ("replicates", "excluded", "explained")
-    ]  # fmt: skip
-    decided.sort(
-        key=lambda one: (not (one.claim.paper or one.claim.ours), one.judgement.p_value or 0.0, one.claim.text)
-    )
-    decided = _in_turns(decided)
-    if decided:
+    known: dict[str, Told] = {}
+    for one in told:
+        if one.claim.text not in known or known[one.claim.text].judgement.verdict == "not tested":
+            known[one.claim.text] = one
+    if also := [known[text] for text in paper.also if text in known]:
         lines += ["", "| also | ours | paper | verdict |", "|---|---|---|---|"]
         lines += [
             f"| {_cell(one.claim.text)} | {_cell(_ours(one, 1))} | {_cell(one.claim.paper or '–')} | "
             f"**{one.judgement.verdict}** |"
-            for one in decided[:SHOWN]
+            for one in also
         ]
     if paper.surprise:
         lines += ["", f"**What surprised us.** {_filled(paper.surprise, found)}"]
     return lines
 
 
-def _in_turns(claims: Sequence[Told]) -> list[Told]:
-    """The first of each part, then the second of each, and so on."""
-    turns: Counter[str] = Counter()
-    placed = []
-    for one in claims:
-        turns[one.claim.part] += 1
-        placed.append((turns[one.claim.part], one))
-    return [one for _, one in sorted(placed, key=lambda pair: pair[0])]
-
-
 def _filled(text: str, found: Findings) -> str:
-    known = {str(one.claim.headline): _ours(one, alpha=ALPHA) for one in found.headlines}
-    return re.sub(r"\{(\d+)\}", lambda match: known.get(match[1], "(not run)"), text)
+    known = {one.claim.headline: one for one in found.headlines}
+
+    def filled(match: re.Match[str]) -> str:
+        one, place = known.get(int(match[1])), match[2]
+        if one is None:
+            return "(not run)"
+        if place is None or one.judgement.verdict == "not tested":
+            return _ours(one, alpha=ALPHA)
+        answer = one.answers[int(place) - 1]
+        return answer.unit.written(answer.ours, ALPHA)
+
+    return re.sub(r"\{(\d+)(?:\.(\d+))?\}", filled, text)
 
 
 def _anchor(title: str) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -145,6 +145,9 @@ def flatness_through_outputs(loss: Tensor, call: RecordedCall, factor: Tensor, d
     return (curvature * (left @ right.mT)).sum()
 
 
+Form = Literal["neuronwise", "layerwise", "unsquared"]
+
+
 class FAM:
     """Adds λ κ of one layer to a loss, with its whole gradient.
 
@@ -153,7 +156,7 @@ class FAM:
         layer: the name of a linear or convolutional layer; default: the last linear one of `model.named_modules()`.
         strength: λ; an attribute that may be changed between steps, also a tensor of one number. 0 returns the loss untouched;
             below 0 κ is rewarded.
-        form: `"neuronwise"`, the published measure, or `"layerwise"`, ‖W‖² tr H.
+        form: `"neuronwise"`, the published measure; `"layerwise"`, ‖W‖² tr H; `"unsquared"`, ‖W‖ tr H, as in the paper's code.
         probes: `None` for the exact value: C products where the network is piecewise linear from the layer to its C outputs,
             else d for a layer of d units, times positions for sequences and convolutions. A number for an unbiased estimate
             from this many random products per batch.
@@ -185,14 +188,14 @@ class FAM:
         layer: str | None = None,
         *,
         strength: float = 0.1,
-        form: Literal["neuronwise", "layerwise"] = "neuronwise",
+        form: Form = "neuronwise",
         probes: int | None = None,
         seed: int = 0,
         gradient: Literal["whole", "weights_only"] = "whole",
         max_directions: int = 1024,
     ) -> None:
-        if form not in ("neuronwise", "layerwise"):
-            raise ValueError(f"form must be 'neuronwise' or 'layerwise', got {form!r}")
+        if form not in get_args(Form):
+            raise ValueError(f"form must be 'neuronwise', 'layerwise' or 'unsquared', got {form!r}")
         if gradient not in ("whole", "weights_only"):
             raise ValueError(f"gradient must be 'whole' or 'weights_only', got {gradient!r}")
         if not math.isfinite(strength):
@@ -240,7 +243,9 @@ class FAM:
     def _flatness(self, loss: Tensor) -> Tensor:
         call = self._call(loss)
         mixed = self._samples_mix(loss, call)
-        factor = factor_of(call.matrix, self.form == "layerwise")
+        factor = factor_of(call.matrix, self.form != "neuronwise")
+        if self.form == "unsquared":
+            factor = factor / torch.linalg.matrix_norm(call.matrix.to(factor.dtype)).sqrt()  # F Fᵀ = ‖W‖ I
         return (self._exact if self.probes is None else self._sampled)(loss, call, factor, mixed)
 
     def _call(self, loss: Tensor) -> RecordedCall:
