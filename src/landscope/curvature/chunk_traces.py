@@ -61,7 +61,8 @@ class ChunkTraces:
     ) -> None:
         self._probe, self._blocks, self._seed, self._stream, self._basis = probe, blocks, seed, stream, basis
         rows = _chunks(probe, seed, chunks)
-        self._operators = [kind(part, compile=False) for part in rows]
+        first = kind(rows[0], compile=False)
+        self._operators = [first, *(first.on(part) for part in rows[1:])]
         self._counts = None
         if probe.loss.share is not None and len(rows) > 1:
             self._counts = np.array([_counts(part) for part in rows]) * len(rows) / probe.n_samples
