@@ -14,7 +14,8 @@ class Eigenpairs:
     `values` (k,) and `residuals` (k,) are float64 on the CPU, `vectors` (P, k) live where the operator does. Within
     `residuals[i]` of `values[i]` lies a true eigenvalue; rounding of the products is included. `accurate[i]` says
     whether that bound met the tolerance; `complete` whether a search for further copies of repeated eigenvalues ended
-    with nothing found (always true for k = 1). Fewer than k pairs come back only if the budget was below k products.
+    with nothing found (always true for k = 1). `rounding_only` says that products were no more than rounding: not those of a
+    symmetric matrix, or below the smallest normal number. Fewer than k pairs come back only if the budget was below k products.
     """
 
     values: Tensor
@@ -23,6 +24,7 @@ class Eigenpairs:
     accurate: Tensor
     complete: bool
     matvecs: int
+    rounding_only: bool = False
 
     @property
     def converged(self) -> bool:

@@ -74,7 +74,8 @@ def reading(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> tu
 
 def _value(estimates: Mapping[str, Estimate], name: str) -> Estimate | None:
     found = estimates.get(name)
-    return found if found is not None and found.status.has_value else None
+    told = found is not None and found.status.has_value and found.status is not Status.SATURATED
+    return found if told else None
 
 
 # Is this a minimum of this data at all?
@@ -140,6 +141,8 @@ def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
         return True, "The gradient is zero"
     at = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(norm.status, "")
     shown = f"The gradient norm is {at}{significant(norm.value, 2)}"
+    if not norm.status.is_bound and top is not None and not top.status.is_bound and top.value + _reach(top) <= 0:
+        return False, f"{shown}, and no direction curves upwards"
     if norm.status.is_bound or top is None or not top.value > 0 or _doubt(top) == "own":
         return None, shown
     gain = norm.value**2 / (2 * top.value)
@@ -263,7 +266,7 @@ def _of_status(rows: Iterable[Row], *statuses: Status) -> list[str]:
 
 def _doubt(estimate: Estimate) -> str:
     """Which error is as large as the value, if one is: two standard errors of it reach zero."""
-    if estimate.status.is_bound or estimate.value == 0:
+    if estimate.status.is_bound or estimate.status is Status.SATURATED or estimate.value == 0:
         return ""
     size = abs(estimate.value) / 2
     return "own" if (estimate.stderr or 0.0) >= size else "data" if (estimate.data_stderr or 0.0) >= size else ""
