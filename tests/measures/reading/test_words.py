@@ -184,7 +184,7 @@ def test_cautions_name_what_is_not_to_be_believed() -> None:
         "Known no better than to its own size: hessian_trace.",
         "Another sample could change all of it: fisher_rao.",
         "Saturated, hence uninformative: igs.",
-        "not the extreme: adaptive_sharpness.",
+        "A bound and not the value: adaptive_sharpness.",
         "Ended before the accuracy asked for: hessian_trace.",
     ):
         assert words in message

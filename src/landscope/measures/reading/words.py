@@ -241,7 +241,7 @@ def _scale(estimates: Mapping[str, Estimate]) -> str:
 
 
 def _cautions(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> Iterator[str]:
-    rows = [row for row in Rows.of(estimates) if row.estimate.status.has_value]
+    rows = [row for row in Rows.of(estimates) if row.tells]
     loss = _value(estimates, "loss")
     curved = [row.name for row in rows if row.name in MEASURES and MEASURES[row.name].family is Family.CURVATURE]
     if CROSS_ENTROPY in str(about.get("loss")) and loss is not None and loss.value < VANISHING and curved:
@@ -253,7 +253,7 @@ def _cautions(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> 
         ("Known no better than to its own size", [row.name for row in rows if _doubt(row.estimate) == "own"]),
         ("Another sample could change all of it", [row.name for row in rows if _doubt(row.estimate) == "data"]),
         ("Saturated, hence uninformative", _of_status(rows, Status.SATURATED)),
-        ("What a search has found so far, not the extreme", _of_status(rows, Status.LOWER_BOUND, Status.UPPER_BOUND)),
+        ("A bound and not the value", _of_status(rows, Status.LOWER_BOUND, Status.UPPER_BOUND)),
         ("Ended before the accuracy asked for", _of_status(rows, Status.BUDGET_SPENT, Status.INTERRUPTED)),
     ):
         if doubted:
@@ -297,9 +297,11 @@ def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain])
     kind, among = found
     first, *others = among[:NAMED]
     more = "".join(f", {each.measure} than {_share(each)}" for each in others)
+    fewer = len({each.of for each in among[:NAMED]}) > 1
+    scaled = " What depends on the size of the weights is set only against those with as many of them." if fewer else ""
     return (
-        f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {_share(first)}{more}. "
-        f"They were trained differently on other data, so take this as a rough guide."
+        f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {_share(first)}{more}."
+        f"{scaled} They were trained differently on other data, so take this as a rough guide."
     )
 
 
