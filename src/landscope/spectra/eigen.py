@@ -44,6 +44,9 @@ LONG_PAIR = 2**24
 """Length from which on three vectors do for a single pair: full reorthogonalisation takes a quarter of the time of a product."""
 FIRST_ROWS = 16
 """Of the basis, held from the start: λ₁ to 1e-3 takes about a dozen products."""
+ASYMMETRIC = 0.05
+"""Part of its size by which a matrix may miss being symmetric: more is not the rounding of a Hessian but a Hessian of rounding,
+such as that of a cross-entropy below 1e-16, whose p − y is 0 for the label and not for the other classes."""
 LEAST_PRODUCTS = 24
 """Up to that size a single pair is not believed before this many products: a start vector that is short of the extreme
 eigenvector by chance meets the next eigenvalue first (9 of 400 at tol = 1e-2 where the two are 12 % apart)."""
@@ -140,6 +143,10 @@ def eigsh_steps(
     noise = counted.rounding * scale
     bounds = defects[:found] + noise * space.filled**0.5  # of the products behind a Ritz vector, in quadrature
     certain = len(defects) == counted.size
+    tiny = torch.finfo(counted.dtype).tiny
+    lost = space.asymmetry if k == 1 and space.asymmetry > ASYMMETRIC * scale else 0.0
+    if 0 < scale < tiny / counted.rounding:
+        lost = tiny
     if k == 1 and space.is_krylov:
         certain = certain or bool(bounds + space.asymmetry <= tol * scale)
         bounds = bounds + space.asymmetry
@@ -148,6 +155,7 @@ def eigsh_steps(
     if checked and not certain:
         values, rows, residuals = rayleigh_ritz(counted, rows, prefer)
         bounds = residuals + counted.rounding * scale  # which those products may have raised
+    bounds = bounds + (scale + lost if lost else 0.0)
     yield Eigenpairs(
         values=values,
         vectors=rows.T,
@@ -156,6 +164,7 @@ def eigsh_steps(
         complete=search.complete and found == k,
         matvecs=counted.matvecs,
         scale=scale,
+        rounding_only=lost > 0.0,
     )
 
 
@@ -184,6 +193,9 @@ def _certified(
             inside = found.values - off * prefer(torch.ones_like(found.values))
             yield replace(found, values=inside, residuals=found.residuals + 2 * off)
     assert near is not None, "eigenpairs come last"
+    if near.rounding_only:
+        yield near
+        return
     rows, scale = near.vectors.T.to(exact.dtype).contiguous(), near.scale
     rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact one shows
     products, doubt = exact.rows(rows), torch.full((1,), exact.rounding, dtype=torch.float64)

@@ -15,7 +15,8 @@ class Eigenpairs:
     `residuals[i]` of `values[i]` lies a true eigenvalue; rounding of the products is included. `accurate[i]` says
     whether that bound met the tolerance; `complete` whether a search for further copies of repeated eigenvalues ended
     with nothing found (always true for k = 1). Fewer than k pairs come back only if the budget was below k products.
-    `scale` is ‖A‖ as far as products have shown it, which tolerances are relative to.
+    `scale` is ‖A‖ as far as products have shown it, which tolerances are relative to. `rounding_only` says that products were no
+    more than rounding: not those of a symmetric matrix, or below the smallest normal number.
     """
 
     values: Tensor
@@ -25,6 +26,7 @@ class Eigenpairs:
     complete: bool
     matvecs: int
     scale: float
+    rounding_only: bool = False
 
     @property
     def converged(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+import torch
 from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
@@ -32,13 +33,28 @@ from landscope.measures.sharpness.matrices import (
     small_fisher,
 )
 from landscope.probe.probe import Probe
-from landscope.probe.shared import shared_stream
+from landscope.probe.shared import loss_value, shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
 from landscope.spectra.pairs import RitzValues
 from landscope.spectra.subspace import Krylov
 
+ROUNDED = 20
+"""In machine epsilons: a loss of probabilities that is rounding, because 1 − p of the labels is, and with it the curvature."""
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
+
+
+def _ended(probe: Probe, pairs: Eigenpairs, tol: float) -> tuple[Status, str]:
+    """How a search ended, and why where it has not converged."""
+    eps = torch.finfo(probe.dtype).eps
+    small = probe.loss.likelihood in ("categorical", "bernoulli") and bool((pairs.values.abs() < eps**0.5).all())
+    if small and loss_value(probe) < ROUNDED * eps:
+        return Status.SATURATED, f"the loss is zero to the rounding of {str(probe.dtype).removeprefix('torch.')}"
+    if pairs.rounding_only:
+        return Status.SATURATED, "all curvature is below the rounding of the products"
+    if pairs.converged:
+        return Status.CONVERGED, ""
+    return Status.BUDGET_SPENT, f"not converged to tol={tol:g} after {pairs.matvecs} products"
 
 
 def _of_bracket(found: EarlyBracket, sign: float = 1.0) -> Estimate:
@@ -134,8 +150,7 @@ class _Eigenvalue(OfMatrix):
             float(pairs.values[0]),
             float(pairs.residuals[0]),
             error,
-            Status.CONVERGED if pairs.converged else Status.BUDGET_SPENT,
-            "" if pairs.converged else f"not converged to tol={self.tol:g} after {pairs.matvecs} products",
+            *_ended(probe, pairs, self.tol),
             details={
                 "values": pairs.values.tolist(),
                 "residuals": pairs.residuals.tolist(),
@@ -234,18 +249,16 @@ class LogVolume(_Eigenvalue):
                 f"only {positive} of the {self.k} largest eigenvalues are {'known to be ' if unknown else ''}positive"
             )
             raise NotApplicableError(f"{known}; lower {'tol or k' if unknown else 'k'}")
-        short, reason = 0.0, ""
+        short, (status, reason) = 0.0, _ended(probe, pairs, self.tol)
         if RESOLVED * self.tol * values[0] > values[-1]:
             short = missed
-            reason = (
+            reason = reason or (
                 f"tol={self.tol:g} is coarse for the {self.k}-th eigenvalue, and the error bar wide: lower tol or k"
             )
-        if not pairs.converged:
-            reason = f"not converged to tol={self.tol:g} after {pairs.matvecs} products"
         return Estimate(
             sum(map(math.log, values)),
             sum(math.log1p((b + short) / v) for b, v in zip(bounds, values, strict=True)),
-            status=Status.CONVERGED if pairs.converged else Status.BUDGET_SPENT,
+            status=status,
             reason=reason,
             details={"values": values, "residuals": bounds, "matvecs": pairs.matvecs},
         )
