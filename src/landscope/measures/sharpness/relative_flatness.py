@@ -22,9 +22,9 @@ they are (`details["constant_features"]` counts them); without any, the value is
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -81,20 +81,23 @@ def is_softmax_head(probe: Probe, site: Site) -> bool:
         or site.shape[0] != site.samples
     ):
         return False
-    labels = isinstance(first := probe.targets(next(probe.batches())), Tensor) and not first.is_floating_point()
-    return labels or (len(site.shape) == 2 and targets_add_up_to_one(probe))
+    return _has_labels(probe) or (len(site.shape) == 2 and targets_add_up_to_one(probe))
+
+
+def _has_labels(probe: Probe) -> bool:
+    first = probe.targets(next(probe.batches()))
+    return isinstance(first, Tensor) and not first.is_floating_point()
 
 
 ROWS_AT_ONCE = 4096
 """Of features that are kept."""
 
 
-def _from_outputs(probe: Probe, geometry: LinearGeometry, spread: Spread) -> Iterator[RowMean]:
-    """κ of a softmax head from the forward pass that everything shares, where that has seen what the layer is given."""
+def _of_rows(probe: Probe, geometry: LinearGeometry, spread: Spread) -> Callable[[Outputs], RowMean]:
+    """κ of a softmax head from the rows read so far, the new ones after those that it knows."""
     found = np.zeros(0)
 
     def mean(outputs: Outputs) -> RowMean:
-        """Of the rows read so far, the new ones after those that are known."""
         nonlocal found
         order, z, features = outputs.order, outputs.outputs, outputs.features
         if order is None or z is None or features is None:  # some rows took another way
@@ -106,6 +109,12 @@ def _from_outputs(probe: Probe, geometry: LinearGeometry, spread: Spread) -> Ite
             found = np.append(found, head_curvature(phi, logits, spread).cpu().numpy())
         return row_mean(found[:, None], order)
 
+    return mean
+
+
+def _from_outputs(probe: Probe, geometry: LinearGeometry, spread: Spread) -> Iterator[RowMean]:
+    """κ of a softmax head from the forward pass that everything shares, where that has seen what the layer is given."""
+    mean = _of_rows(probe, geometry, spread)
     for outputs in output_looks(probe):
         yield mean(outputs)
     yield mean(outputs_of(probe))
@@ -144,6 +153,19 @@ class _LayerMeasure(Measure):
     @property
     def _normalises(self) -> bool:
         return False
+
+    def at_once(self, probe: Probe) -> Estimate | None:
+        """What rows that others have read say, where the model ends in this layer and has labels."""
+        outputs, loss = outputs_of(probe), probe.loss
+        if not outputs.rows or outputs.head is None or self.layer not in (None, outputs.head) or self._normalises:
+            return None
+        if loss.likelihood != "categorical" or loss.weigh is not None or not _has_labels(probe) or self.uses != "layer":
+            return None
+        geometry = geometry_of(cast(Layer, probe.module(outputs.head)))
+        assert isinstance(geometry, LinearGeometry), "the head is a linear layer"
+        mean = _of_rows(probe, geometry, self._spread(geometry.matrix() / probe.temperature))(outputs)
+        known = math.isfinite(mean.value)
+        return replace(mean.estimate(), details={"layer": outputs.head, "form": "softmax head"}) if known else None
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Row by row in the cheapest form that holds; the next one where it turns out not to."""
