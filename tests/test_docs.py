@@ -49,10 +49,66 @@ def test_the_study_on_a_page_is_one(page: str, tmp_path: Path) -> None:
     assert len(study.runs) == 3 * 2 * 5
 
 
-def test_links_between_documents_lead_somewhere() -> None:
-    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+WRITTEN = sorted(
+    path for place in (".", "docs", "benchmarks", "papers", "examples", "results") for path in (ROOT / place).glob("**/*.md")
+    if not {".venv", ".bench", "build"} & set(path.relative_to(ROOT).parts)
+)  # fmt: skip
+FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|json|csv|ya?ml|md|safetensors)(?:\.gz)?|test_\w+\.py")
+
+
+def test_links_and_names_of_files_and_tests_lead_somewhere() -> None:
+    """Also the part of a page behind a `#`, and names of tests and of files in the folders of tests and of the package."""
+    defined = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for page in WRITTEN:
+        text = page.read_text(encoding="utf-8")
+        for target, part in re.findall(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)", text):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name}: {target}"
+            assert not part or part in _parts(there), f"{page.name}: {target}#{part}"
+        for code in re.findall(r"`([^`\n]+)`", text):
+            for name in FILE.findall(code):
+                homes = (ROOT, ROOT / "tests", ROOT / "src" / "landscope", page.parent)
+                known = name in files or any((home / name).exists() for home in homes)
+                assert known or name.split("/")[0] not in HOMES, f"{page.name}: {name}"
+            missing = (
+                set(re.findall(r"\btest_\w+\b(?!\.py)", code)) - defined - {name.removesuffix(".py") for name in files}
+            )
+            assert not missing, f"{page.name}: {missing}"
+
+
+HOMES = {path.name for home in ("", "tests", "src/landscope") for path in (ROOT / home).iterdir() if path.is_dir()}
+
+
+def _parts(page: Path) -> set[str]:
+    """What its headings are called in an address."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+MADE = ("specs.md", "measures.md")
+"""Pages whose numbers are settings, written from the code."""
+MEASURED = re.compile(r"\d (?:%|s\b|ms\b|µs\b|GiB|MiB)|\b\d+ (?:of|in) \d+\b|\d\.\d+")
+SOURCE = re.compile(r"\]\((?!http)[^)]+\)|`[^`]*(?:\w/\w|test_\w)[^`]*`|^    \S*python ", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", ["../README.md", *(path.name for path in (ROOT / "docs").glob("*.md") if path.name not in MADE)]
+)
+def test_numbers_stand_with_where_they_come_from(page: str) -> None:
+    """A link, a command, a file, a test or a block that is run: in the paragraph, beside it, in the first of its section, or, for
+    the whole page, a command at its head."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = re.sub(r"^```(\w*).*?^```$", lambda block: "`run/it`" * (block[1] == "python"), text, flags=re.M | re.S)
+    head, *sections = (section.strip().split("\n\n") for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE))
+    whole = any(re.match(r"    \S*(?:python|make) ", paragraph) for paragraph in head)
+    for paragraphs in [head, *sections]:
+        for number, paragraph in enumerate(paragraphs):
+            near = "\n".join([*paragraphs[:2], *paragraphs[max(number - 1, 0) : number + 2]])
+            found = MEASURED.search(re.sub(r"^    .*|`[^`]*`|(?:Python|torch|from) \d\.\d+", "", paragraph, flags=re.M))
+            assert whole or SOURCE.search(near) or not found, f"{page}: {paragraph}"
 
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))  # the block of the README runs where what it prints is compared

@@ -64,6 +64,17 @@ def test_a_dry_run_lists_the_runs_and_does_nothing(call: Call, spec: Path, tmp_p
     assert not (tmp_path / "s").exists()
 
 
+def test_a_dry_run_says_which_runs_cannot_start(call: Call, tmp_path: Path) -> None:
+    axes = "axes: {net: {small: {}, deep: {model: lenet5}}}"
+    training = "training: {data: digits, model: {name: mlp, widths: [4]}, epochs: 1}"
+    (tmp_path / "s.yaml").write_text(f"name: s\n{training}\n{axes}\nmeasuring: {{splits: {{train: [loss]}}}}\n")
+    code, out, _ = call("study", "run", tmp_path / "s.yaml", "--into", tmp_path / "s", "--dry-run")
+    assert code == 0
+    assert "for the 3 that could be timed" in out
+    assert "3 runs cannot start: lenet5 needs images of 16×16 or more" in " ".join(out.split())
+    assert out.count("cannot start") == 4
+
+
 def test_some_of_the_runs(call: Call, spec: Path, tmp_path: Path) -> None:
     words = ["study", "run", spec, "--into", tmp_path / "s", "--only", "seed=1"]
     code, out, _ = call(*words, "--only", "condition=decay", "--dry-run", "--json")

@@ -160,7 +160,7 @@ class Comparison:
         return [
             *(f"{note}." for note in Rows.of(self.reports[self.first]).notes),
             f"± error: of the estimators and over the data together ({some}otherwise as of independent samples). Real: beyond it "
-            f"at {LEVEL:.0%}, adjusted for {tests}; on this data: beyond the estimators' errors alone.",
+            f"at {100 * LEVEL:g} %, adjusted for {tests}; on this data: beyond the estimators' errors alone.",
         ]
 
     def __rich__(self) -> RenderableType:
@@ -296,11 +296,13 @@ def _alike(alike: Agreement) -> str:
         why = alike.barrier.reason.rstrip(".").removeprefix("there is no straight line between ")
         parts.append(f"There is no line between them ({why}).")
     elif alike.line.height <= 2 * (alike.barrier.data_stderr or 0.0):
-        parts.append("On the straight line between them the loss rises nowhere above its ends by more than its error.")
+        parts.append(
+            "On the straight line between them the loss is nowhere above a straight rise from end to end by more than its error."
+        )
     else:
         parts.append(
             f"On the straight line between them the loss rises {value_text(alike.barrier).replace('at least', 'by at least')} "
-            f"above its ends, most at {alike.line.at:.2f} of the way: a barrier lies between the two on that line."
+            f"above a straight rise from end to end, most at {alike.line.at:.2f} of the way: there is a barrier on that line."
         )
     return " ".join(parts)
 
@@ -313,6 +315,8 @@ def _share(share: float) -> str:
 
 
 ROW = 0.24
+FAR = 400
+"""Changes in per cent beyond which the axis is logarithmic, so that small ones are seen beside them."""
 LEAST, ROOM = 1.0, 1.25
 """The axis reaches at least this far in relative changes, and this many times the largest; longer intervals are cut there."""
 
@@ -371,6 +375,9 @@ def _changes(axes: Axes, drawn: Sequence[Difference], names: Sequence[str], mode
     titles = [MEASURES[name].title if name in MEASURES else name for name in names]
     axes.set_yticks(range(len(names)), titles)
     axes.set_ylim(len(names) - 0.4, -0.6)
+    if reach > FAR:
+        axes.set_xscale("symlog", linthresh=100, linscale=1.5)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(-reach, reach)
     for number, model in enumerate(models if len(models) > 1 else ()):
         axes.plot([], [], "o", ms=4.5, color=COLOURS[number % len(COLOURS)], label=model)

@@ -159,13 +159,15 @@ class Forecast:
     def sentence(self) -> str:
         if not self.left:
             return "every run is done"
-        runs, known = counted(len(self.left), "run"), len(self.expected)
+        troubles = [one.trouble for one in self.expected.values() if one.trouble]
+        cannot = f". {counted(len(troubles), 'run')} cannot start: {troubles[0]}" if troubles else ""
+        runs, known = counted(len(self.left), "run"), len(self.expected) - len(troubles)
         if not known:
-            return f"{runs} to do; the time is not known until one is done"
+            return f"{runs} to do; the time is not known until one is done{cannot}"
         some = "" if known == len(self.left) else f" for the {known} that could be timed"
         more = "about" if all(one.whole for one in self.expected.values()) else "more than"
         at_once = f"{self.workers} at a time" if self.workers > 1 else "one at a time"
-        return f"{runs} to do: {more} {duration(self.seconds)}{some}, {at_once} on this machine ({self.source})"
+        return f"{runs} to do: {more} {duration(self.seconds)}{some}, {at_once} on this machine ({self.source}){cannot}"
 
 
 def forecast(study: Study, statuses: Mapping[str, RunStatus], seconds: float | None = None) -> Forecast:

@@ -55,11 +55,12 @@ FORWARD = 1 / 3
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds of a run: its training, and what is measured on it; `whole` if the slice was completed."""
+    """Seconds of a run: its training, and what is measured on it; `whole` if the slice was completed; or why it cannot start."""
 
     training: float
     measuring: float
     whole: bool = True
+    trouble: str = ""
 
     @property
     def seconds(self) -> float:
@@ -108,7 +109,12 @@ def expected_from_slices(study: Study, keys: Collection[str], threads: int, give
                 break
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself will say so
-                if (task := _task(run, data)) is None:
+                try:
+                    task = _task(run, data)
+                except LandscopeError as error:
+                    found[kind] = Expected(0.0, 0.0, trouble=str(error))
+                    continue
+                if task is None:
                     continue
                 if given is not None and not own:
                     found[kind] = _slice(run, task, study.spec.measuring, min(share, left))
@@ -124,7 +130,7 @@ def expected_from_slices(study: Study, keys: Collection[str], threads: int, give
 
 
 def _task(run: RunSpec, loaded: dict[str, TaskData]) -> Task | None:
-    """What a run trains; None if that calls the user's own functions, is too large, or cannot be made. Data is loaded once."""
+    """What a run trains; None if that calls the user's own functions or is too large. Data is loaded once."""
     spec = run.training
     if spec is None or is_import(spec.data.name) or is_import(spec.model.name):
         return None
@@ -135,12 +141,9 @@ def _task(run: RunSpec, loaded: dict[str, TaskData]) -> Task | None:
             network = built_model(spec, rows, LOSSES[spec.loss or "cross_entropy"])
         small = sum(weight.numel() for weight in network.parameters()) <= MOST_WEIGHTS
         return make_task(spec, data=rows) if small else None
-    except (
-        LandscopeError,
-        RuntimeError,
-        NotImplementedError,
-        TypeError,
-    ):  # the last of sizes beyond any integer of torch
+    except LandscopeError:
+        raise
+    except (RuntimeError, NotImplementedError, TypeError):  # the last of sizes beyond any integer of torch
         return None
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from landscope.core.errors import SpecError
 from landscope.core.seeding import generator
@@ -69,11 +69,13 @@ def load_task_data(spec: DataSpec) -> TaskData:
 
 
 def as_task_data(data: object, name: str) -> TaskData:
-    """Data from splits, or from a mapping of tensors or Datasets; whole-number targets are classes.
+    """Data from splits, or from tensors or Datasets, alone as the training's or by split; whole-number targets are classes.
 
     >>> x, y = torch.zeros(6, 3), torch.arange(6) % 3
-    >>> as_task_data({"train": (x, y)}, "mine").classes
-    3
+    >>> as_task_data({"train": (x, y)}, "mine").classes, as_task_data((x, y), "mine").classes
+    (3, 3)
+    >>> len(as_task_data(DataLoader(torch.utils.data.TensorDataset(x, y)), "mine").train.x)
+    6
     """
     if isinstance(data, TaskData):
         return data
@@ -87,9 +89,15 @@ def as_task_data(data: object, name: str) -> TaskData:
             name=name,
             extra=data.extra,
         )
+    if isinstance(data, DataLoader):
+        data = data.dataset
+    if isinstance(data, Dataset) or (isinstance(data, Sequence) and len(data) == 2):
+        data = {"train": data}
     if not isinstance(data, Mapping) or "train" not in data or set(data) - set(SPLITS):
         found = f"the keys {', '.join(map(str, data))}" if isinstance(data, Mapping) else f"a {type(data).__name__}"
-        raise SpecError(f"data: {name}: expected DataSplits, or a mapping with train, validation and test; got {found}")
+        raise SpecError(
+            f"data: {name}: expected (x, y), a Dataset, or a mapping of these with train, validation and test; got {found}"
+        )
     given = {key: _inputs(_split(value, f"{name}, {key}")) for key, value in data.items() if value is not None}
     train = given["train"]
     nothing = Split(train.x[:0], train.y[:0])

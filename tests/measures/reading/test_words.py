@@ -113,6 +113,8 @@ def test_a_fitted_cross_entropy_has_its_minimum_at_infinity() -> None:
         assert "as the outputs grow" in about(report, "A minimum?")
         with torch.no_grad():
             assert nn.functional.cross_entropy(1.5 * net(x), y) < report["loss"].value
+    for loss, limit in {"cross_entropy, per token": True, "cross_entropy(smoothing=0.1)": False}.items():
+        assert ("as the outputs grow" in about(Report(report.estimates, {"loss": loss}), "A minimum?")) == limit
     part = measure(nn.Sequential(net, nn.Linear(3, 3).double()), (x, y), [*ASKED, "error"], params=["0.weight"])
     assert "as the outputs grow" not in about(part, "A minimum?")
     assert part.title.split(" · ")[1] == "9 of 21 parameters"
@@ -134,6 +136,8 @@ def test_a_network_that_knows_nothing_is_told_so() -> None:
     told = about(measure(net, (x, y), [*ASKED, "error"]), "A minimum?")
     assert "no better than ln 3 = 1.10" in told
     assert "Weight decay" not in told
+    slow = {"loss": Estimate(1.1), "gradient_norm": Estimate(0.1), "hessian_top_eigenvalue": Estimate(1.0)}
+    assert "no better than ln 3" in about(Report(slow, {"loss": "cross_entropy", "outputs": 3}), "A minimum?")
     learnt = {"loss": Estimate(1.0, data_stderr=0.01), "gradient_norm": Estimate(1.0)}
     sure = {**learnt, "hessian_top_eigenvalue": Estimate(1.0)}
     assert "Weight decay" in about(Report(sure, {"loss": "cross_entropy", "outputs": 3}), "A minimum?")
@@ -165,6 +169,13 @@ def test_a_bound_of_the_curvature_bounds_the_rate() -> None:
     report = Report({"hessian_top_eigenvalue": Estimate(4.0, status=Status.LOWER_BOUND)})
     assert "at most 2/λ₁ = 0.50" in about(report, "Learning rate")
     assert not about(Report({"hessian_top_eigenvalue": Estimate(-1.0)}), "Learning rate")
+
+
+def test_batch_norm_is_said_to_be_as_in_prediction() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    for mode in ("eval", "batch_statistics"):
+        report = measure(net, [(torch.randn(9, 4).double(), torch.arange(9) % 3)], ["gradient_norm"], mode=mode)
+        assert ("running statistics" in about(report, "Caution")) == (mode == "eval")
 
 
 def test_cautions_name_what_is_not_to_be_believed() -> None:

@@ -133,6 +133,7 @@ def show_forecast(study: Study, seconds: float | None, as_json: bool) -> None:
                 "training_seconds": None if (one := found.expected.get(key)) is None else one.training,
                 "measuring_seconds": None if one is None else one.measuring,
                 "at_least": one is not None and not one.whole,
+                "trouble": "" if one is None else one.trouble,
             }
             for key, run in study.runs.items()
         ]
@@ -142,9 +143,9 @@ def show_forecast(study: Study, seconds: float | None, as_json: bool) -> None:
     shown = table("run", "condition", "seed", "state", "expected", right=["seed", "expected"])
     for key, run in islice(study.runs.items(), MOST_ROWS):
         one = found.expected.get(key)
-        takes = "" if key not in found.left else "not known" if one is None else duration(one.seconds)
         more = "> " if one is not None and not one.whole else ""
-        shown.add_row(key, run.condition, str(run.seed), statuses[key].state.value, more + takes)
+        takes = "not known" if one is None else "cannot start" if one.trouble else more + duration(one.seconds)
+        shown.add_row(key, run.condition, str(run.seed), statuses[key].state.value, takes if key in found.left else "")
     _cut(shown, len(study.runs))
     console().print(shown)
     typer.echo(found.sentence())

@@ -19,6 +19,7 @@ Nothing here calls a network sharp or flat: there is no such threshold.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ VANISHING = 1e-2
 """A cross-entropy below which the curvature is small because the loss is."""
 CROSS_ENTROPY, BINARY = "cross_entropy", "binary"
 """Parts of the name of a loss, whether the model's own or a function's."""
+PLAIN = re.compile(r"(model's )?cross_entropy( of [a-z ]+)?(, per \w+)?")
+"""A cross-entropy that no weights and no smoothing keep from falling."""
 RESOLVED = 1e-3
 """Part of λ₁ below which curvature counts as zero, where λ_min does not say what can be distinguished from it."""
 MOMENTUM = 0.9
@@ -97,7 +100,7 @@ def _minimum(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> s
     }.get((slope[0] if slope else None, curve[0] if curve else None), "Cannot tell")
     reasons = [f"{part[1]}." for part in (slope, curve) if part is not None]
     untrained = _no_better_than_guessing(estimates, about)
-    why = [untrained or _WHY_DESCENDING] if slope is not None and slope[0] is False else []
+    why = [untrained or _WHY_DESCENDING] if untrained or (slope is not None and slope[0] is False) else []
     if _all_right(estimates, about):
         verdict = "Only in the limit" if verdict.startswith(("As far", "Nearly", "Cannot")) else verdict
         why = [_WHY_IN_THE_LIMIT]
@@ -113,9 +116,9 @@ def _all_right(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) ->
 
     A loss of zero to rounding shows it as well: a misclassified row costs ln 2 or more.
     """
-    free = about.get("loss") == CROSS_ENTROPY and not about.get("part")
+    free = PLAIN.fullmatch(str(about.get("loss"))) and not about.get("part")
     known = (_value(estimates, "error"), _value(estimates, "loss"))
-    return free and any(e is not None and e.status is Status.EXACT and e.value == 0 for e in known)
+    return bool(free) and any(e is not None and e.status is Status.EXACT and e.value == 0 for e in known)
 
 
 def _no_better_than_guessing(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> str:
@@ -248,6 +251,11 @@ def _cautions(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> 
         yield (
             f"At a cross-entropy of {significant(loss.value, 2)} all curvature is small because the outputs are so confident: "
             f"compare only at equal loss, or at equal temperature."
+        )
+    if "BatchNorm" in str(about.get("architecture")) and about.get("mode") == "eval":
+        yield (
+            "BatchNorm uses its running statistics here, as in prediction. Training uses those of each batch, so its gradient "
+            "and its stable learning rates differ (mode='batch_statistics' measures those)."
         )
     for told, doubted in (
         ("Known no better than to its own size", [row.name for row in rows if _doubt(row.estimate) == "own"]),

@@ -45,7 +45,8 @@ function modelsTable() {
       return [column, largest >= 1e-2 && largest < 1e5 ? Math.max(0, 3 - Math.floor(Math.log10(largest))) : null];
     }));
     const shown = (value, column) => (value === null || value === undefined || decimals[column] === null ? number(value) : value.toFixed(decimals[column]).replace("-", "−"));
-    const heads = (some) => make("tr", {}, make("th", { className: "text", textContent: "model" }), ...some.map((column) => {
+    const heads = (some, onPaper) => make("tr", {}, make("th", { className: "text", textContent: "model" }), ...some.map((column) => {
+      if (onPaper) return make("th", { textContent: labels[column] || column }); // a button would be missing where the head is repeated
       const arrow = state.by === column ? (state.down ? " ▴" : " ▾") : "";
       return make("th", { title: `${column}: sort` }, make("button", { type: "button", textContent: (labels[column] || column) + arrow, onclick: () => {
         state.down = state.by === column ? !state.down : true; state.by = column; fill();
@@ -64,7 +65,7 @@ function modelsTable() {
     head.replaceChildren(heads(columns));
     body.replaceChildren(...rows(columns));
     const parts = columns.flatMap((_, start) => (start % ON_SHEET ? [] : [columns.slice(start, start + ON_SHEET)]));
-    sheets = () => parts.map((some) => make("table", {}, make("thead", {}, heads(some)), make("tbody", {}, ...rows(some))));
+    sheets = () => parts.map((some) => make("table", {}, make("thead", {}, heads(some, true)), make("tbody", {}, ...rows(some))));
     for (const row of all("tr[data-run]", box)) row.classList.toggle("lit", chosen.has(Number(row.dataset.run)));
   }
   fill();
