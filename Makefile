@@ -16,10 +16,9 @@ demo: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/landscope bench $(BENCH)
 
-# the site in build/site: every code block of its pages is run, and a warning is an error
+# the site in build/site: every block of python of its pages is run, and a warning is an error
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_docs.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
 test: lint types imports tests

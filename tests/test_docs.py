@@ -6,8 +6,6 @@ import ast
 import inspect
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -15,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import landscope
-from landscope import MEASURES
 from landscope.studies import spec as study_specs
 from landscope.studies.study import Study
 from landscope.training import spec as training_specs
@@ -120,13 +117,3 @@ def _undocumented(node: ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
             overload = any(isinstance(name, ast.Name) and name.id == "overload" for name in inner.decorator_list)
             if not overload and ast.get_docstring(inner) is None:
                 yield inner.name
-
-
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    made = {path.stem for path in (tmp_path / "site" / "measures").glob("*.html")}
-    assert made == set(MEASURES)

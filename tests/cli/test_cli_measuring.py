@@ -139,6 +139,27 @@ def test_a_model_of_ones_own(call: Call, tmp_path: Path, monkeypatch: pytest.Mon
     assert "own_nets:build does not take the samples of digits, 1×8×8 of float32" in err
 
 
+def test_a_training_of_a_model_of_ones_own_opens_from_anywhere(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project, elsewhere):
+        folder.mkdir()
+    (project / "nets_of_a_project.py").write_text(OWN)
+    model = "{name: nets_of_a_project:build, width: 4}"
+    (project / "own.yaml").write_text(f"data: {{name: digits, train_size: 100}}\nmodel: {model}\nepochs: 1\n")
+    monkeypatch.setattr("landscope.specs.names._also", [])
+    monkeypatch.setattr("sys.path", sys.path[:])
+    assert call("train", str(project / "own.yaml"), "--into", str(project / "runs" / "first"))[0] == 0
+    monkeypatch.setattr("landscope.specs.names._also", [])
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path != str(project)])
+    monkeypatch.delitem(sys.modules, "nets_of_a_project")
+    monkeypatch.chdir(elsewhere)
+    code, out, err = call("measure", "../project/runs/first", "--measures", "l2_norm")
+    assert code == 0, err
+    assert "l2_norm" in out
+
+
 @pytest.mark.parametrize("pixels", ["unit", "standard", "symmetric"])
 def test_robustness_is_that_of_the_library(pixels: str, call: Call, sample_mnist: Path, tmp_path: Path) -> None:
     net = build("softmax_regression")

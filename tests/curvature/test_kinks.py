@@ -56,14 +56,18 @@ class CutSquare(torch.autograd.Function):
         return ((2 * ctx.saved_tensors[0] + 1) * grad).detach()
 
 
-def test_what_is_wrong_near_the_kink_is_still_refused() -> None:
+@pytest.mark.parametrize("sure", [False, True])
+def test_what_is_wrong_near_the_kink_is_still_refused(sure: bool) -> None:
+    """Also behind outputs so sure that p − y is rounded in steps, which is looked at at another temperature."""
+
     class Cut(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = first_layer_zero()
+            self.inner = nn.Linear(4, 3) if sure else first_layer_zero()
 
         def forward(self, x: Tensor) -> Tensor:
-            return CutSquare.apply(self.inner(x))
+            out = CutSquare.apply(self.inner(x))
+            return out + 33 * nn.functional.one_hot(Y[: len(x)], 3) if sure else out
 
     probe = Probe(Cut(), (X, Y))
     with pytest.raises(errors.DifferentiationError, match="difference quotients"):

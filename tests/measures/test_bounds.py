@@ -155,7 +155,7 @@ def test_table_frame_json_and_figure_show_the_bound(tmp_path: Path) -> None:
     found = report()
     bound = found["adaptive_sharpness"]
     assert f"at least {bound.value:.2g}"[:13] in str(found)
-    assert "What a search has found so far, not the extreme: adaptive_sharpness." in str(found)
+    assert "A bound and not the value: adaptive_sharpness." in str(found)
     frame = found.to_frame().loc["adaptive_sharpness"]
     assert frame["value"] == bound.value
     assert math.isnan(frame["stderr"])

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from landscope.core.errors import OperandError, UnknownNameError
-from landscope.spectra import eigsh, eigsh_steps
+from landscope.spectra import Eigenpairs, eigsh, eigsh_steps
+from landscope.spectra.pairs import RitzValues
+from landscope.spectra.subspace import Krylov
 
 NAMES = [
     "flat",
@@ -211,21 +213,69 @@ def test_a_start_vector_short_of_the_top_one_is_found_out(tol: float) -> None:
         assert abs(float(pairs.values[0]) - 1.118) <= float(pairs.residuals[0]) + 2 * tol * 1.118
 
 
+@pytest.mark.parametrize("which", ["LA", "SA"])
 @pytest.mark.parametrize("noise", [1e-3, 1e-2])
-def test_a_pair_found_with_cheap_products_is_certified_by_exact_ones(noise: float) -> None:
+def test_a_pair_found_with_cheap_products_is_certified_by_exact_ones(noise: float, which: str) -> None:
     rng = torch.Generator().manual_seed(3)
     q, _ = torch.linalg.qr(torch.randn(300, 300, dtype=torch.float64, generator=rng))
     values = torch.cat([torch.tensor([10.0, 6.0, -4.0], dtype=torch.float64), torch.rand(297, dtype=torch.float64)])
     exact = (q * values) @ q.T
     blur = torch.randn(300, 300, dtype=torch.float64, generator=rng)
     cheap = exact + noise * 10 * (blur + blur.T) / (2 * 300**0.5)
-    *_, pairs = eigsh_steps(exact, tol=1e-5, cheap=cheap)
+    true = 10.0 if which == "LA" else -4.0
+
+    class Stated:
+        shape, dtype, device, rounding = (300, 300), torch.float64, torch.device("cpu"), 2 * noise
+
+        def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+            return cheap @ v
+
+    steps = [s for s in eigsh_steps(exact, which=which, tol=1e-5, cheap=Stated()) if isinstance(s, RitzValues)]
+    assert all(float(s.values[0]) <= 10.0 if which == "LA" else float(s.values[0]) >= -4.0 for s in steps)
+    *_, pairs = eigsh_steps(exact, which=which, tol=1e-5, cheap=cheap)
     vector = pairs.vectors[:, 0]
     residual = float((exact @ vector - pairs.values[0] * vector).norm())
     assert pairs.converged
-    assert abs(float(pairs.values[0]) - 10.0) <= float(pairs.residuals[0])
+    assert abs(float(pairs.values[0]) - true) <= float(pairs.residuals[0])
     assert residual <= float(pairs.residuals[0]) <= 1e-5 * 10.1
     assert abs(float(eigsh(cheap, tol=1e-8).values[0]) - 10.0) > 1e-5  # the cheap matrix alone is wrong
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-10])  # within the basis, and with restarts of a basis of their own
+def test_both_ends_share_their_products_and_find_what_each_finds_alone(tol: float) -> None:
+    values = torch.cat([torch.linspace(-1, 1, 397), torch.tensor([-1.5, 3.0, 3.1])]).double()
+    made = [0]
+
+    class Counting:
+        shape, dtype, device = (400, 400), torch.float64, torch.device("cpu")
+
+        def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+            made[0] += 1
+            return values * v
+
+    def ends(krylov: Krylov | None, order: str) -> dict[str, Eigenpairs]:
+        made[0] = 0
+        found = {}
+        for which in order.split():
+            *_, found[which] = eigsh_steps(Counting(), which=which, tol=tol, basis_size=40, krylov=krylov)
+        return found
+
+    alone = ends(None, "LA SA")
+    apart = made[0]
+    for order in ("LA SA", "SA LA"):
+        shared = ends(Krylov(), order)
+        assert made[0] <= apart - min(40, min(pairs.matvecs for pairs in alone.values())) + 2
+        for which, pairs in alone.items():
+            assert torch.equal(shared[which].values, pairs.values)
+            assert torch.equal(shared[which].vectors, pairs.vectors)
+            assert shared[which].matvecs == pairs.matvecs
+
+
+def test_another_start_shares_nothing() -> None:
+    matrix, krylov = torch.diag(torch.linspace(0, 1, 50, dtype=torch.float64)), Krylov()
+    for seed in (0, 1):
+        *_, pairs = eigsh_steps(matrix, seed=seed, krylov=krylov)
+        assert torch.equal(pairs.vectors, eigsh(matrix, seed=seed).vectors)
 
 
 def test_a_budget_of_products_holds_with_cheap_ones_too() -> None:

@@ -35,7 +35,7 @@ from landscope.data.texts import read_rows, token_batch
 from landscope.models import MODELS
 from landscope.models.pretrained import PREFIX, load_pretrained
 from landscope.probe.loss.losses import Loss
-from landscope.specs.names import is_import
+from landscope.specs.names import is_import, search_also
 from landscope.specs.schema import parse
 from landscope.studies.spec import MeasuringSpec
 from landscope.studies.work.meter import ModelMeter
@@ -216,6 +216,8 @@ def saved_network(checkpoint: Path, given: Given) -> SavedNetwork:
         )
     file, folder = _weights(checkpoint)
     spec, unnamed = (None, ["model", "data"]) if folder is None else _spec(folder)
+    for above in reversed([] if folder is None else folder.absolute().parents[:2]):  # of runs/first: where runs/ was made
+        search_also(above)
     missing = " and ".join(f"--{name}" for name in unnamed if getattr(given, name) is None)
     if missing and spec is None:
         raise CommandError(f"{file}: give {missing}; no {SPEC} of a training lies beside it to say which")

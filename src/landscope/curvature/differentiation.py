@@ -66,7 +66,7 @@ def hessian_forward_over_reverse(loss: ScalarFunction, params: Params, space: Pa
 
 def _along(loss: ScalarFunction, params: Params, space: ParameterSpace, row: Tensor) -> Tensor:
     """One H v, without the import of the compiler that `torch.func.grad` begins with."""
-    leaves, ways = _leaves(params), space.unflatten(row)
+    leaves, ways = leaves_of(params), space.unflatten(row)
     with forward_ad.dual_level():
         duals = {name: forward_ad.make_dual(leaf, ways[name]) for name, leaf in leaves.items()}
         slopes = _grad(loss(duals), duals)
@@ -87,7 +87,7 @@ def hessian_reverse_over_reverse(loss: ScalarFunction, params: Params, space: Pa
 
     Convolutions differentiate into plain convolutions (`plain_derivatives`): twice as fast as torch's own second derivatives.
     """
-    leaves = _leaves(params)
+    leaves = leaves_of(params)
     with plain_derivatives():
         return pull_back(gradient_graph(loss(leaves), leaves), leaves, space, rows)
 
@@ -110,7 +110,7 @@ def gauss_newton_forward_then_reverse(
     """Rows Jᵀ B J v: forward mode to the outputs, through B, reverse mode back."""
     if torch.compiler.is_compiling():
         return _one_by_one(_gauss_newton_product(outputs, curve, params, space), rows)
-    leaves = _leaves(params)
+    leaves = leaves_of(params)
     z = outputs(leaves)
 
     def product(row: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def gauss_newton_reverse_over_reverse(
     outputs: OutputFunction, curve: OutputMap, params: Params, space: ParameterSpace, rows: Tensor
 ) -> Tensor:
     """Rows Jᵀ B J v without forward mode: J v is the derivative of u ↦ ⟨Jᵀ u, v⟩."""
-    leaves = _leaves(params)
+    leaves = leaves_of(params)
     z = outputs(leaves)
     dual = torch.zeros_like(z, requires_grad=True)
     pulled = _grad(z, leaves, dual, create_graph=True)
@@ -150,7 +150,7 @@ def gauss_newton_reverse_over_reverse(
     return torch.stack(products)
 
 
-def _leaves(params: Params) -> dict[str, Tensor]:
+def leaves_of(params: Params) -> dict[str, Tensor]:
     """The parameters as tensors to differentiate by, in the memory that they have."""
     return {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
 

@@ -161,6 +161,12 @@ class CurvatureOperator(ABC):
         """
         return type(self)(self.probe, params=params, compile=self._compile, precision=self.precision)
 
+    def on(self, probe: Probe) -> Self:
+        """The matrix at other rows of the same point, whose products are replayed from the same recordings."""
+        twin = type(self)(probe, compile=False, precision=self.precision)
+        twin._recorder = self._recorder
+        return twin
+
     def blocks(self) -> dict[str, Self]:
         """The diagonal block of each layer, by the layer's name."""
         return {layer: self.restrict(names) for layer, names in self.probe.layers().items()}

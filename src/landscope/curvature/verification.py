@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from landscope.core.errors import DifferentiationError
 from landscope.core.seeding import generator
 from landscope.core.torch_fixes.padding import padding_rows
-from landscope.curvature.differentiation import gradient_graph, pull_back
+from landscope.curvature.differentiation import gradient_graph, leaves_of, pull_back
+from landscope.probe.first_derivatives import graph_behind
 from landscope.probe.probe import Probe
 
 SAMPLES = 4
@@ -35,6 +36,8 @@ FINER = 4
 """A second step is this many times smaller: at a kink two quotients differ, and neither says anything."""
 NEARBY = 1e-2
 """How far a second point lies, relative to the parameters: off the kinks."""
+WARM = 16.0
+"""A temperature at which rows are not sure that are sure to rounding: their logits are 30 to 45 apart."""
 ALLOWED = 0.05
 """Relative difference that is not yet an error; a true Hessian gives about 1e-6, a wrong one is off by tenths."""
 
@@ -82,18 +85,25 @@ def _wrong_by(probe: Probe) -> float:
         if few.size > SAMPLES:
             return 0.0
         twin = probe.at_batch(few, torch.float64 if probe.n_params < LARGE else probe.dtype)
-        for shift in (0.0, NEARBY):  # at a kink nothing can be compared: then nearby
-            differences = []
-            for attempt in range(ATTEMPTS):
-                found = _difference(twin, attempt, shift)
-                if found is not None and found <= ALLOWED:
-                    return 0.0
-                if found is not None:
-                    differences.append(found)
-            if differences:
-                return min(differences) if min(differences) > ALLOWED else 0.0  # NaN says nothing
+        wrong_by = _least_difference(twin)
+        if wrong_by and twin.loss.known and twin.loss.likelihood in ("categorical", "bernoulli"):
+            return _least_difference(twin.at_temperature(WARM))  # p − y of a sure row is rounded in steps
+        return wrong_by
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return 0.0  # the model insists on its own precision, or cannot be differentiated: the product will say so
+
+
+def _least_difference(twin: Probe) -> float:
+    for shift in (0.0, NEARBY):  # at a kink nothing can be compared: then nearby
+        differences = []
+        for attempt in range(ATTEMPTS):
+            found = _difference(twin, attempt, shift)
+            if found is not None and found <= ALLOWED:
+                return 0.0
+            if found is not None:
+                differences.append(found)
+        if differences:
+            return min(differences) if min(differences) > ALLOWED else 0.0  # NaN says nothing
     return 0.0
 
 
@@ -114,7 +124,6 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
             by = space.unflatten(_without_padding(probe, away))
             each = shift * (size / probe.n_params**0.5 or 1.0)
             at = {name: p.add(by[name], alpha=each) for name, p in at.items()}
-        h = STEP[v.dtype] * (_size(probe, at) / float(norm(v)) or 1.0)
 
         def gradient(step: float) -> Tensor:
             leaves = {name: p.add(ways[name], alpha=step).requires_grad_() for name, p in at.items()}
@@ -125,12 +134,14 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
         def quotient(step: float) -> Tensor:
             return gradient(step).sub_(gradient(-step)).div_(2 * step)
 
+        kind = v.dtype if v.dtype == torch.float32 else _computed_in(probe, at)
+        h = STEP[kind] * (_size(probe, at) / float(norm(v)) or 1.0)
         ahead = gradient(h)
-        leaves = {name: p.detach().requires_grad_() for name, p in at.items()}
+        leaves = leaves_of(at)
         here = gradient_graph(probe.loss_sum(leaves, batch), leaves)
         for name, where in space.slices().items():
             ahead[where].sub_(here[name].detach().reshape(-1).to(v.device)).div_(h)
-        noise = torch.finfo(v.dtype).eps * _size(probe, here) * FINER / h
+        noise = torch.finfo(kind).eps * _size(probe, here) * FINER / h
         (product,) = pull_back(here, leaves, space, v[None])
         scale = max(float(norm(product)), float(norm(ahead)), 100 * noise, 1e-300)
         if (difference := float(norm(product - ahead)) / scale) <= ALLOWED:
@@ -141,6 +152,12 @@ def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
     if unsettled > ALLOWED * scale:  # a rectifier switches within the step, or at its middle
         return None
     return float(norm(product - coarse)) / scale
+
+
+def _computed_in(probe: Probe, at: Mapping[str, Tensor]) -> torch.dtype:
+    """The precision behind the loss: norms of language models round to float32, whatever they are given."""
+    nodes = graph_behind(probe.loss_sum(leaves_of(at), next(probe.batches())))
+    return torch.float32 if any("ToCopy" in node.name() for node in nodes) else probe.dtype
 
 
 def _size(probe: Probe, parts: Mapping[str, Tensor]) -> float:

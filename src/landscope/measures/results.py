@@ -117,10 +117,13 @@ class Report(Mapping[str, Estimate]):
         rows, cost = self.rows, self.cost
         notices = self.about.get("notices") or ()
         assert isinstance(notices, (list, tuple))
-        told = (Status.SATURATED, Status.FAILED, Status.SKIPPED)
+        untold: dict[tuple[str, str], list[str]] = {}
+        for row in rows:
+            if row.untold:
+                untold.setdefault(row.untold, []).append(row.name)
         said = [
             *rows.notes,
-            *(f"{row.name}: {row.estimate.reason}" for row in rows if row.estimate.status in told),
+            *(f"{heading}: {', '.join(names)} ({reason})" for (heading, reason), names in untold.items()),
             *(f"Not applicable: {', '.join(names)} ({reason})" for reason, names in rows.inapplicable.items()),
             *(f"Note: {notice}" for notice in notices),
             f"{ERRORS}. {_cost(cost)}",

@@ -28,7 +28,7 @@ from landscope.spectra.lanczos import fresh_rows, orthogonalise, unit_rows
 from landscope.spectra.long_pairs import Basis, long_pairs
 from landscope.spectra.pairs import Eigenpairs, RitzValues
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
-from landscope.spectra.subspace import Subspace
+from landscope.spectra.subspace import Krylov, Subspace
 
 SAFETY = 0.8
 """Part of the tolerance at which the recurrence stops; the last products then confirm the whole."""
@@ -44,6 +44,9 @@ LONG_PAIR = 2**24
 """Length from which on three vectors do for a single pair: full reorthogonalisation takes a quarter of the time of a product."""
 FIRST_ROWS = 16
 """Of the basis, held from the start: λ₁ to 1e-3 takes about a dozen products."""
+ASYMMETRIC = 0.05
+"""Part of its size by which a matrix may miss being symmetric: more is not the rounding of a Hessian but a Hessian of rounding,
+such as that of a cross-entropy below 1e-16, whose p − y is 0 for the label and not for the other classes."""
 LEAST_PRODUCTS = 24
 """Up to that size a single pair is not believed before this many products: a start vector that is short of the extreme
 eigenvector by chance meets the next eigenvalue first (9 of 400 at tol = 1e-2 where the two are 12 % apart)."""
@@ -97,12 +100,14 @@ def eigsh_steps(
     v0: Tensor | None = None,
     basis_size: int | None = None,
     cheap: MatrixLike | None = None,
+    krylov: Krylov | None = None,
 ) -> Iterator[RitzValues | Eigenpairs]:
     """`eigsh` product by product: the Ritz values after each, and the eigenpairs at the end.
 
     A Ritz value of the largest eigenvalue lies below it, and grows with every product. With `cheap`, the same matrix less
     exactly, a single pair is searched for there, to what its rounding allows, and then corrected and certified by products of
-    `op` itself: the value is a Rayleigh quotient of `op`, the residual that of `op`.
+    `op` itself: the value is a Rayleigh quotient of `op`, the residual that of `op`. Searches for a single pair that are given
+    one `krylov`, and start from the same vector, share their products.
 
     >>> A = torch.diag(torch.arange(1.0, 101.0, dtype=torch.float64))
     >>> *steps, pairs = eigsh_steps(A, tol=1e-6)
@@ -110,7 +115,7 @@ def eigsh_steps(
     (True, True)
     """
     if cheap is not None and k == 1 and Basis.place(as_operator(cheap)) is not None:
-        yield from _certified(op, cheap, which, tol, max_matvecs, seed, v0, basis_size)
+        yield from _certified(op, cheap, which, tol, max_matvecs, seed, v0, basis_size, krylov)
         return
     counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
     if k == 1 and basis_size is None and counted.size >= LONG_PAIR:
@@ -128,24 +133,29 @@ def eigsh_steps(
     search = PairSearch(
         k, prefer, tol, budget - k if checked else budget, capacity, 1.0 if v0 is None else RANDOM_SHARE
     )
-    space = search.space(counted)
-    for _ in search.steps(counted, space, start_row(counted, v0, seed), generator(seed, "deflation")):
+    start = start_row(counted, v0, seed)
+    space = search.space(counted, krylov if krylov is not None and k == 1 and krylov.begins_with(start) else None)
+    for _ in search.steps(counted, space, start, generator(seed, "deflation")):
         values, _, defects = space.ritz(prefer)
-        yield RitzValues(values[:k], defects[:k], counted.matvecs, search.has_seen(space, counted))
+        yield RitzValues(values[:k], defects[:k], counted.matvecs, search.has_seen(space, counted), space.scale)
     values, coordinates, defects = space.ritz(prefer)
     found, scale = min(k, space.filled), space.scale
     noise = counted.rounding * scale
     bounds = defects[:found] + noise * space.filled**0.5  # of the products behind a Ritz vector, in quadrature
     certain = len(defects) == counted.size
+    tiny = torch.finfo(counted.dtype).tiny
+    lost = space.asymmetry if k == 1 and space.asymmetry > ASYMMETRIC * scale else 0.0
+    if 0 < scale < tiny / counted.rounding:
+        lost = tiny
     if k == 1 and space.is_krylov:
         certain = certain or bool(bounds + space.asymmetry <= tol * scale)
         bounds = bounds + space.asymmetry
-    space.compress(0, coordinates[:, :found])
-    values, rows = values[:found], space.rows[:found].clone()
+    values, rows = values[:found], space.combined(coordinates[:, :found])
     del space  # the basis need not be held along with the last block of products
     if checked and not certain:
         values, rows, residuals = rayleigh_ritz(counted, rows, prefer)
         bounds = residuals + counted.rounding * scale  # which those products may have raised
+    bounds = bounds + (scale + lost if lost else 0.0)
     yield Eigenpairs(
         values=values,
         vectors=rows.T,
@@ -153,6 +163,8 @@ def eigsh_steps(
         accurate=bounds <= tol * scale,
         complete=search.complete and found == k,
         matvecs=counted.matvecs,
+        scale=scale,
+        rounding_only=lost > 0.0,
     )
 
 
@@ -165,6 +177,7 @@ def _certified(
     seed: int,
     v0: Tensor | None,
     basis_size: int | None,
+    krylov: Krylov | None,
 ) -> Iterator[RitzValues | Eigenpairs]:
     """One pair found with cheap products; its residual by an exact one, and the span extended by it until that is small.
 
@@ -172,14 +185,18 @@ def _certified(
     """
     exact, coarse, prefer, budget = as_operator(op), as_operator(cheap), ends[which], check_budget(max_matvecs)
     near: Eigenpairs | None = None
-    for found in eigsh_steps(cheap, 1, which, tol, max(budget - 2, 1), seed, v0, basis_size):
+    for found in eigsh_steps(cheap, 1, which, tol, max(budget - 2, 1), seed, v0, basis_size, krylov=krylov):
         if isinstance(found, Eigenpairs):
             near = found
-        else:  # below the eigenvalue whatever the rounding was
-            off = coarse.rounding * found.values.abs()
-            yield replace(found, values=found.values - off, residuals=found.residuals + 2 * off)
+        else:  # on this side of the eigenvalue whatever the rounding was
+            off = coarse.rounding * found.scale
+            inside = found.values - off * prefer(torch.ones_like(found.values))
+            yield replace(found, values=inside, residuals=found.residuals + 2 * off)
     assert near is not None, "eigenpairs come last"
-    rows, scale = near.vectors.T.to(exact.dtype).contiguous(), float(near.values.abs().max())
+    if near.rounding_only:
+        yield near
+        return
+    rows, scale = near.vectors.T.to(exact.dtype).contiguous(), near.scale
     rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact one shows
     products, doubt = exact.rows(rows), torch.full((1,), exact.rounding, dtype=torch.float64)
     while True:
@@ -199,7 +216,7 @@ def _certified(
         accurate, spent = residual <= tol * scale, matvecs >= budget or len(rows) == exact.size
         if accurate or spent:
             break
-        yield RitzValues(values[[best]], torch.tensor([residual], dtype=torch.float64), matvecs, near.complete)
+        yield RitzValues(values[[best]], torch.tensor([residual], dtype=torch.float64), matvecs, near.complete, scale)
         rest, _ = orthogonalise(away[None], rows, exact.vectors)
         rest = unit_rows(rest, exact.vectors)
         rough = max(rough, 2 * coarse.rounding, 2 * residual / scale if len(rows) == 1 else 0.0)
@@ -213,6 +230,7 @@ def _certified(
         accurate=torch.tensor([accurate]),
         complete=near.complete,
         matvecs=matvecs,
+        scale=scale,
     )
 
 
@@ -241,13 +259,18 @@ class PairSearch:
     """The random part of the start vector."""
     complete: bool = False
 
-    def space(self, op: CountedOperator) -> Subspace:
+    def space(self, op: CountedOperator, krylov: Krylov | None) -> Subspace:
         """Room for the first rows of the basis: most single pairs need no more."""
+        known = None if krylov is None else krylov.rows
+        rows = op.empty(min(self.capacity, max(FIRST_ROWS, 2 * self.k + 8))) if known is None else known
+        if krylov is not None:
+            krylov.rows = rows
         return Subspace(
             vectors=op.vectors,
-            rows=op.empty(min(self.capacity, max(FIRST_ROWS, 2 * self.k + 8))),
+            rows=rows,
             projected=torch.zeros((self.capacity, self.capacity), dtype=torch.float64),
             defects=torch.zeros((0, 0), dtype=torch.float64),
+            shared=krylov,
         )
 
     def has_seen(self, space: Subspace, op: CountedOperator) -> bool:

@@ -88,7 +88,7 @@ def long_pairs(
         bound = found.beta * abs(float(coordinates[-1, best])) + rounding * len(values) ** 0.5 + found.asymmetry
         wanted = prefer(values)[order]
         seen = op.matvecs >= products_to_claim(op.size, share, float(wanted[0]), float(wanted[-1]))
-        yield RitzValues(value, torch.tensor([bound], dtype=torch.float64), op.matvecs, seen)
+        yield RitzValues(value, torch.tensor([bound], dtype=torch.float64), op.matvecs, seen, found.scale)
         ended = found.beta <= rounding or len(values) == op.size
         settled = (
             basis.wider * bound <= tol * found.scale or bound - found.asymmetry <= 2 * rounding * len(values) ** 0.5
@@ -106,4 +106,5 @@ def long_pairs(
         accurate=torch.tensor([bound <= tol * found.scale]),
         complete=seen or ended,
         matvecs=op.matvecs,
+        scale=found.scale,
     )

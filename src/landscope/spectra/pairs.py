@@ -15,6 +15,8 @@ class Eigenpairs:
     `residuals[i]` of `values[i]` lies a true eigenvalue; rounding of the products is included. `accurate[i]` says
     whether that bound met the tolerance; `complete` whether a search for further copies of repeated eigenvalues ended
     with nothing found (always true for k = 1). Fewer than k pairs come back only if the budget was below k products.
+    `scale` is ‖A‖ as far as products have shown it, which tolerances are relative to. `rounding_only` says that products were no
+    more than rounding: not those of a symmetric matrix, or below the smallest normal number.
     """
 
     values: Tensor
@@ -23,6 +25,8 @@ class Eigenpairs:
     accurate: Tensor
     complete: bool
     matvecs: int
+    scale: float
+    rounding_only: bool = False
 
     @property
     def converged(self) -> bool:
@@ -45,3 +49,4 @@ class RitzValues:
     matvecs: int
     seen: bool
     """Whether products enough were made to have met an eigenvalue that is more wanted by half."""
+    scale: float

@@ -14,11 +14,41 @@ from torch import Tensor
 
 from landscope.core.memory import available_bytes
 from landscope.core.parameters import Vectors
-from landscope.spectra.lanczos import step
+from landscope.spectra.lanczos import Step, step
 from landscope.spectra.protocol import CountedOperator
 
 COLUMNS_AT_ONCE = 2**20
 """Width of the strips in which the basis is recombined in place, so that no second basis is held."""
+
+
+class Krylov:
+    """The recurrence of one start vector, which several searches of one matrix follow: each product is made once.
+
+    A search sees as many steps as it has taken itself: what it finds does not depend on how far others went.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Tensor | None = None
+        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._residual: Tensor | None = None
+
+    def begins_with(self, row: Tensor) -> bool:
+        """Whether `row` is its start vector, or may become that."""
+        return self.rows is None or not self._steps or torch.equal(self.rows[0], row)
+
+    def step(self, op: CountedOperator, j: int, row: Tensor) -> Step:
+        """Step j from `row`, made now or before; what is left of the product is that of the newest step."""
+        assert self.rows is not None, "there is room for the rows"
+        if j == len(self._steps):
+            self.rows[j] = row
+            found = step(op, self.rows[: j + 1].unsqueeze(0))
+            self._steps.append((found.coefficients, found.beta, found.size))
+            self._residual = found.residual
+        else:
+            op.matvecs += 1
+        assert self._residual is not None, "a step was made"
+        coefficients, beta, size = self._steps[j]
+        return Step(coefficients, self._residual, beta, size)
 
 
 @dataclass
@@ -41,6 +71,8 @@ class Subspace:
     asymmetry: float = 0.0
     """How far coefficients along earlier rows were from those of a symmetric matrix, which the recurrence predicts; rounding
     where the matrix is one."""
+    shared: Krylov | None = None
+    """The recurrence whose rows these are, until the search goes a way of its own."""
 
     @property
     def is_krylov(self) -> bool:
@@ -49,17 +81,25 @@ class Subspace:
 
     def extend(self, capacity: int) -> bool:
         """Make room for as many rows in all, if there is memory for it: whether there was."""
+        if self.shared is not None and self.shared.rows is not None and len(self.shared.rows) >= capacity:
+            self.rows = self.shared.rows  # another search has made room
+            return True
         if self.vectors.least(available_bytes(self.rows.device) - 1.1 * capacity * self.rows[0].nbytes) < 0:
             return False
         more = self.rows.new_empty((capacity - len(self.rows), self.rows.shape[1]))
         self.rows = torch.cat((self.rows, more))
+        if self.shared is not None:
+            self.shared.rows = self.rows
         return True
 
     def grow(self, op: CountedOperator, row: Tensor) -> Tensor:
         """Append `row`, multiply it, and return what A adds to the space."""
         j = self.filled
-        self.rows[j] = row
-        result = step(op, self.rows[: j + 1].unsqueeze(0))
+        if self.shared is None:
+            self.rows[j] = row
+            result = step(op, self.rows[: j + 1].unsqueeze(0))
+        else:
+            result = self.shared.step(op, j, row)
         if self.is_krylov and j > 0:
             earlier = result.coefficients[0][:j].clone()
             earlier[-1] -= self.beta
@@ -95,8 +135,17 @@ class Subspace:
         values, coordinates = torch.linalg.eigh(self.projected[part, part])
         return values, self.beta * coordinates[-1].abs()
 
+    def combined(self, coordinates: Tensor) -> Tensor:
+        """The combinations in the columns of `coordinates`, as rows; several take the place of the basis."""
+        if coordinates.shape[1] == 1:
+            return coordinates.T.to(self.rows) @ self.rows[: self.filled]
+        self.compress(0, coordinates)
+        return self.rows[: self.filled].clone()
+
     def compress(self, first: int, coordinates: Tensor) -> None:
         """Replace the rows from `first` on by the combinations in the columns of `coordinates`."""
+        if self.shared is not None:
+            self.rows, self.shared = self.rows.clone(), None
         kept = coordinates.shape[1]
         mix = coordinates.T.to(self.rows)
         for at in range(0, self.rows.shape[1], COLUMNS_AT_ONCE):

@@ -43,6 +43,26 @@ def test_two_matrices_that_differ_are_both_shown() -> None:
     assert (len(list(report.rows)) == 2) == different
 
 
+def test_a_bound_that_says_nothing_is_a_dash_with_its_reason() -> None:
+    found = {
+        "sam_sharpness": Estimate(0.0, status=Status.LOWER_BOUND, reason="no step has been tried"),
+        "average_sharpness": Estimate(-0.1, status=Status.LOWER_BOUND, reason="no loss is below zero"),
+        "log_volume": Estimate(-90.0, status=Status.LOWER_BOUND, reason="after 9 products"),
+        "hessian_bottom_eigenvalue": Estimate(-1.0, status=Status.UPPER_BOUND, reason="after 9 products"),
+        "hessian_trace": Estimate.failed("no memory"),
+        "ggn_trace": Estimate.failed("no memory"),
+    }
+    rows = {row.name: row.value for row in Rows.of(found)}
+    assert rows.pop("log_volume") == "at least −90"
+    assert rows.pop("hessian_bottom_eigenvalue") == "at most −1"
+    assert set(rows.values()) == {"–"}
+    notes = Report(found).notes()
+    assert "No value: sam_sharpness (no step has been tried)." in notes
+    assert "No value: average_sharpness (no loss is below zero)." in notes
+    assert "Failed: hessian_trace, ggn_trace (no memory)." in notes
+    assert "sam_sharpness" not in str(Report(found).reading[-1])
+
+
 def test_zeros_do_not_make_two_matrices_one() -> None:
     zeros = {"ggn_bottom_eigenvalue": Estimate(0.0), "fisher_bottom_eigenvalue": Estimate(0.0)}
     assert len(list(Rows.of(zeros))) == 2
@@ -52,6 +72,7 @@ def test_zeros_do_not_make_two_matrices_one() -> None:
     ("estimate", "shown"),
     [
         (Estimate(0.0603751, 4e-7, 0.027), "0.060"),
+        (Estimate(0.0033389, 1e-9, 0.0017, bracket=(0.0033389, 0.00333891)), "0.0033"),
         (Estimate(1234567.0, 2100.0), "1.235e+06"),
         (Estimate(159.7, 0.003, 30.0), "160"),
         (Estimate(1093.0, 21.0), "1090"),

@@ -54,12 +54,14 @@ def test_a_minimum_a_saddle_and_what_was_not_measured() -> None:
     bound = {**at_bottom, "hessian_bottom_eigenvalue": Estimate(0.01, status=Status.UPPER_BOUND)}
     flat = {**at_bottom, "gradient_norm": Estimate(0.2)}
     between = {**saddle, "gradient_norm": Estimate(0.06)}
+    linear = {**flat, "hessian_top_eigenvalue": Estimate(0.0)}
+    rounding = {**flat, "hessian_top_eigenvalue": Estimate(1e-9, 2e-9, status=Status.SATURATED)}
     starts = {
         "As far as was measured, yes.": [positive, unsure],
         "Stationary, but not a minimum.": [saddle],
         "Nearly stationary; hessian_bottom": [at_bottom],
-        "No.": [flat],
-        "Cannot tell.": [{"gradient_norm": Estimate(0.1)}, {**bound, "gradient_norm": Estimate(0.06)}],
+        "No.": [flat, linear],
+        "Cannot tell.": [rounding, {"gradient_norm": Estimate(0.1)}, {**bound, "gradient_norm": Estimate(0.06)}],
     }
     for start, cases in starts.items():
         for case in cases:
@@ -69,6 +71,8 @@ def test_a_minimum_a_saddle_and_what_was_not_measured() -> None:
     assert "sign open" in about(Report(bound), "A minimum?")
     assert about(Report(between), "A minimum?").startswith("No.")
     assert not about(Report({"loss": Estimate(0.5)}), "A minimum?")
+    assert not about(Report(rounding), "Learning rate")
+    assert about(Report(rounding), "Caution") == "Saturated, hence uninformative: hessian_top_eigenvalue."
 
 
 def test_a_small_step_along_the_top_direction_is_no_minimum() -> None:
@@ -180,7 +184,7 @@ def test_cautions_name_what_is_not_to_be_believed() -> None:
         "Known no better than to its own size: hessian_trace.",
         "Another sample could change all of it: fisher_rao.",
         "Saturated, hence uninformative: igs.",
-        "not the extreme: adaptive_sharpness.",
+        "A bound and not the value: adaptive_sharpness.",
         "Ended before the accuracy asked for: hessian_trace.",
     ):
         assert words in message

@@ -209,3 +209,32 @@ def test_the_error_bar_of_the_volume_holds_the_truth(tol: float, shift: float) -
             assert "known to be positive; lower tol" in estimate.reason
         else:
             assert -1e-9 <= float(truth) - estimate.value <= estimate.stderr, (seed, estimate)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gap", [3, 9, 25, 30, 36, 60, 95, 300])
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy"])
+def test_curvature_below_rounding_is_said_to_be_that(loss: str, gap: float, dtype: torch.dtype) -> None:
+    """Of rows so sure that p − y is rounded away for the label but not for the other class; smaller ones are zero."""
+    x = torch.randn(60, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(int(gap)))
+    signs, rows = x[:, 0].sign(), torch.cat((x, torch.ones(60, 1, dtype=torch.float64)), 1)
+    binary = loss == "binary_cross_entropy"
+    net = nn.Linear(5, 1 if binary else 2).double()
+    with torch.no_grad():
+        net.bias.zero_()
+        net.weight.zero_()
+        x[:, 0] = signs * (1 + 0.1 * x[:, 0].abs())
+        net.weight[-1, 0] = gap
+    rows[:, 0] = x[:, 0]
+    away = torch.sigmoid(-gap * x[:, 0].abs())  # that of the wrong class
+    hessian = torch.einsum("n,ni,nj->ij", away * (1 - away), rows, rows) / 60
+    values = torch.linalg.eigvalsh(hessian).tolist()
+    ends = (values[-1], values[0]) if binary else (2 * values[-1], 0.0)
+    y = (signs > 0).to(dtype)[:, None] if binary else (signs > 0).long()
+    report = measure(
+        net.to(dtype), (x.to(dtype), y), ["hessian_top_eigenvalue", "hessian_bottom_eigenvalue"], loss=loss
+    )
+    for estimate, truth in zip(report.estimates.values(), ends, strict=True):
+        sure = math.exp(-gap) < 5 * torch.finfo(dtype).eps
+        assert estimate.status is (Status.SATURATED if sure else Status.CONVERGED), estimate
+        assert sure or abs(estimate.value - truth) <= 2 * estimate.stderr, estimate

@@ -42,19 +42,34 @@ class Row:
     estimate: Estimate
 
     @property
+    def tells(self) -> bool:
+        """Whether there is a value, or a bound that says something: that a rise or a width is at least 0 does not."""
+        estimate, signed = self.estimate, self.name in MEASURES and MEASURES[self.name].family is Family.CURVATURE
+        empty = estimate.status is Status.LOWER_BOUND and estimate.value <= 0 and not signed
+        return estimate.status.has_value and not empty
+
+    @property
     def value(self) -> str:
         """The value, with "at least" or "at most" where it is a bound; a dash where there is none."""
-        return value_text(self.estimate)
+        return value_text(self.estimate) if self.tells else "–"
 
     @property
     def data_error(self) -> str:
         """What another sample of the data would change."""
-        return error_text(self.estimate.data_stderr) if self.estimate.status.has_value else ""
+        return error_text(self.estimate.data_stderr) if self.tells else ""
 
     @property
     def own_error(self) -> str:
         """The estimator's own error; empty where the value is exact, or its error not known."""
-        return error_text(self.estimate.stderr) if self.estimate.status.has_value else ""
+        return error_text(self.estimate.stderr) if self.tells else ""
+
+    @property
+    def untold(self) -> tuple[str, str] | None:
+        """A heading and the reason, where there is no value or none that says anything."""
+        if self.tells and self.estimate.status is not Status.SATURATED:
+            return None
+        ended = self.estimate.status in (Status.SATURATED, Status.FAILED)
+        return str(self.estimate.status).capitalize() if ended else "No value", self.estimate.reason.rstrip(".")
 
     @property
     def remark(self) -> str:
@@ -126,7 +141,9 @@ def value_text(estimate: Estimate) -> str:
     if not estimate.status.has_value:
         return "–"
     error = max(estimate.stderr or 0.0, estimate.data_stderr or 0.0)
-    if estimate.bracket is not None and not estimate.status.is_bound and not error > abs(estimate.value):
+    width = 0.0 if estimate.bracket is None else estimate.bracket[1] - estimate.bracket[0]
+    wide = width > max(estimate.data_stderr or 0.0, SAME * abs(estimate.value))
+    if estimate.bracket is not None and wide and not estimate.status.is_bound and not error > abs(estimate.value):
         return format_between(estimate.value, *estimate.bracket).replace("-", "−")
     side = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(estimate.status, "")
     if not error > 0:

@@ -74,7 +74,8 @@ def reading(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> tu
 
 def _value(estimates: Mapping[str, Estimate], name: str) -> Estimate | None:
     found = estimates.get(name)
-    return found if found is not None and found.status.has_value else None
+    told = found is not None and found.status.has_value and found.status is not Status.SATURATED
+    return found if told else None
 
 
 # Is this a minimum of this data at all?
@@ -140,6 +141,8 @@ def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
         return True, "The gradient is zero"
     at = {Status.LOWER_BOUND: "at least ", Status.UPPER_BOUND: "at most "}.get(norm.status, "")
     shown = f"The gradient norm is {at}{significant(norm.value, 2)}"
+    if not norm.status.is_bound and top is not None and not top.status.is_bound and top.value + _reach(top) <= 0:
+        return False, f"{shown}, and no direction curves upwards"
     if norm.status.is_bound or top is None or not top.value > 0 or _doubt(top) == "own":
         return None, shown
     gain = norm.value**2 / (2 * top.value)
@@ -238,7 +241,7 @@ def _scale(estimates: Mapping[str, Estimate]) -> str:
 
 
 def _cautions(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> Iterator[str]:
-    rows = [row for row in Rows.of(estimates) if row.estimate.status.has_value]
+    rows = [row for row in Rows.of(estimates) if row.tells]
     loss = _value(estimates, "loss")
     curved = [row.name for row in rows if row.name in MEASURES and MEASURES[row.name].family is Family.CURVATURE]
     if CROSS_ENTROPY in str(about.get("loss")) and loss is not None and loss.value < VANISHING and curved:
@@ -250,7 +253,7 @@ def _cautions(estimates: Mapping[str, Estimate], about: Mapping[str, Plain]) -> 
         ("Known no better than to its own size", [row.name for row in rows if _doubt(row.estimate) == "own"]),
         ("Another sample could change all of it", [row.name for row in rows if _doubt(row.estimate) == "data"]),
         ("Saturated, hence uninformative", _of_status(rows, Status.SATURATED)),
-        ("What a search has found so far, not the extreme", _of_status(rows, Status.LOWER_BOUND, Status.UPPER_BOUND)),
+        ("A bound and not the value", _of_status(rows, Status.LOWER_BOUND, Status.UPPER_BOUND)),
         ("Ended before the accuracy asked for", _of_status(rows, Status.BUDGET_SPENT, Status.INTERRUPTED)),
     ):
         if doubted:
@@ -263,7 +266,7 @@ def _of_status(rows: Iterable[Row], *statuses: Status) -> list[str]:
 
 def _doubt(estimate: Estimate) -> str:
     """Which error is as large as the value, if one is: two standard errors of it reach zero."""
-    if estimate.status.is_bound or estimate.value == 0:
+    if estimate.status.is_bound or estimate.status is Status.SATURATED or estimate.value == 0:
         return ""
     size = abs(estimate.value) / 2
     return "own" if (estimate.stderr or 0.0) >= size else "data" if (estimate.data_stderr or 0.0) >= size else ""
@@ -294,9 +297,11 @@ def _among_others(estimates: Mapping[str, Estimate], about: Mapping[str, Plain])
     kind, among = found
     first, *others = among[:NAMED]
     more = "".join(f", {each.measure} than {_share(each)}" for each in others)
+    fewer = len({each.of for each in among[:NAMED]}) > 1
+    scaled = " What depends on the size of the weights is set only against those with as many of them." if fewer else ""
     return (
-        f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {_share(first)}{more}. "
-        f"They were trained differently on other data, so take this as a rough guide."
+        f"Among {kind.title} trained to a similar loss ({kind.source}), {first.measure} is larger than {_share(first)}{more}."
+        f"{scaled} They were trained differently on other data, so take this as a rough guide."
     )
 
 

@@ -182,6 +182,13 @@ def early_brackets(probe: Probe, name: str, sign: float, seed: int) -> Iterator[
             seen += 1
 
 
+@once_per_probe
+def leading_direction(probe: Probe, name: str, seed: int) -> Tensor:
+    """Where products on all rows start from once `early_brackets` have ended: what some rows lead to, for both ends alike."""
+    ends = _pilot(probe, name, seed).found[-1].values()
+    return torch.stack([end.vector / end.vector.norm() for end in ends]).sum(0)
+
+
 Ends = dict[float, EarlyBracket]
 """The bracket of the largest eigenvalue under +1, that of minus the smallest under −1."""
 

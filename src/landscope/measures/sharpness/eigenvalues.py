@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
+import torch
 from torch import Tensor
 
 from landscope.core.errors import NotApplicableError
 from landscope.core.estimate import Estimate, Status
 from landscope.curvature.per_sample import eigenvalue_data_error
 from landscope.measures.base import register
-from landscope.measures.sharpness.early import EarlyBracket, early_brackets
+from landscope.measures.sharpness.early import EarlyBracket, early_brackets, leading_direction
 from landscope.measures.sharpness.matrices import (
     OfMatrix,
     canonical,
@@ -32,12 +33,28 @@ from landscope.measures.sharpness.matrices import (
     small_fisher,
 )
 from landscope.probe.probe import Probe
-from landscope.probe.shared import shared_stream
+from landscope.probe.shared import loss_value, shared_stream
 from landscope.spectra import Eigenpairs, Spectrum, eigsh_steps
 from landscope.spectra.pairs import RitzValues
+from landscope.spectra.subspace import Krylov
 
+ROUNDED = 20
+"""In machine epsilons: a loss of probabilities that is rounding, because 1 − p of the labels is, and with it the curvature."""
 RESOLVED = 20
 """How many times the tolerance an eigenvalue must be to be distinguished from its neighbours."""
+
+
+def _ended(probe: Probe, pairs: Eigenpairs, tol: float) -> tuple[Status, str]:
+    """How a search ended, and why where it has not converged."""
+    eps = torch.finfo(probe.dtype).eps
+    small = probe.loss.likelihood in ("categorical", "bernoulli") and bool((pairs.values.abs() < eps**0.5).all())
+    if small and loss_value(probe) < ROUNDED * eps:
+        return Status.SATURATED, f"the loss is zero to the rounding of {str(probe.dtype).removeprefix('torch.')}"
+    if pairs.rounding_only:
+        return Status.SATURATED, "all curvature is below the rounding of the products"
+    if pairs.converged:
+        return Status.CONVERGED, ""
+    return Status.BUDGET_SPENT, f"not converged to tol={tol:g} after {pairs.matvecs} products"
 
 
 def _of_bracket(found: EarlyBracket, sign: float = 1.0) -> Estimate:
@@ -89,8 +106,8 @@ class _Eigenvalue(OfMatrix):
             for found in early_brackets(probe, canonical(probe, self.matrix), self._sign, self.seed):
                 early = early if found is None else found
                 yield None if found is None else _of_bracket(found, self._sign)
-        start = None if early is None else early.vector
         name = canonical(probe, self.matrix)
+        start = None if early is None else leading_direction(probe, name, self.seed)
         for step in _shared_pairs(probe, name, self.k, self.which, self.tol, self.max_matvecs, self.seed, start):
             if isinstance(step, Eigenpairs):
                 yield self._final(probe, step)
@@ -133,8 +150,7 @@ class _Eigenvalue(OfMatrix):
             float(pairs.values[0]),
             float(pairs.residuals[0]),
             error,
-            Status.CONVERGED if pairs.converged else Status.BUDGET_SPENT,
-            "" if pairs.converged else f"not converged to tol={self.tol:g} after {pairs.matvecs} products",
+            *_ended(probe, pairs, self.tol),
             details={
                 "values": pairs.values.tolist(),
                 "residuals": pairs.residuals.tolist(),
@@ -147,9 +163,10 @@ class _Eigenvalue(OfMatrix):
 def _shared_pairs(
     probe: Probe, name: str, k: int, which: str, tol: float, max_matvecs: int | None, seed: int, start: Tensor | None
 ) -> Iterator[RitzValues | Eigenpairs]:
-    """The eigenpairs of a matrix, found once for all its names."""
-    cheap = cheap_matrix(probe, name) if k == 1 and which == "LA" else None
-    yield from eigsh_steps(matrix(probe, name), k, which, tol, max_matvecs, seed, start, cheap=cheap)
+    """The eigenpairs of a matrix, found once for all its names; both ends of its spectrum from the same products."""
+    cheap = cheap_matrix(probe, name) if k == 1 else None
+    krylov = cast(Krylov, probe.results.setdefault(("krylov", name, seed), Krylov()))
+    yield from eigsh_steps(matrix(probe, name), k, which, tol, max_matvecs, seed, start, cheap=cheap, krylov=krylov)
 
 
 @for_each_matrix(
@@ -232,18 +249,16 @@ class LogVolume(_Eigenvalue):
                 f"only {positive} of the {self.k} largest eigenvalues are {'known to be ' if unknown else ''}positive"
             )
             raise NotApplicableError(f"{known}; lower {'tol or k' if unknown else 'k'}")
-        short, reason = 0.0, ""
+        short, (status, reason) = 0.0, _ended(probe, pairs, self.tol)
         if RESOLVED * self.tol * values[0] > values[-1]:
             short = missed
-            reason = (
+            reason = reason or (
                 f"tol={self.tol:g} is coarse for the {self.k}-th eigenvalue, and the error bar wide: lower tol or k"
             )
-        if not pairs.converged:
-            reason = f"not converged to tol={self.tol:g} after {pairs.matvecs} products"
         return Estimate(
             sum(map(math.log, values)),
             sum(math.log1p((b + short) / v) for b, v in zip(bounds, values, strict=True)),
-            status=Status.CONVERGED if pairs.converged else Status.BUDGET_SPENT,
+            status=status,
             reason=reason,
             details={"values": values, "residuals": bounds, "matvecs": pairs.matvecs},
         )

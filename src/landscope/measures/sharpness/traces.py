@@ -23,10 +23,12 @@ from landscope.core.errors import DifferentiationError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, hashed_signs
+from landscope.curvature import Hessian
+from landscope.curvature.chunk_traces import ChunkTraces
 from landscope.curvature.gram.row_norms import row_norms
 from landscope.curvature.multi_affine import is_multi_affine
 from landscope.curvature.per_sample import trace_data_error
-from landscope.measures.row_measure import RowValues
+from landscope.measures.row_measure import PieceValues, RowValues
 from landscope.measures.sharpness.early import (
     QUADRATIC_LOAD,
     QUADRATIC_PASSES,
@@ -50,6 +52,7 @@ from landscope.probe.batches import Batch
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
 from landscope.probe.rows.means import RowMean, row_mean
+from landscope.probe.rows.outputs import uniform_order
 from landscope.probe.shared import shared_stream
 from landscope.spectra import trace
 from landscope.spectra.lanczos import LONG
@@ -126,6 +129,8 @@ def _exact_means(probe: Probe) -> Iterator[RowMean]:
 
 DEFLATED = 6
 """Leading eigenvectors that are taken out of a trace; worth it where three times as many further probes would be needed."""
+CHUNKS = 64
+"""Of rows, each of which has probes of its own."""
 DIRECTIONS = 16
 """Random directions for the error over the data."""
 
@@ -181,9 +186,14 @@ class _Trace(_Sum):
         if probe.sharding is None and self._has_fisher_diagonal(probe) and fisher_rows(probe) is not None:
             for mean in _exact_means(probe):
                 yield self._with_details(probe, mean.estimate())
-        elif not is_small(probe) and has_row_quadratics(probe, canonical(probe, self.matrix)):
+        elif is_small(probe) or probe.sharding is not None:
+            yield from self._by_products(probe)
+        elif self.matrix == "hessian" and uniform_order(probe) is not None:
+            begin = partial(ChunkTraces, probe, Hessian, (probe.space.names,), self.seed, "trace", CHUNKS)
+            yield from self._by_probes(probe, begin)
+        elif has_row_quadratics(probe, canonical(probe, self.matrix)):
             try:
-                yield from self._by_probes(probe)
+                yield from self._by_probes(probe, partial(_RowTraces, probe, canonical(probe, self.matrix), self.seed))
             except DifferentiationError as error:  # rows that go another way than those few that it was tried on
                 log.info("the trace from products on all rows: %s", error)
                 yield from self._by_products(probe)
@@ -201,69 +211,43 @@ class _Trace(_Sum):
             return is_fisher(probe, "ggn") and is_multi_affine(probe)
         return is_fisher(probe, self.matrix)
 
-    def _by_probes(self, probe: Probe) -> Iterator[Estimate | None]:
-        """(1/n) Σ_b Σ_{i∈b} z_bᵀA_i z_b with two fresh probes z_b for every chunk b, pass after pass until the bar is short.
+    def _by_probes(
+        self, probe: Probe, begin: Callable[[Tensor | None], ChunkTraces | _RowTraces]
+    ) -> Iterator[Estimate | None]:
+        """(1/n) Σ_b Σ_{i∈b} z_bᵀA_i z_b with fresh probes z_b for every chunk b, round after round until the bar is short.
 
-        The noise of a probe then falls with the number of chunks, and their spread gives both error bars from the same
-        numbers. Where it would take many passes, the leading eigenvectors q of some rows are taken out first: Σ qᵀA_i q
-        exactly, and probes orthogonal to them for the rest, which is unbiased for any q that the probes do not depend on.
-        Where P products are no dearer than what the accuracy would take, the trace is exact.
+        The noise of a probe then falls with the number of chunks, and the same numbers give both error bars. Where it would take
+        many rounds, the leading eigenvectors q of some rows are taken out first: Σ qᵀA_i q exactly, and probes orthogonal to them
+        for the rest, which is unbiased for any q that the probes do not depend on. Where P products are no dearer than what the
+        accuracy would take, the trace is exact.
         """
         name = canonical(probe, self.matrix)
         most = DEFAULT_BUDGET if self.max_matvecs is None else self.max_matvecs
-        columns: list[np.ndarray] = []
-        basis, inside, drawn = probe.vector().new_zeros((0, probe.n_params)), np.zeros((1, 1)), 0
+        traces, deflated, drawn = begin(None), False, 0
         while True:
-            signs = partial(self._probe_of, probe, basis, drawn)
-            values = RowValues(
-                probe,
-                lambda batch, unit, signs=signs: row_quadratics(probe, name, batch, [signs(unit, 0), signs(unit, 1)]),  # type: ignore[misc]
-                load=QUADRATIC_LOAD[name],
-                passes=2 * QUADRATIC_PASSES[name],
-                shared=True,
-            )
-            for mean in values.read():
+            for _ in traces.round():
+                mean = traces.mean
                 if not drawn and not mean.complete:
                     yield self._with_details(probe, mean.estimate())
-            drawn += 2
-            columns.append(inside + values.values)
-            found, needed = self._from_columns(np.concatenate(columns, 1), values)
+            drawn += traces.at_once
+            mean, probes = traces.mean, traces.probes
+            goal = self.tol * max(abs(mean.value), traces.norm)
+            status = Status.CONVERGED if mean.stderr <= goal else Status.RUNNING
+            details: dict[str, Plain] = {"probes": probes, "chunks": traces.chunks}
+            found = Estimate(mean.value, mean.stderr, mean.data_stderr, status, details=details)
             if found.status is not Status.RUNNING or drawn >= most:
                 yield self._with_details(probe, found if drawn < most else self._spent(found))
                 return
             yield self._with_details(probe, found)
-            if 2.1 * probe.n_params <= min(QUADRATIC_PASSES[name] * needed, 2.1 * (most - drawn)):
+            needed = probes * ((mean.stderr / goal) ** 2 - 1) if goal > 0 else 0.0
+            if 2.1 * probe.n_params <= min(traces.passes * needed, 2.1 * (most - drawn)):
                 exact = trace(matrix(probe, self.matrix), tol=1e-12, seed=self.seed, max_matvecs=10 * probe.n_params)
                 yield self._with_details(probe, replace(exact, data_stderr=found.data_stderr))
                 return
-            if not len(basis) and needed > 3 * DEFLATED and probe.n_params < LONG:
-                basis = leading_vectors(probe, name, self.seed, DEFLATED)
+            if not deflated and needed > 3 * DEFLATED and probe.n_params < LONG:
+                deflated, basis = True, leading_vectors(probe, name, self.seed, DEFLATED)
                 yield None
-                along = RowValues(
-                    probe,
-                    lambda batch, _, basis=basis: row_quadratics(probe, name, batch, list(basis)),  # type: ignore[misc]
-                    load=QUADRATIC_LOAD[name],
-                    passes=len(basis) * QUADRATIC_PASSES[name],
-                )
-                for _ in along.read():
-                    pass
-                inside, columns = along.values.sum(1, keepdims=True), []  # probes drawn before do not know of it
-
-    def _from_columns(self, columns: np.ndarray, values: RowValues) -> tuple[Estimate, float]:
-        """What all probes so far say, and how many more would meet the tolerance."""
-        assert values.order is not None
-        mean = row_mean(columns, values.order, values.units, values.counts)
-        goal = self.tol * max(abs(mean.value), chunk_norm(columns, values.units))
-        probes = columns.shape[1]
-        needed = probes * ((mean.stderr / goal) ** 2 - 1) if goal > 0 else 0.0
-        status = Status.CONVERGED if mean.stderr <= goal else Status.RUNNING
-        details: dict[str, Plain] = {"probes": probes, "chunks": len(np.unique(values.units))}
-        return Estimate(mean.value, mean.stderr, mean.data_stderr, status, details=details), needed
-
-    def _probe_of(self, probe: Probe, basis: Tensor, drawn: int, unit: int, which: int) -> Tensor:
-        stream = ("trace", drawn + which, unit)
-        z = hashed_signs(probe.n_params, self.seed, *stream, dtype=probe.dtype, device=probe.device)
-        return z - (basis @ z) @ basis if len(basis) else z
+                traces = begin(basis)  # probes drawn before do not know of it
 
     def _data_error(self, probe: Probe) -> float | None:
         if self.matrix != "hessian":
@@ -279,11 +263,65 @@ class _Trace(_Sum):
         return replace(estimate, details=details, reason=self._reason(estimate))
 
 
-def chunk_norm(values: np.ndarray, units: np.ndarray) -> float:
-    """√(½ Σ_b Var_b) of one probe: what stands for ‖A‖_F where positive and negative eigenvalues cancel in the trace."""
-    n = len(values)
-    sums = np.stack([np.bincount(units.astype(int), column) for column in values.T]) / n
-    return math.sqrt(float(sums.var(0, ddof=1).sum()) / 2)
+class _RowTraces:
+    """The trace from quadratic forms of single rows, two probes a round (see `landscope.curvature.chunk_traces.ChunkTraces`)."""
+
+    at_once = 2
+
+    def __init__(self, probe: Probe, name: str, seed: int, basis: Tensor | None) -> None:
+        self._probe, self._name, self._seed, self._basis = probe, name, seed, basis
+        self.passes = QUADRATIC_PASSES[name]
+        self.probes = 0
+        self._columns: list[np.ndarray] = []
+        self._inside: np.ndarray | float = 0.0
+        if basis is not None:
+            along = self._values(lambda batch, _: row_quadratics(probe, name, batch, list(basis)), len(basis))
+            for _ in along.read():
+                pass
+            self._inside = along.values.sum(1, keepdims=True)
+
+    def _values(self, function: PieceValues, probes: int, shared: bool = False) -> RowValues:
+        load, passes = QUADRATIC_LOAD[self._name], probes * self.passes
+        return RowValues(self._probe, function, load=load, passes=passes, shared=shared)
+
+    def round(self) -> Iterator[None]:
+        """Two probes for every chunk."""
+
+        def forms(batch: Batch, unit: int) -> Tensor:
+            signs = [self._signs(self.probes + which, unit) for which in range(2)]
+            return row_quadratics(self._probe, self._name, batch, signs)
+
+        self._latest = self._values(forms, 2, shared=True)
+        for complete in self._latest.looks():
+            if complete:
+                self._columns.append(self._inside + self._latest.values)
+                self.probes += 2
+            yield
+
+    def _signs(self, number: int, unit: int) -> Tensor:
+        probe = self._probe
+        z = hashed_signs(probe.n_params, self._seed, "trace", number, unit, dtype=probe.dtype, device=probe.device)
+        return z if self._basis is None else z - (self._basis @ z) @ self._basis
+
+    @property
+    def mean(self) -> RowMean:
+        """The trace from the rounds that are complete, or from the rows of the first one so far."""
+        if not self._columns:
+            return self._latest.mean()
+        assert self._latest.order is not None
+        return row_mean(np.concatenate(self._columns, 1), self._latest.order, self._latest.units, self._latest.counts)
+
+    @property
+    def chunks(self) -> int:
+        """How many parts of the rows have probes of their own."""
+        return len(np.unique(self._latest.units))
+
+    @property
+    def norm(self) -> float:
+        """√(½ Σ_b Var_b) of one probe: what stands for ‖A‖_F where positive and negative eigenvalues cancel in the trace."""
+        units, values = self._latest.units.astype(int), np.concatenate(self._columns, 1)
+        sums = np.stack([np.bincount(units, column) for column in values.T]) / len(values)
+        return math.sqrt(float(sums.var(0, ddof=1).sum()) / 2)
 
 
 @for_each_matrix(

@@ -67,11 +67,18 @@ class RowMean:
         return Estimate(self.value, self.stderr, self.data_stderr, status, bracket=bracket)
 
 
-def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts: Array | None = None) -> RowMean:
+def row_mean(
+    values: Array,
+    order: RowOrder,
+    units: Array | None = None,
+    counts: Array | None = None,
+    own_noise: Array | None = None,
+) -> RowMean:
     """The mean over all rows from `values` (m, r): r independent numbers for each of the first m rows of an order.
 
-    `units` (m,) numbers the chunks of rows that share probes, of which there are r; without them r is 1. `counts` (m,) is what
-    each row counts for in the mean where that is not 1 (`Probe.shares`): values hold it, and other data would have others.
+    `units` (m,) numbers the chunks of rows that share probes, of which there are r; without them r is 1, or `own_noise` (m, r) is
+    the variance of each number, as its own probe shows it. `counts` (m,) is what each row counts for in the mean where that is
+    not 1 (`Probe.shares`): values hold it, and other data would have others.
 
     >>> import torch
     >>> rows = RowOrder(torch.arange(200), None)
@@ -94,9 +101,14 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts:
         chunks = np.unique(units, return_inverse=True)[1]
         sums = np.stack([np.bincount(chunks, column) for column in shares.T])
         noise = sums.var(0, ddof=1) / replicates
+    each = replicates - 1
+    if own_noise is not None:
+        noise, each = own_noise.sum(1) / (replicates * n * pi) ** 2, replicates
     variance = between + float(noise.sum())
     if variance > 0:
-        doubt = (between**2 / freedom if between else 0.0) + float((noise**2).sum()) / (replicates + 1)
+        doubt = (between**2 / freedom if between else 0.0) + float((noise**2).sum()) / (each + 2)
+        if own_noise is not None:  # few probes have no more freedom than all of them together
+            doubt = max(doubt, float(noise.sum()) ** 2 / (noise.size * each))
         freedom = variance**2 / doubt if doubt > 0 else math.inf
     t = student_quantile(max(freedom, 1.0), QUANTILE) if math.isfinite(freedom) else 1.96
     error = math.sqrt(variance)
@@ -116,7 +128,7 @@ def row_mean(values: Array, order: RowOrder, units: Array | None = None, counts:
         stderr=t / 2 * error,
         low=low,
         high=high,
-        data_stderr=_data_error(values, pi, value, n, counts),
+        data_stderr=_data_error(values, pi, value, n, counts, own_noise),
         rows=m,
         complete=m == n,
         reliable=settled and half <= WIDE * abs(value),
@@ -162,7 +174,9 @@ def _missing_rows(single: Array, pi: Array, sampled: NDArray[np.bool_]) -> tuple
     return float(((1 - pi[sampled]) * away**2).sum()) * count / (count - 1), count - 1.0, skew, carried, count
 
 
-def _data_error(values: Array, pi: Array, value: float, n: int, counts: Array | None) -> float | None:
+def _data_error(
+    values: Array, pi: Array, value: float, n: int, counts: Array | None, own_noise: Array | None
+) -> float | None:
     """What another n rows would change: the rows' own variance over n, without the noise of probes where that is known."""
     m, replicates = values.shape
     if m < 2 or n < 2:
@@ -173,6 +187,8 @@ def _data_error(values: Array, pi: Array, value: float, n: int, counts: Array | 
         value = float((weights * values.mean(1)).sum())
     squares = (values.sum(1) ** 2 - (values**2).sum(1)) / (replicates * (replicates - 1)) if replicates > 1 else None
     own = float((weights * squares).sum()) - value**2 if squares is not None else -1.0
+    if own_noise is not None and squares is None:
+        own = float((weights * (values.mean(1) ** 2 - own_noise[:, 0])).sum()) - value**2
     if own <= 0:
         own = float((weights * values.mean(1) ** 2).sum()) - value**2
     return math.sqrt(max(own, 0.0) / (n - 1))
