@@ -312,17 +312,20 @@ def work(asked: argparse.Namespace, lines: list[dict[str, Any]]) -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(asked.processes, context) as pool, asked.kept.open("a", encoding="utf-8") as kept:
         waiting = {pool.submit(run, *job) for job in jobs(asked, lines)}
-        for done in as_completed(waiting):
-            if done.cancelled():
-                continue
-            lines += done.result()
-            kept.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in done.result())
-            kept.flush()
-            if time.monotonic() > end:
-                for (
-                    one
-                ) in waiting:  # the pool tells of each; those that its own shutdown cancels are never heard of again
-                    one.cancel()
+        try:
+            for done in as_completed(waiting):
+                if done.cancelled():
+                    continue
+                lines += done.result()
+                kept.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in done.result())
+                kept.flush()
+                if (
+                    time.monotonic() > end
+                ):  # the pool tells of each; those that its own shutdown cancels are not heard of again
+                    for one in waiting:
+                        one.cancel()
+        finally:  # an interrupted pool would do all that is waiting first
+            pool.shutdown(cancel_futures=True)
 
 
 def write(found: dict[str, dict[str, dict[str, Any]]]) -> None:

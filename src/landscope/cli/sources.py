@@ -216,7 +216,9 @@ def saved_network(checkpoint: Path, given: Given) -> SavedNetwork:
         )
     file, folder = _weights(checkpoint)
     spec, unnamed = (None, ["model", "data"]) if folder is None else _spec(folder)
-    for above in reversed([] if folder is None else folder.absolute().parents[:2]):  # of runs/first: where runs/ was made
+    for above in reversed(
+        [] if folder is None else folder.absolute().parents[:2]
+    ):  # of runs/first: where runs/ was made
         search_also(above)
     missing = " and ".join(f"--{name}" for name in unnamed if getattr(given, name) is None)
     if missing and spec is None:
