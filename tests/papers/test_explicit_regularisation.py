@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from study_runs import do_here
 
 from landscope.papers import PAPERS
+from landscope.papers.explicit_regularisation.shown import lines
 from landscope.papers.framework.claims import tell
 from landscope.papers.framework.compare import compare, published_of
-from landscope.papers.framework.records import Bundle
+from landscope.papers.framework.records import Bundle, Kept, load_bundle
 from landscope.papers.framework.results import _table
 from landscope.papers.framework.values import own_losses, rows_at
 from landscope.studies.grid import runs_of
 from landscope.studies.study import Study
 
+ROOT = Path(__file__).parent.parent.parent
 PAPER = PAPERS["explicit-regularisation"]
 REGULARISERS, STRENGTHS = (
     PAPER.parts("paper")[part].study.axes["regulariser"] for part in ("cifar10", "cifar10-strengths")
@@ -183,3 +186,11 @@ CONCLUSIONS = (
     "leaves more than half of the calibration error of baseline",
     "makes relative flatness",
 )
+
+
+def test_its_sam_sharpness_stands_beside_losses_on_redrawn_rows() -> None:
+    name = "cifar10-strengths.json.gz"
+    path = next(path for folder in ("results", "papers/records") for path in (ROOT / folder).glob(f"*/{name}"))
+    found = list(lines({"cifar10-strengths": Kept(path, load_bundle(path))}))
+    assert "| dropout | 2.8 ± 2.8 | 0.9 ± 0.5 | 0.01 | 0.36 | 1 |" in found
+    assert "| weight decay | 9.2 ± 0.4 | 13.5 ± 3 | 0.39 | 30.10 | 1 |" in found

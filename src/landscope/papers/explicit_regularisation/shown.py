@@ -1,4 +1,6 @@
-"""What paper 1 shows and no claim is made of: temperatures by condition, reliability of the median model, landscapes."""
+"""What paper 1 shows and no claim is made of: temperatures by condition, reliability of the median model, landscapes; and what
+its SAM-sharpness may be.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,23 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from landscope.core.estimate import Estimate
+from landscope.papers.framework.compare import printed
 from landscope.papers.framework.records import Kept
 from landscope.papers.framework.values import PLACES
 from landscope.studies.record import MeasuredModel, Record
 
 __all__ = ["lines"]
+
+RECIPE = "explicit-regularisation"
+THEIR_TABLES = ("1 early stopping", "3 final")
+THEIR_CONDITIONS = {
+    "baseline": ("baseline",),
+    "augmentation": ("augmentation", "augmentation crop 4"),
+    "dropout": ("dropout", "dropout 0.5"),
+    "weight decay": ("weight decay", "weight decay 5e-4"),
+}
+"""The paper's, and their names in our parts."""
 
 ROOM = 0.5
 """The loss above that at the centre up to which a point of a landscape lies in the basin."""
@@ -31,6 +45,7 @@ def lines(parts: Mapping[str, Kept]) -> Iterator[str]:
             by_condition[record.condition].append(record)
         yield from _temperatures(name, by_condition)
         yield from _reliability(name, by_condition)
+        yield from _redrawn(name, by_condition)
         yield from _landscapes(name, by_condition)
 
 
@@ -104,6 +119,39 @@ def _reliability(name: str, conditions: Mapping[str, Sequence[Record]]) -> Itera
     yield f"| condition | seed | accuracy | temperature |{' |' * width}"
     yield f"|---|--:|--:|---|{'--:|' * width}"
     yield from (*rows, "")
+
+
+def _redrawn(name: str, conditions: Mapping[str, Sequence[Record]]) -> Iterator[str]:
+    """The paper's SAM-sharpness beside that of its public formula, and beside losses on redrawn rows without any perturbation."""
+    rows: list[str] = []
+    for theirs, names in THEIR_CONDITIONS.items():
+        records = next((conditions[own] for own in names if own in conditions), ())
+        found = {
+            measure: [100 * one.value for record in records if (one := _estimate(record, measure)) is not None]
+            for measure in ("published.sam_sharpness", "redrawn.sam_sharpness")
+        }
+        if found["redrawn.sam_sharpness"]:
+            table = [printed(RECIPE, each, theirs, "sam_sharpness_x100", data="cifar10", n=3) for each in THEIR_TABLES]
+            cells = " | ".join(f"{one.mean:g} ± {one.spread:g}" for one in table)
+            ours = " | ".join(_spread(values) for values in found.values())
+            rows.append(f"| {theirs} | {cells} | {ours} | {len(records)} |")
+    if not rows:
+        return
+    yield f"### {name}: SAM-sharpness × 100, final weights"
+    yield from (
+        "",
+        "Redrawn rows: the largest of 20 differences of losses, each on a random half of the training rows, over ρ.",
+        "",
+    )
+    yield "| condition | paper, table 1 | paper, table 3 | formula of its code | redrawn rows, nothing moved | n |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    yield from (*rows, "")
+
+
+def _estimate(record: Record, measure: str) -> Estimate | None:
+    report = next((one.reports["train"] for one in _at(record)[:1] if "train" in one.reports), None)
+    found = report.estimates.get(measure) if report is not None else None
+    return found if found is not None and found.status.has_value else None
 
 
 def _landscapes(name: str, conditions: Mapping[str, Sequence[Record]]) -> Iterator[str]:
