@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 JOBS ?= 2
+# Python compiles what it imports: to compile all that is installed takes half a minute
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --doctest-modules
 BENCH ?=  # options of landscope bench, such as --size gpu
 
 .PHONY: demo bench docs test test-all lint types imports tests clean
@@ -18,10 +21,12 @@ bench: $(INSTALLED)
 
 # the site in build/site: every block of python of its pages is run, and a warning is an error
 docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	$(PIP) --editable '.[dev,docs]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
-test: lint types imports tests
+# the types are checked while tests run
+test: $(INSTALLED)
+	$(MAKE) --jobs 2 lint types imports tests
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -34,18 +39,16 @@ imports: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
 tests: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --doctest-modules src
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow" tests
+	$(PYTEST) -m "not slow" src tests
 
 test-all: lint types imports
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --doctest-modules src
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests
+	$(PYTEST) src tests
 
 # torch first and by itself: another package's unpinned requirement must find it there
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) torch
+	$(PIP) --editable '.[dev]'
 	touch $(INSTALLED)
 
 clean:

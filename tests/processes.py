@@ -1,4 +1,7 @@
-"""Run a function in several processes that form one group, as `torchrun` would."""
+"""Run a function in several processes that form one group, as `torchrun` would.
+
+They are forked from a server that has imported what takes seconds to import, once for all tests of a session.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,21 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-__all__ = ["run_together"]
+__all__ = ["run_together", "start_together"]
+
+mp.set_forkserver_preload(
+    ["pytest", "transformers", "landscope.measures", "landscope.training", "torch._dynamo", "torch.distributed.fsdp"]
+)
 
 
 def run_together(work: Callable[[int, Path], None], folder: Path, processes: int = 2) -> None:
     """Call `work(rank, folder)` in each process; an exception in one of them is raised here."""
-    mp.spawn(_member, args=(work, processes, str(folder)), nprocs=processes)
+    start_together(_member, (work, processes, str(folder)), processes)
+
+
+def start_together(work: Callable[..., None], words: tuple[object, ...], processes: int = 2) -> None:
+    """Call `work(rank, *words)` in each process, which form no group yet."""
+    mp.start_processes(work, words, processes, start_method="forkserver")
 
 
 def _member(rank: int, work: Callable[[int, Path], None], processes: int, folder: str) -> None:

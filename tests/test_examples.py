@@ -11,6 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from landscope.cli import app
+from landscope.studies.study import Study
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -26,46 +30,34 @@ def command(*words: str, folder: Path) -> str:
     return done.stdout
 
 
+def landscope(*words: str) -> str:
+    """What a command prints, given in this process."""
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 @pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="needs plotly (landscope[report])")
-def test_your_own_model_and_data(tmp_path: Path) -> None:
+def test_your_own_model_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "own"
     shutil.copytree(EXAMPLES / "own", folder, ignore=shutil.ignore_patterns("__pycache__", "studies", "*.safetensors"))
     assert "weights in spirals.safetensors" in command("bring_your_own.py", folder=folder)
-    words = ["--model", "bring_your_own:network", "--data", "bring_your_own:spirals"]
-    measured = command(
-        "-m",
-        "landscope",
-        "measure",
-        "spirals.safetensors",
-        *words,
-        "--measures",
-        "loss,accuracy",
-        "--json",
-        folder=folder,
-    )
+    words = ["spirals.safetensors", "--model", "bring_your_own:network", "--data", "bring_your_own:spirals"]
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    measured = landscope("measure", *words, "--measures", "loss,accuracy", "--json")
     assert json.loads(measured)["estimates"]["accuracy"]["value"] > 0.9
     study = folder / "study.yaml"
     study.write_text(study.read_text().replace("epochs: 60", "epochs: 2").replace("seeds: 3", "seeds: 1"))
-    done = json.loads(command("-m", "landscope", "study", "run", "study.yaml", "--json", folder=folder))
+    done = json.loads(landscope("study", "run", "study.yaml", "--json", "-e", "workers=1"))
     assert len(done["finished"]) == 4
     assert (folder / done["report"]).stat().st_size > 100_000
 
 
 def test_the_study_of_the_demo_is_whole(tmp_path: Path) -> None:
-    words = [
-        "-m",
-        "landscope",
-        "study",
-        "run",
-        str(EXAMPLES / "digits.yaml"),
-        "--into",
-        str(tmp_path),
-        "--dry-run",
-        "--json",
-    ]
-    runs = json.loads(command(*words, folder=tmp_path))["runs"]
+    runs = Study.of(EXAMPLES / "digits.yaml", tmp_path).runs.values()
     assert len(runs) == 20
-    assert len({run["condition"] for run in runs}) == 4
+    assert len({run.condition for run in runs}) == 4
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,9 @@ from typer.testing import CliRunner
 
 from landscope.cli import app
 from landscope.models import build
+from landscope.studies.executors.base import Job, JobQueue, OnEvent, Summary, ignore
+from landscope.studies.executors.local import LocalExecutor
+from landscope.studies.work.attempt import attempt_run
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -27,6 +32,22 @@ def call() -> Call:
         return result.exit_code, result.stdout, result.stderr
 
     return run
+
+
+@pytest.fixture
+def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of studies are attempted in this process: that a worker does the same is tested in `tests/studies`."""
+
+    def run(self: LocalExecutor, jobs: Sequence[Job], *, on_event: OnEvent = ignore) -> Summary:
+        queue = JobQueue(self.store, jobs, on_event, attempts=self.attempts, retry_failed=self.retry_failed)
+        while job := queue.next():
+            queue.started(job, "this process")
+            with redirect_stdout(io.StringIO()):  # what a run prints is in its log
+                result = attempt_run(self.work, self.store.run(job.key))
+            queue.ended(job, result)
+        return queue.summary
+
+    monkeypatch.setattr(LocalExecutor, "run", run)
 
 
 @pytest.fixture(scope="session")

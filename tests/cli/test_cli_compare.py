@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 Call = Callable[..., tuple[int, str, str]]
 
 STUDY = """\
@@ -17,6 +19,7 @@ measuring: {splits: {train: [loss, l2_norm], test: [loss, error]}}
 """
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_a_page_of_two_studies_leads_to_their_reports(call: Call, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     first, second = tmp_path / "first", tmp_path / "second"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,9 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from processes import start_together
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
 import landscope
+from landscope.cli import app
 from landscope.data import CORRUPTIONS, corrupt, load
 from landscope.data.loading import draw
 from landscope.measures.reading.rows import value_text
@@ -62,24 +67,35 @@ def test_a_process_group_is_gone_after_its_end(tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
 
 
-@pytest.mark.parametrize(
-    ("measures", "more"),
-    [("loss,hessian_trace,hessian_top_eigenvalue", []), ("loss,gradient_norm,hessian_top_eigenvalue", ["--shard"])],
-)
-def test_processes_of_torchrun_share_the_rows(call: Call, digits_net: Path, measures: str, more: list[str]) -> None:
-    words = [*NET, "--measures", measures, "--samples", "101", "--dtype", "float64"]
+def measured_as_by_torchrun(rank: int, words: list[str], folder: str) -> None:
+    """What one of the processes that torchrun starts does."""
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": Path(folder, "port").read_text()}
+    os.environ |= {**place, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    done = CliRunner().invoke(app, words)
+    Path(folder, f"{rank}.txt").write_text(done.stdout if done.exit_code == 0 else done.output)
+
+
+def test_processes_of_torchrun_share_the_rows(call: Call, digits_net: Path, tmp_path: Path) -> None:
+    words = ["measure", str(digits_net), *NET, "--samples", "101", "--dtype", "float64", "--device", "cpu", "--json"]
+    words += ["--measures", "loss,gradient_norm,hessian_top_eigenvalue"]
     group = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "landscope"]
-    command = [sys.executable, *group, "measure", str(digits_net), *words, *more, "--device", "cpu", "--json"]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    made = subprocess.run([sys.executable, *group, *words, "--shard"], capture_output=True, text=True, timeout=300)
+    words[-1] += ",hessian_trace"
     assert made.returncode == 0, made.stderr
-    together = landscope.Report.from_json(made.stdout)  # one process prints, once
-    code, out, err = call("measure", digits_net, *words, "--device", "cpu", "--json")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        (tmp_path / "port").write_text(str(free.getsockname()[1]))
+    start_together(measured_as_by_torchrun, (words, str(tmp_path)))
+    assert (tmp_path / "1.txt").read_text() == ""  # one process prints, once
+    code, out, err = call(*words)
     assert code == 0, err
     alone = landscope.Report.from_json(out)
-    assert {name: e.value for name, e in together.items()} == pytest.approx(
-        {name: e.value for name, e in alone.items()}, rel=1e-6
-    )
-    assert together.about["samples"] == alone.about["samples"] == "101 samples"
+    for printed, number in ((made.stdout, 3), ((tmp_path / "0.txt").read_text(), 4)):
+        together = landscope.Report.from_json(printed)
+        assert len(together) == number
+        for name, estimate in together.items():
+            assert estimate.value == pytest.approx(alone[name].value, rel=1e-6)
+        assert together.about["samples"] == alone.about["samples"] == "101 samples"
 
 
 def test_settings_options_and_a_table(call: Call, digits_net: Path, tmp_path: Path) -> None:
@@ -331,6 +347,7 @@ def test_a_model_that_was_given_in_python_must_be_named(call: Call, tmp_path: Pa
     assert "warning" not in err
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_the_rows_are_those_of_a_study(call: Call, trained: Path, tmp_path: Path) -> None:
     words = ["--measures", "loss,hessian_trace", "--samples", 50]
     code, out, err = call("measure", trained, *words, "--json")

@@ -26,6 +26,7 @@ from landscope.studies.record import Failure
 from landscope.studies.spec import StudySpec
 from landscope.studies.study import Study
 
+pytestmark = pytest.mark.usefixtures("without_workers")
 Call = Callable[..., tuple[int, str, str]]
 RATES = {"first": [0.1, 0.2], "second": [0.3, 0.4]}
 

@@ -79,7 +79,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def written(name: str) -> Path:
     path = Path("study.json")
-    path.write_text(json.dumps({"name": "own", "seeds": 1, **STUDIES[name]}))
+    few = {"splits": {"train": ["loss"], "test": ["error"]}}
+    path.write_text(json.dumps({"name": "own", "seeds": 1, "measuring": few, **STUDIES[name]}))
     return path
 
 

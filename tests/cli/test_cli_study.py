@@ -75,6 +75,7 @@ def test_a_dry_run_says_which_runs_cannot_start(call: Call, tmp_path: Path) -> N
     assert out.count("cannot start") == 4
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_some_of_the_runs(call: Call, spec: Path, tmp_path: Path) -> None:
     words = ["study", "run", spec, "--into", tmp_path / "s", "--only", "seed=1"]
     code, out, _ = call(*words, "--only", "condition=decay", "--dry-run", "--json")
@@ -159,6 +160,7 @@ def test_from_a_file_to_a_report(call: Call, spec: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_workers")
 def test_figures_that_a_study_asks_for_lie_beside_its_report(call: Call, spec: Path, tmp_path: Path) -> None:
     folder = tmp_path / "s"
     more = STUDY.replace("epochs: 2", "epochs: 40").replace("widths: [4]", "widths: [32]").replace("0.1}", "0.001}")
@@ -179,6 +181,7 @@ def test_figures_that_a_study_asks_for_lie_beside_its_report(call: Call, spec: P
     assert [Path(path) for path in json.loads(out)["figures"]] == drawn
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_runs_are_trained_together_when_asked_for(call: Call, spec: Path, tmp_path: Path) -> None:
     code, out, err = call(
         "study", "run", spec, "--pool", "--into", tmp_path / "s", "-e", "workers=1", "--no-report", "--json"
@@ -191,6 +194,7 @@ def test_runs_are_trained_together_when_asked_for(call: Call, spec: Path, tmp_pa
     assert "<script" not in Path(json.loads(out)["report"]).read_text()
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_averages_that_nobody_measures_are_pointed_out(call: Call, spec: Path, tmp_path: Path) -> None:
     spec.write_text(
         STUDY.replace("epochs: 2,", "epochs: 2, averaging: {kind: swa, start: 0.5},").replace("seeds: 2", "seeds: 1")
@@ -200,6 +204,7 @@ def test_averages_that_nobody_measures_are_pointed_out(call: Call, spec: Path, t
     assert "iterates are averaged, but only final weights are measured" in err
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_a_failed_run_keeps_its_traceback_and_can_be_retried(call: Call, spec: Path, tmp_path: Path) -> None:
     spec.write_text(STUDY.replace("epochs: 2,", "epochs: 2, optimizer: {lr: 1e30},").replace("seeds: 2", "seeds: 1"))
     folder = tmp_path / "s"
@@ -251,6 +256,7 @@ def test_killed_and_started_again(spec: Path, tmp_path: Path) -> None:
     assert all(path.read_bytes() == content for path, content in kept.items())
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_models_that_exist(call: Call, digits_net: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
     shutil.copy(digits_net, other)
@@ -268,6 +274,7 @@ def test_models_that_exist(call: Call, digits_net: Path, tmp_path: Path) -> None
     assert "no such file" in err
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_without_plotly_the_report_of_a_study_has_no_script(
     call: Call, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +313,7 @@ def test_recipes_are_listed(call: Call) -> None:
 
 
 @needs_plotly
+@pytest.mark.usefixtures("without_workers")
 def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> None:
     folder = tmp_path / "results" / "adaptive-sharpness"
     words = ["adaptive-sharpness", "--size", "tiny", "--part", "fcnn", "--into", folder, "-e", "workers=1", "--json"]
@@ -338,6 +346,7 @@ def test_a_tiny_recipe_and_the_page_of_results(call: Call, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @needs_plotly
+@pytest.mark.usefixtures("without_workers")
 def test_a_recipe_goes_on_where_a_run_fails(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from papers_made import lend
 
@@ -378,6 +387,7 @@ def test_a_recipe_goes_on_where_a_run_fails(call: Call, tmp_path: Path, monkeypa
     assert "makes the others" not in page
 
 
+@pytest.mark.usefixtures("without_workers")
 def test_an_edit_says_why_runs_are_new_and_what_they_take_over(call: Call, spec: Path, tmp_path: Path) -> None:
     words = ["study", "run", spec, "--into", tmp_path / "s", "--no-report", "-e", "workers=1"]
     code, _, err = call(*words)

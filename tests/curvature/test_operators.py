@@ -47,7 +47,8 @@ def test_matches_the_dense_truth_over_uneven_batches(net: Net, dtype: torch.dtyp
     block = torch.randn(op.shape[0], 3, generator=torch.Generator().manual_seed(2), dtype=dtype)
     assert relative(op @ v, matrix @ v.double()) < TOLERANCE[dtype]
     assert relative(op @ block, matrix @ block.double()) < TOLERANCE[dtype]
-    assert relative(op.dense(), matrix) < TOLERANCE[dtype]
+    if dtype is torch.float64 and op.shape[0] < 200:  # products with unit vectors, a block at a time
+        assert relative(op.dense(), matrix) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("name", ["relu_mlp", "residual_batchnorm", "transformer_encoder", "lstm"])
@@ -56,10 +57,11 @@ def test_every_way_to_differentiate_twice_gives_the_same(name: str, kind: type, 
     net = BY_NAME[name]
     matrix = truth(net, kind, truths)
     ways = (hessian_methods if kind is Hessian else gauss_newton_methods)(True, torch.device("cpu"))
+    block = torch.randn(len(matrix), 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     for way in ways:
         op = kind(Probe(net.model(), net.data()))
         op._methods[True] = [way]
-        assert relative(op.dense(), matrix) < 1e-12, way.name
+        assert relative(op @ block, matrix @ block) < 1e-12, way.name
 
 
 def test_falls_back_where_an_operation_has_no_forward_derivative() -> None:
@@ -336,12 +338,12 @@ def test_a_linear_loss_has_no_curvature() -> None:
 
 def test_works_inside_no_grad_inference_mode_and_autocast() -> None:
     net = BY_NAME["transformer_encoder"]
-    data = net.data()
-    expected = Hessian(Probe(net.model(), data)).dense()
-    model = net.model()
+    model, data = net.model(), net.data()
+    outside = Hessian(Probe(model, data))
+    block = torch.randn(outside.shape[0], 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     for context in (torch.no_grad(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16)):
         with context:
-            assert relative(Hessian(Probe(model, data)).dense(), expected) < 1e-12
+            assert relative(Hessian(Probe(model, data)) @ block, outside @ block) < 1e-12
 
 
 def test_a_compiled_product_is_the_same_product(truths: dict) -> None:

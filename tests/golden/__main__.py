@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # as tests/conftest.py does
+sys.path.insert(0, str(Path(__file__).parent.parent))  # as conftest.py does
 
 SHOWN = 40
 """Lines of a part's differences that are printed."""

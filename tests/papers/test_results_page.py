@@ -42,9 +42,13 @@ RECOMPUTED = [
 BUNDLES = sorted((ROOT / "results").glob("*/*.json.gz"))
 
 
-@pytest.mark.parametrize("path", BUNDLES, ids=[f"{path.parent.name}/{path.name}" for path in BUNDLES])
-def test_every_bundle_is_whole(path: Path, tmp_path: Path) -> None:
-    bundle = load_bundle(path)
+@pytest.fixture(scope="module", params=BUNDLES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def kept(request: pytest.FixtureRequest) -> tuple[Path, Bundle]:
+    return request.param, load_bundle(request.param)
+
+
+def test_every_bundle_is_whole(kept: tuple[Path, Bundle], tmp_path: Path) -> None:
+    path, bundle = kept
     assert path.parent.name == bundle.recipe
     assert path.name in (f"{bundle.part}.json.gz", f"{bundle.part}-{bundle.size}.json.gz")
     assert bundle.part in PAPERS[bundle.recipe].parts(bundle.size)  # type: ignore[arg-type]
@@ -54,10 +58,9 @@ def test_every_bundle_is_whole(path: Path, tmp_path: Path) -> None:
     assert again == bundle
 
 
-@pytest.mark.parametrize("path", BUNDLES, ids=[f"{path.parent.name}/{path.name}" for path in BUNDLES])
-def test_kept_runs_have_the_keys_that_they_had(path: Path) -> None:
+def test_kept_runs_have_the_keys_that_they_had(kept: tuple[Path, Bundle]) -> None:
     """Whatever fields came later, by the names that functions have now, and without the version."""
-    for record in load_bundle(path).records:
+    for record in kept[1].records:
         if "training" in record.spec:
             training = public_names(to_plain(parse(TrainingSpec, record.spec["training"])))
             versions = {name: value for name, value in record.spec["versions"].items() if name != "landscope"}  # type: ignore[union-attr]

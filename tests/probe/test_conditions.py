@@ -109,9 +109,8 @@ def test_operators_give_the_same_bits_inside(around: str) -> None:
     assert torch.equal(found[2], probe.gradient())
 
 
-@pytest.fixture(scope="module")
 def functions() -> dict[str, Callable[[], object]]:
-    """Public functions that are no measures, and what they return as plain values."""
+    """Public functions that are not measures, and what they return as plain values."""
     model, other = Constants(), Constants()
     with torch.no_grad():
         other.last.weight.mul_(1.5)
@@ -138,12 +137,17 @@ def functions() -> dict[str, Callable[[], object]]:
     }
 
 
+@pytest.fixture(scope="module")
+def returned() -> dict[str, object]:
+    return {name: function() for name, function in functions().items()}
+
+
 @pytest.mark.parametrize("around", AROUND)
-def test_functions_give_the_same_bits_inside(around: str, functions: dict[str, Callable[[], object]]) -> None:
-    outside = {name: function() for name, function in functions.items()}
+def test_functions_give_the_same_bits_inside(around: str, returned: dict[str, object]) -> None:
+    ours = functions()
     with AROUND[around]():
-        inside = {name: function() for name, function in functions.items()}
-    assert inside == outside
+        inside = {name: function() for name, function in ours.items()}
+    assert inside == returned
 
 
 @pytest.mark.parametrize("loader", [False, True])

@@ -22,12 +22,13 @@ from landscope.report.data.associations import associate
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.page.blocks import Panels, Plot, Section
 from landscope.report.page.figure import Bars, Curve, Figure
-from landscope.report.page.matplotlib import on_paper
+from landscope.report.page.matplotlib import on_paper, save
 from landscope.report.page.plotly import in_browser
 from landscope.report.sections.correlations import scatter_section
 from landscope.report.sections.histories import histories, history_section, mean_curves
 from landscope.report.sections.landscapes import landscape_section
 from landscope.report.sections.layers import layer_section
+from landscope.report.write import StudyReport
 
 COLUMNS = ReportOptions(measures=["train.hessian_trace", "train.l2_norm"], outcomes=["test.error", "test.ece"])
 CORRELATED = ["baseline", "forest", "correlations", "redundancy", "scatter", "within-between", "within"]
@@ -59,7 +60,8 @@ def test_every_figure_in_every_format(tmp_path: Path) -> None:
 
 def test_text_stays_text_and_dollars_dollars(tmp_path: Path) -> None:
     names = [*HOSTILE[:3], "costs 5 $ or $\\frac"]
-    figures(make_records(names, seeds=3), tmp_path, ["svg"], COLUMNS)
+    study = Cohorts.of(make_records(names, seeds=3))
+    save(described(history_section(study)), study.conditions, tmp_path, ["svg"])
     root = ElementTree.parse(tmp_path / "training.svg").getroot()
     texts = "".join(root.itertext())
     for name in names:
@@ -67,11 +69,10 @@ def test_text_stays_text_and_dollars_dollars(tmp_path: Path) -> None:
     assert not [element for element in root.iter() if element.tag.endswith("script")]
 
 
-def test_what_has_no_data_is_not_drawn(tmp_path: Path) -> None:
+def test_what_has_no_data_is_not_drawn() -> None:
     plain = [replace(record, history=()) for record in make_records([*"abcde"], seeds=3, extras=False)]
-    assert [path.stem for path in figures(plain, tmp_path, ["png"], COLUMNS)] == [*CORRELATED, "igs"]
-    alone = make_records(["a"], seeds=1)
-    assert [path.stem for path in figures(alone, tmp_path, ["png"])] == MODELS
+    assert [figure.name for figure in StudyReport.of(plain, COLUMNS).figures] == [*CORRELATED, "igs"]
+    assert [figure.name for figure in StudyReport.of(make_records(["a"], seeds=1)).figures] == MODELS
 
 
 def test_training_curves_of_many_runs_are_means_of_conditions() -> None:

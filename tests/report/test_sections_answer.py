@@ -66,6 +66,7 @@ def test_models_without_the_outcome_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("large", [3e200, 1.7e308, 1e-300])
+@pytest.mark.usefixtures("undrawn")
 def test_numbers_of_any_size_are_shown(tmp_path: Path, large: float) -> None:
     records = [
         made(
@@ -95,6 +96,7 @@ def written(spec: StudySpec, records: list[Record], folder: Path) -> str:
     return write_report(records, folder / "r.html", replace(options_of(spec, records), static=True)).read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_name_that_no_record_has_is_told(tmp_path: Path) -> None:
     records = make_records(["a", "b"], seeds=3, extras=False, temperature=False)
     spec = spec_of(
@@ -112,6 +114,7 @@ def test_a_name_that_no_record_has_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("analysis", [{"outcomes": ["test.eror"]}, {"measures": ["train.l2norm"]}])
+@pytest.mark.usefixtures("undrawn")
 def test_where_nothing_that_was_asked_exists_there_is_no_report(tmp_path: Path, analysis: dict[str, object]) -> None:
     records = make_records(["a"], seeds=3, extras=False, temperature=False)
     with pytest.raises(UnknownNameError, match=r"did you mean '(test\.error|train\.l2_norm)'"):

@@ -171,6 +171,7 @@ def test_a_static_report_has_a_picture_of_every_figure_and_no_script(records: li
 
 
 @pytest.mark.parametrize("static", [False, True])
+@pytest.mark.usefixtures("undrawn")
 def test_files_are_promised_only_by_pages_that_have_them(tmp_path: Path, static: bool) -> None:
     records = [
         replace(r, subjects=tuple(replace(r.subjects[0], checkpoint=f"step {step}") for step in range(5)))
@@ -181,6 +182,7 @@ def test_files_are_promised_only_by_pages_that_have_them(tmp_path: Path, static:
     assert ("CSV" in text) == (not static)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_swatches_of_one_colour_are_filled_otherwise(tmp_path: Path) -> None:
     records = make_records([f"c{i}" for i in range(17)], seeds=1, extras=False, temperature=False)
     tags = [attrs for tag, attrs in quick(records, tmp_path, static=True).tags if tag == "i"]
@@ -441,6 +443,7 @@ def test_reliability_before_and_after_come_from_both_models(records: list[Record
 
 
 @pytest.mark.parametrize("static", [False, True])
+@pytest.mark.usefixtures("undrawn")
 def test_before_and_after_are_named_where_there_are_both(tmp_path: Path, static: bool) -> None:
     for temperature in (True, False):
         found = quick(make_records(["a"], seeds=3, temperature=temperature), tmp_path, static=static)

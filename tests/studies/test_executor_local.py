@@ -20,6 +20,8 @@ from landscope.studies.executors.gpu_sharing import CONTROL, PERCENTAGE, PIPES
 from landscope.studies.executors.local import THREADS, MemoryWatch, environment
 from landscope.studies.store import RunState, Store
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 @pytest.fixture
 def store(tmp_path):
@@ -294,6 +296,7 @@ def test_work_that_no_other_process_finds_is_refused_before_anything_starts(stor
 
 
 def test_a_worker_that_cannot_start_ends_the_study(store, monkeypatch):
+    monkeypatch.setattr(local_module, "subprocess", subprocess)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(StudyError, match="could not start: its process ended with exit code 1"):
         executor(store).run([Job.of({"seed": 1, "steps": 3})])

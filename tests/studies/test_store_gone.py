@@ -20,6 +20,8 @@ from landscope.studies.executors.remote import follow
 from landscope.studies.store import Store
 from landscope.studies.work.attempt import Ending, Result, attempt_run
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def wait_for(happened: Callable[[], bool]) -> None:
     for _ in range(3000):

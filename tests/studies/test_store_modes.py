@@ -73,6 +73,7 @@ def test_all_of_a_study_has_the_modes_of_the_umask(tmp_path: Path, mask: int) ->
     assert other_modes(root, mask) == {}
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_process_leaves_the_same_modes(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:

@@ -56,8 +56,13 @@ def train(study: Study) -> list[Job]:
     return jobs
 
 
-def test_members_are_what_they_are_alone(tmp_path: Path) -> None:
-    alone = do_here(Study.of(SPEC, tmp_path / "alone"))
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """What is measured on the runs that train by themselves."""
+    return values(do_here(Study.of(SPEC, tmp_path_factory.mktemp("alone"))))
+
+
+def test_members_are_what_they_are_alone(tmp_path: Path, alone: dict[str, list[float]]) -> None:
     study = Study.of(SPEC, tmp_path / "together")
     jobs = train(study)
     pools = [dict(job.spec[POOL]) for job in jobs]  # type: ignore[call-overload]
@@ -66,9 +71,9 @@ def test_members_are_what_they_are_alone(tmp_path: Path) -> None:
     trained = {key for job in jobs for key in study.store.run(job.key).record()["trained"]}  # type: ignore[union-attr]
     assert trained == set(study.runs)
     assert not pools_of(study)
-    found, expected = values(do_here(study)), values(alone)
-    assert list(found) == list(expected)
-    for key, numbers in expected.items():
+    found = values(do_here(study))
+    assert list(found) == list(alone)
+    for key, numbers in alone.items():
         assert found[key] == pytest.approx(numbers, rel=1e-9)
     assert all(record.seconds > 0 for record in study.records())
 
@@ -91,7 +96,9 @@ def test_a_member_that_fails_says_so_in_its_own_run(tmp_path: Path) -> None:
         do_here(study)
 
 
-def test_a_pool_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_is_stopped_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: dict[str, list[float]]
+) -> None:
     study = Study.of(SPEC, tmp_path / "stopped")
     asked = iter([False] * 5 + [True] * 1000)
     with monkeypatch.context() as patch:
@@ -101,9 +108,8 @@ def test_a_pool_that_is_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     attempt._asked.clear()
     assert not any((study.store.root / "runs" / key / "training").exists() for key in study.runs)
     train(study)
-    expected = values(do_here(Study.of(SPEC, tmp_path / "alone")))
     for key, numbers in values(do_here(study)).items():
-        assert numbers == pytest.approx(expected[key], rel=1e-9)
+        assert numbers == pytest.approx(alone[key], rel=1e-9)
 
 
 def test_runs_that_were_begun_are_left_alone(tmp_path: Path) -> None:
@@ -124,8 +130,8 @@ def test_only_runs_that_are_asked_for_are_pooled(tmp_path: Path) -> None:
 
 def test_an_executor_trains_pools_as_any_job(tmp_path: Path) -> None:
     study = Study.of({**SPEC, "axes": {}}, tmp_path)
-    executor = LocalExecutor(study.store, run_in_folder, workers=1)
-    executor.run(study.pools(Resources())).check()
-    assert all(study.store.run(key).path("training/history.json").exists() for key in study.runs)
-    executor.run(study.jobs(Resources())).check()
+    needs = Resources()
+    LocalExecutor(study.store, run_in_folder, workers=1).run(study.pools(needs) + study.jobs(needs)).check()
+    [pool] = set(study.store.keys()) - study.runs.keys()
+    assert sorted(study.store.run(pool).record()["trained"]) == sorted(study.runs)  # type: ignore[type-var, arg-type]
     assert study.progress().done == 2

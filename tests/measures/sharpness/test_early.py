@@ -36,6 +36,12 @@ def network(rows: int, steps: int) -> tuple[nn.Module, torch.Tensor, torch.Tenso
     return net, x, y
 
 
+@pytest.fixture(scope="module")
+def matrix(trained: tuple[nn.Module, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    net, x, y = trained
+    return Hessian(Probe(net, (x, y))).dense()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "SMALL_WORK", 0)
@@ -144,9 +150,9 @@ def test_a_bracket_that_products_refute_is_given_up() -> None:
     assert found.above(1.6) is None
 
 
-def test_traces_from_fresh_probes_cover(trained) -> None:
+def test_traces_from_fresh_probes_cover(trained, matrix: torch.Tensor) -> None:
     net, x, y = trained
-    truth = float(Hessian(Probe(net, (x, y))).dense().trace())
+    truth = float(matrix.trace())
     held = 0
     for seed in range(SEEDS):
         estimate = MEASURES["hessian_trace"](seed=seed, tol=0.1)(Probe(net, (x, y), seed=seed))
@@ -155,11 +161,11 @@ def test_traces_from_fresh_probes_cover(trained) -> None:
     assert held >= 0.88 * SEEDS  # 0.95 less two standard errors of a share of 40
 
 
-def test_every_early_estimate_of_a_stream_is_honest(trained) -> None:
+def test_every_early_estimate_of_a_stream_is_honest(trained, matrix: torch.Tensor) -> None:
     net, x, y = trained
     truth = {
-        "hessian_top_eigenvalue": float(torch.linalg.eigvalsh(Hessian(Probe(net, (x, y))).dense())[-1]),
-        "hessian_trace": float(Hessian(Probe(net, (x, y))).dense().trace()),
+        "hessian_top_eigenvalue": float(torch.linalg.eigvalsh(matrix)[-1]),
+        "hessian_trace": float(matrix.trace()),
     }
     for name, value in truth.items():
         for seed in range(4):

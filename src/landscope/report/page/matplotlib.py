@@ -37,7 +37,6 @@ from landscope.report.page.style import (
     DASHES,
     DIVERGING,
     NAMED,
-    Theme,
     colour,
     ground,
     line,
@@ -52,10 +51,13 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawn
+    from matplotlib.transforms import Bbox
 
 FORMATS = ("png", "svg", "pdf")
 SCREEN = 110
 """Dots per inch of figures inside a page."""
+MARGIN = 0.1
+"""Inches around a figure."""
 PALETTE = 256
 WIDTH, HEIGHT = 2.3, 1.75
 """Size of a panel in inches."""
@@ -78,26 +80,33 @@ def save(figure: Figure, conditions: Sequence[str], folder: Path, formats: Seque
     """Write a figure under its name, in every format; the same study gives the same file."""
     written = []
     with themed("paper"):
-        drawn = _laid_out(figure, conditions)
+        drawn, frame = _laid_out(figure, conditions)
         for suffix in formats:
             path = folder / f"{figure.name}.{suffix}"
             undated = {"png": {"Software": "Landscope"}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[suffix]
             with writing(path, flush=False) as aside:
-                drawn.savefig(aside, format=suffix, dpi=200, metadata=undated, bbox_inches="tight")
+                drawn.savefig(aside, format=suffix, dpi=200, metadata=undated, bbox_inches=frame)
             written.append(path)
     return written
 
 
 def as_picture(figure: Figure, conditions: Sequence[str]) -> Picture:
     """A figure as a small PNG inside a page, in light and in dark, with one caption for all of it."""
-    light, dark = _as_data(figure, conditions, "light"), _as_data(figure, conditions, "dark")
+    with themed("light"):
+        drawn, frame = _laid_out(figure, conditions)
+        light = _as_data(drawn, frame)
+    with themed("dark"):
+        again = on_paper(figure, conditions)
+        again.set_layout_engine(None)
+        for axes, there in zip(again.axes, drawn.axes, strict=True):
+            axes.set_position(there.get_position(original=True))
+        dark = _as_data(again, frame)
     return Picture(light, figure.caption or figure.panels[0].caption, dark)
 
 
-def _as_data(figure: Figure, conditions: Sequence[str], theme: Theme) -> str:
+def _as_data(drawn: Drawn, frame: Bbox) -> str:
     content = io.BytesIO()
-    with themed(theme):
-        _laid_out(figure, conditions).savefig(content, format="png", dpi=SCREEN, bbox_inches="tight")
+    drawn.savefig(content, format="png", dpi=SCREEN, bbox_inches=frame)
     return f"data:image/png;base64,{base64.b64encode(_with_palette(content)).decode()}"
 
 
@@ -111,11 +120,16 @@ def _with_palette(content: io.BytesIO) -> bytes:
     return smaller.getvalue()
 
 
-def _laid_out(figure: Figure, conditions: Sequence[str]) -> Drawn:
+def _laid_out(figure: Figure, conditions: Sequence[str]) -> tuple[Drawn, Bbox]:
+    """A figure whose parts have their places, and the frame around them: to find both takes longer than to draw."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     drawn = on_paper(figure, conditions)
-    drawn.draw_without_rendering()
-    drawn.set_layout_engine("none")  # it has found its places; they need not be sought for every format
-    return drawn
+    renderer = FigureCanvasAgg(drawn).get_renderer()
+    if (engine := drawn.get_layout_engine()) is not None:
+        engine.execute(drawn)
+    drawn.set_layout_engine(None)  # with any other, every format would be drawn twice
+    return drawn, drawn.get_tightbbox(renderer).padded(MARGIN)
 
 
 def on_paper(figure: Figure, conditions: Sequence[str]) -> Drawn:
@@ -131,7 +145,8 @@ def on_paper(figure: Figure, conditions: Sequence[str]) -> Drawn:
     heights = [max(height for _, height in sizes[row * columns : (row + 1) * columns]) for row in range(rows)]
     bar = 0.8 * any(isinstance(mark, Contour) for panel in panels for mark in panel.marks)
     size = (0.4 + sum(widths) + _margin(panels, columns, forest) + bar, 0.3 + sum(heights) + 0.55 * rows)
-    drawn = Drawn(figsize=size, layout="compressed" if any(panel.square for panel in panels) else "constrained")
+    layout: Literal["compressed", "constrained"] = "compressed" if any(p.square for p in panels) else "constrained"
+    drawn = Drawn(figsize=size, dpi=SCREEN, layout=layout)
     _legend(drawn, panels, conditions)
     grid = drawn.subplots(
         rows, columns, squeeze=False, sharey="row" if forest else False, width_ratios=widths, height_ratios=heights

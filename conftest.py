@@ -1,6 +1,7 @@
-"""One thread per test process: these networks are too small for more. No test finds what another one imported."""
+"""One thread per test process: these networks are too small for more. No test finds what another one left."""
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,14 +9,21 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "tests"))
 torch.set_num_threads(1)
+os.fsync = lambda descriptor: None  # no test outlives a power cut, and disks may take their time
 
 
 def pytest_collection_finish() -> None:
     """What is there before the first test stays: collecting garbage need not look at it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _examples_draw_the_same_numbers(request: pytest.FixtureRequest) -> None:
+    if isinstance(request.node, pytest.DoctestItem):
+        torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

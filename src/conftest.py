@@ -1,9 +1,0 @@
-"""Examples in docstrings draw the same random numbers every time."""
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
