@@ -437,7 +437,7 @@ def test_extras_that_cannot_be_read_are_named_and_the_others_shown(tmp_path: Pat
 
 def test_reliability_before_and_after_come_from_both_models(records: list[Record]) -> None:
     found, faults = calibrations(Cohorts.of(records))
-    assert not faults.faults
+    assert not faults
     assert all(set(tables) == {"before", "after"} for tables in found.values())
     assert all(tables["before"].ece > tables["after"].ece for tables in found.values())
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Cell, Heading, Section, Table
+from landscope.report.page.blocks import Cell, Heading, Section, Table, words
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,7 @@ class ComparedNumber:
 
 def compared_section(study: Cohorts, compared: Sequence[ComparedNumber]) -> Section:
     """Published numbers and ours side by side, in the paper's order and units."""
-    heads = [
-        *(Heading(text, numeric=False) for text in ("table", "condition", "metric")),
-        *(Heading(text) for text in ("paper", "as published", "corrected", "n")),
-    ]
+    heads = [*words("table", "condition", "metric"), *map(Heading, ("paper", "as published", "corrected", "n"))]
     rows = [
         [
             Cell(number.table),

@@ -148,7 +148,6 @@ class MemoryWatch:
         self.peak = expected
 
     def observe(self, pid: int) -> None:
-        """Take note of a worker's peak so far."""
         self.peak = max(self.peak, _bytes(pid, "VmHWM"))
 
     def allows(self, pid: int | None = None) -> bool:
