@@ -30,7 +30,7 @@ from landscope.report.page.figure import Figure
 from landscope.report.page.html import embedded_json, plotly_script
 from landscope.report.page.matplotlib import on_paper
 from landscope.report.sections.calibration import calibration_section, calibrations
-from landscope.report.sections.reference import ComparedNumber
+from landscope.report.sections.conditions import ComparedNumber
 from landscope.studies.record import MeasuredModel, Record, long_table, wide_table
 
 ORDER = [
