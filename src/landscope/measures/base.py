@@ -191,14 +191,11 @@ class Refinement:
                 self.estimate = self.bound
         return self.bound is not None
 
-    @property
-    def _in_reach(self) -> bool:
-        return self.probe.sharding is None or self.measure.on_shards
-
     def step(self) -> bool:
         """Refine once; `False` where that was the end."""
         if self._stream is None:
-            self._stream = self.measure.refine(self.probe) if self._in_reach else _out_of_reach(self.measure)
+            whole = self.probe.sharding is None or self.measure.on_shards
+            self._stream = self.measure.refine(self.probe) if whole else _out_of_reach(self.measure)
         found: Estimate | None = None
         with self.probe.ledger.metered() as meter, self.probe.measuring():
             try:
