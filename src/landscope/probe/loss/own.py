@@ -14,7 +14,7 @@ in that case, and are part of the definition.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from landscope.core.errors import LabelRangeError, LossError, LossReductionError, ModelError
 from landscope.core.memory import is_out_of_memory
-from landscope.core.torch_fixes.put_in import functional_call
 from landscope.probe.batches import TARGET_KEYS, Batch, Layout, diverse_sample, map_tensors
 from landscope.probe.loss.losses import LOSSES, Loss
 from landscope.probe.loss.readings import SPANS, Reading, part
@@ -96,7 +95,7 @@ def _called(probe: Probe, layout: Layout, batch: Batch) -> object | None:
     args, kwargs = layout.arguments(batch.raw)
     args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
     try:
-        return functional_call(probe.module(""), probe.params, args, kwargs)
+        return probe.run(probe.params, args, kwargs)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -252,20 +251,20 @@ def mean_over_labels(probe: Probe, batch: Batch, returned: object) -> Tensor:
 def _same_slope(ours: Probe, theirs: Probe, sample: Batch) -> bool:
     """Whether the gradients of a likelihood and of the model's loss agree: equal values at one point may be a coincidence."""
     few = next(sample.pieces(FEW))
-    leaves = {name: p.clone().requires_grad_() for name, p in ours.params.items()}
+    leaves = {name: p.detach().requires_grad_() for name, p in ours.params.items()}
     with torch.enable_grad():
         returned = theirs.call(leaves, few)
-        values = mean_over_labels(ours, few, returned), returned_loss(returned)
-        if not all(value.requires_grad for value in values):
-            return not any(value.requires_grad for value in values)
-        a, b = (
-            torch.autograd.grad(
-                value, list(leaves.values()), allow_unused=True, materialize_grads=True, retain_graph=True
-            )
-            for value in values
-        )
-    apart, size = (sum(float(part.double().square().sum()) for part in parts) for parts in (map(torch.sub, a, b), a))
+        mine, own = mean_over_labels(ours, few, returned), returned_loss(returned)
+        if not (mine.requires_grad and own.requires_grad):
+            return not (mine.requires_grad or own.requires_grad)
+        size, apart = _slope(mine, leaves), _slope(mine - own, leaves)
     return not apart > SAME_SLOPE**2 * size
+
+
+def _slope(value: Tensor, leaves: Mapping[str, Tensor]) -> float:
+    """‖∇‖², of which nothing is kept."""
+    parts = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, retain_graph=True)
+    return sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in parts if part is not None)
 
 
 # A loss that is not a likelihood of the outputs: the number that the model returns.
