@@ -80,6 +80,11 @@ class ChunkTraces:
         return len(self._operators)
 
     @property
+    def ends_a_look(self) -> bool:
+        """Whether the chunks of the first round so far are a look: a third of them, or two thirds."""
+        return len(self._rounds[0]) in (self.chunks // 3, 2 * self.chunks // 3)
+
+    @property
     def probes(self) -> int:
         """Products with every chunk."""
         return len(self._complete)

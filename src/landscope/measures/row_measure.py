@@ -99,7 +99,8 @@ class RowValues:
                     self._counts.append(counts.numpy())
                     self._units.append(np.full(part.size, unit))
                     self._read += part.size
-                    if ledger.waited(looked, OFTEN) and self._read < self._local and self.order is not None:
+                    due = self.ends_a_look or ledger.waited(looked, OFTEN)
+                    if due and self._read < self._local and self.order is not None:
                         yield False
                         looked, last = ledger.mark, self._read
         except BudgetSpentError:
@@ -107,6 +108,11 @@ class RowValues:
                 yield False
             raise
         yield True
+
+    @property
+    def ends_a_look(self) -> bool:
+        """Whether the rows read so far are a look of the order, whatever the clock says."""
+        return self.order is not None and self.order.is_look(self._read)
 
     @property
     def _local(self) -> int:

@@ -36,24 +36,27 @@ def once_per_probe(function: Callable[Concatenate[Probe, P], R]) -> Callable[Con
 
 
 class _Stream(Generic[R]):
-    """A source that several readers follow: each sees the newest of its values, and whoever has seen it makes the next."""
+    """A source that several readers follow: each sees the newest of its values, and whoever has seen it makes the next.
 
-    def __init__(self, source: Iterator[R]) -> None:
-        self._source, self._newest, self._count = source, list[R](), 0
+    Where values are few and small `every` one is kept, and each reader sees all.
+    """
+
+    def __init__(self, source: Iterator[R], every: bool) -> None:
+        self._source, self._kept, self._count, self._every = source, list[R](), 0, every
         self.error: BaseException | None = None
 
     def follow(self) -> Iterator[R]:
-        """The newest value, then each that follows."""
+        """The newest value, or each from the first on, then each that follows."""
         seen = 0
         while seen < self._count or self._advance():
-            seen = self._count
-            yield self._newest[0]
+            seen = seen + 1 if self._every else self._count
+            yield self._kept[seen - 1 if self._every else 0]
 
     def _advance(self) -> bool:
         if self.error is not None:
             raise self.error
         try:
-            self._newest = [next(self._source)]
+            self._kept = [*(self._kept if self._every else ()), next(self._source)]
         except StopIteration:
             return False
         except BaseException as error:
@@ -63,12 +66,13 @@ class _Stream(Generic[R]):
         return True
 
 
-def shared_stream(
-    function: Callable[Concatenate[Probe, P], Iterator[R]],
-) -> Callable[Concatenate[Probe, P], Iterator[R]]:
+Source = Callable[Concatenate[Probe, P], Iterator[R]]
+
+
+def shared_stream(function: Source[P, R], every: bool = False) -> Source[P, R]:
     """Let all who read the same stream at a probe (the same arguments) read one: each continues from what the others have made.
 
-    A stream that an error has ended starts over for later readers.
+    With `every`, each sees all values from the first on. A stream that an error has ended starts over for later readers.
     """
 
     @wraps(function)
@@ -76,7 +80,7 @@ def shared_stream(
         key = (function, args, tuple(sorted(kwargs.items())))
         known = cast("_Stream[R] | None", probe.results.get(key))
         if known is None or known.error is not None:
-            known = probe.results[key] = _Stream(function(probe, *args, **kwargs))
+            known = probe.results[key] = _Stream(function(probe, *args, **kwargs), every)
         return known.follow()
 
     return shared  # type: ignore[return-value]  # wraps() names the first argument

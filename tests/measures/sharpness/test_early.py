@@ -9,7 +9,7 @@ import torch
 from networks import BY_NAME
 from torch import nn
 
-from landscope import MEASURES, Hessian, Probe, Status
+from landscope import GGN, MEASURES, Hessian, Probe, Status
 from landscope.curvature import dense
 from landscope.measures.sharpness import early
 from landscope.measures.sharpness.early import EarlyBracket, early_brackets, has_row_quadratics, row_quadratics
@@ -159,6 +159,30 @@ def test_traces_from_fresh_probes_cover(trained, matrix: torch.Tensor) -> None:
         assert estimate.status in (Status.CONVERGED, Status.EXACT)
         held += abs(estimate.value - truth) <= 2 * estimate.stderr + 1e-9
     assert held >= 0.88 * SEEDS  # 0.95 less two standard errors of a share of 40
+
+
+def test_a_trace_is_read_to_its_tolerance_and_no_further(trained) -> None:
+    """Row by row it would be exact after all rows; most of it lies in a few."""
+    net, x, y = trained
+    truth, held = float(GGN(Probe(net, (x, y))).dense().trace()), 0
+    for seed in range(3 * SEEDS):
+        found = MEASURES["ggn_trace"](tol=0.1)(Probe(net, (x, y), seed=seed))
+        assert found.status is Status.CONVERGED
+        assert found.bracket is not None
+        assert found.stderr <= 0.1 * found.value
+        assert found.cost.passes < 0.7 * 4
+        held += found.bracket[0] <= truth <= found.bracket[1]
+    assert held >= 0.91 * 3 * SEEDS  # 0.95 less two standard errors of a share of 120
+    assert abs(MEASURES["ggn_trace"](tol=1e-9)(Probe(net, (x, y))).value - truth) <= 1e-9 * truth
+
+
+def test_a_tolerance_is_met_at_the_same_rows_whoever_read_them_before(trained) -> None:
+    net, x, y = trained
+    alone = MEASURES["ggn_trace"](tol=0.1)(Probe(net, (x, y)))
+    for before in (0.5, 1e-3):
+        probe = Probe(net, (x, y))
+        MEASURES["fisher_trace"](tol=before)(probe)
+        assert MEASURES["ggn_trace"](tol=0.1)(probe).value == alone.value
 
 
 def test_every_early_estimate_of_a_stream_is_honest(trained, matrix: torch.Tensor) -> None:

@@ -118,13 +118,15 @@ def _columns(probe: Probe, targets: object, z: Tensor) -> Tensor:
     return columns if weights is None else columns * weights.to(z).sqrt()[:, None]
 
 
-@shared_stream
-def _exact_means(probe: Probe) -> Iterator[RowMean]:
-    """The trace from the rows read so far: one stream for all matrices that have this diagonal."""
+@partial(shared_stream, every=True)
+def _row_traces(probe: Probe) -> Iterator[tuple[RowMean, bool]]:
+    """The trace from the rows read so far, and whether a look ends there: one stream for all matrices that have this diagonal."""
     found = fisher_rows(probe)
     assert found is not None, "asked for where it is defined"
     rows, passes = found
-    yield from RowValues(probe, lambda batch, _: rows(batch), load=4.0, passes=passes, grad=True).read()
+    values = RowValues(probe, lambda batch, _: rows(batch), load=4.0, passes=passes, grad=True)
+    for mean in values.read():
+        yield mean, values.ends_a_look
 
 
 DEFLATED = 6
@@ -155,7 +157,9 @@ class _Sum(OfMatrix):
         return f"the error bar has not come down to tol={self.tol:g}" if spent else estimate.reason
 
 
-CLASS_BY_CLASS = "a squared gradient norm for every class; about 100 products where classes are many"
+CLASS_BY_CLASS = (
+    "a squared gradient norm for every class, of the rows that its tolerance needs; 100 products where classes are many"
+)
 
 
 @for_each_matrix(
@@ -184,11 +188,15 @@ class _Trace(_Sum):
         return bounds.at_least(max(bounds.trace, 0.0))
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
-        """Row by row: exactly, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
-        exactly = probe.sharding is None and not probe.narrow and self._has_fisher_diagonal(probe)
-        if exactly and fisher_rows(probe) is not None:
-            for mean in _exact_means(probe):
-                yield self._with_details(probe, mean.estimate())
+        """Row by row: without noise, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
+        by_rows = probe.sharding is None and not probe.narrow and self._has_fisher_diagonal(probe)
+        if by_rows and fisher_rows(probe) is not None:
+            exactly = is_small(probe)
+            for mean, ends_a_look in _row_traces(probe):
+                ended = ends_a_look and not exactly and mean.meets(self.tol)
+                yield self._with_details(probe, mean.estimate(ended))
+                if ended:
+                    return
         elif (is_small(probe) and not probe.narrow) or probe.sharding is not None:
             yield from self._by_products(probe)
         else:
@@ -241,7 +249,10 @@ class _Trace(_Sum):
         while True:
             for _ in traces.round():
                 if not drawn and not (mean := traces.mean).complete:
-                    yield self._with_details(probe, mean.estimate())
+                    ended = traces.ends_a_look and mean.meets(self.tol)
+                    yield self._with_details(probe, mean.estimate(ended))
+                    if ended:
+                        return
             drawn += traces.at_once
             mean, probes = traces.mean, traces.probes
             goal = self.tol * max(abs(mean.value), traces.norm)
@@ -326,6 +337,11 @@ class _RowTraces:
             return self._latest.mean()
         assert self._latest.order is not None
         return row_mean(np.concatenate(self._columns, 1), self._latest.order, self._latest.units, self._latest.counts)
+
+    @property
+    def ends_a_look(self) -> bool:
+        """Whether the rows read so far are a look of their order."""
+        return self._latest.ends_a_look
 
     @property
     def chunks(self) -> int:

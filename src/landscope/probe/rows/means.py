@@ -55,15 +55,24 @@ class RowMean:
     reliable: bool
     """Whether the bar can be believed: rows enough, none that carries a third, no wild skew, a half-width below a half."""
 
-    def estimate(self, tol: float | None = None) -> Estimate:
-        """As an estimate: a number with a bar where that is honest, "at least" the lower end where it is not yet."""
+    def meets(self, tol: float) -> bool:
+        """Whether the bar can be believed and is no longer than that part of the value: then further rows need not be read.
+
+        Asked at ends of looks only (`RowOrder.looks`), which lie far apart: asked after every row it would be met by chance.
+        """
+        return self.reliable and self.stderr <= tol * abs(self.value)
+
+    def estimate(self, ended: bool = False) -> Estimate:
+        """As an estimate: a number with a bar where that is honest, "at least" the lower end where it is not yet.
+
+        It has converged where all rows are read, or where work has `ended` at some of them.
+        """
         if self.complete and self.stderr == 0:
             return Estimate(self.value, data_stderr=self.data_stderr)
         if not self.complete and not self.reliable:
             return Estimate(self.low, status=Status.LOWER_BOUND, reason=f"after {self.rows:,} rows")
-        reached = self.complete and (tol is None or self.stderr <= tol * abs(self.value))
         bracket = None if self.complete else (self.low, self.high)
-        status = Status.CONVERGED if reached else Status.RUNNING
+        status = Status.CONVERGED if self.complete or ended else Status.RUNNING
         return Estimate(self.value, self.stderr, self.data_stderr, status, bracket=bracket)
 
 

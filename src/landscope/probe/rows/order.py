@@ -84,6 +84,14 @@ class RowOrder:
         """(first, end) of every chunk, as places in the order."""
         return pairwise([0, *self.ends])
 
+    def is_look(self, count: int) -> bool:
+        """Whether a look ends after this many rows."""
+        return count in self._look_ends
+
+    @cached_property
+    def _look_ends(self) -> frozenset[int]:
+        return frozenset(look_ends(len(self.rows)))
+
     def looks(self) -> Iterator[tuple[int, int]]:
         """(first, end) of every look: some chunks, each time about twice as many rows as before."""
         return pairwise([0, *look_ends(len(self.rows))])
