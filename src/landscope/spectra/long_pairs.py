@@ -91,9 +91,7 @@ def long_pairs(
         seen = op.matvecs >= products_to_claim(op.size, share, float(wanted[0]), float(wanted[-1]))
         yield RitzValues(value, torch.tensor([bound], dtype=torch.float64), op.matvecs, seen, found.scale)
         ended = found.beta <= rounding or len(values) == op.size
-        settled = (
-            basis.wider * bound <= tol * scale or bound - found.asymmetry <= 2 * rounding * len(values) ** 0.5
-        )
+        settled = basis.wider * bound <= tol * scale or bound - found.asymmetry <= 2 * rounding * len(values) ** 0.5
         if ended or op.matvecs >= budget or (seen and settled):
             break
     vector = basis.combined(coordinates[:, best], op.device)
