@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 pytest.importorskip("transformers", reason="needs transformers")
 
-from transformer_models import CASES, SMALL, Case, T, V, case, drawn, mixtral
+from transformer_models import CASES, SMALL, Case, N, T, V, case, drawn, mixtral
 
-from landscope import Probe
+from landscope import Loss, Probe
 from landscope.core.errors import LossError, NonFiniteLossError, NotApplicableError
 from landscope.core.estimate import Status
 from landscope.curvature import GGN, Fisher, Hessian
@@ -135,6 +135,28 @@ def test_a_routers_loss_is_the_models_number_and_no_likelihood() -> None:
     tokens = [float((half["labels"][:, 1:] != -100).sum()) for half in halves]
     mean = sum(v * t for v, t in zip(values, tokens, strict=True)) / sum(tokens)
     assert Probe(model, halves).value() == pytest.approx(mean, rel=1e-6)
+
+
+def test_a_models_number_where_all_rows_are_full() -> None:
+    """Samples with as many labels each: a mean over labels is the mean over samples, not their sum over positions."""
+    torch.manual_seed(0)
+    ids = drawn(N, T)
+    data = {"input_ids": ids, "labels": ids}
+    for made in (mixtral(router=True).model, Smoothed(case("gpt2").model)):
+        model = made.double().eval()
+        full = {**data, "attention_mask": torch.ones_like(ids)}
+        with torch.no_grad():
+            returned = float(model(**full)["loss"])
+        for per in ("token", "sequence"):
+            assert Probe(model, full, per=per).value() == pytest.approx(returned, rel=1e-6), per  # type: ignore[arg-type]
+
+
+def test_a_mean_over_labels_that_is_declared() -> None:
+    net = torch.nn.Embedding(5, 4)
+    x, y = drawn(8, 3, below=5), drawn(8, 3, below=4, seed=1)
+    loss = Loss(lambda z, t: cross_entropy(z.transpose(1, 2), t), reduction="label_mean")
+    truth = float(cross_entropy(net(x).transpose(1, 2), y).detach())
+    assert Probe(net, (x, y), loss).value() == pytest.approx(truth, rel=1e-6)
 
 
 class Smoothed(torch.nn.Module):

@@ -145,11 +145,11 @@ class Probe(Sums):
         self.n_samples, self.n_tokens = int(samples), int(tokens) or None
         self.per: Per | None = per or "token" if tokens else None
         """What has the same weight in the loss where samples are sequences of tokens."""
-        if samples * squares - labels**2 > 1e-12 * labels**2:  # samples hold different numbers of labels
-            if self.per == "sequence":
-                checks.check_loss_of_sequences(self.loss)
-            else:
-                self.loss = self.loss.pooled(self.n_samples, labels)
+        uneven = samples * squares - labels**2 > 1e-12 * labels**2  # samples hold different numbers of labels
+        if uneven and self.per == "sequence":
+            checks.check_loss_of_sequences(self.loss)
+        elif uneven or self.loss.reduction == "label_mean":
+            self.loss = self.loss.pooled(self.n_samples, labels)
         self.head = find_head(self) if self.sharding is None else None  # whose weights would be gathered as a whole
 
     def _show(self) -> None:
