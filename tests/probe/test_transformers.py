@@ -233,6 +233,29 @@ def test_a_decoder_that_takes_its_inputs_where_there_are_no_labels() -> None:
         assert probe.value() == pytest.approx(float(model(input_ids=ids, labels=labels).loss), rel=1e-6)
 
 
+class OnlyItsLoss(torch.nn.Module):
+    """A language model that returns one number."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        return self.inner(**batch).loss
+
+
+def test_a_model_that_returns_its_loss_alone() -> None:
+    one = case("gpt2")
+    truth = Truth(one, Probe(one.model, one.batch).space.names)
+    halves = [{key: t[rows] for key, t in one.batch.items()} for rows in (slice(0, 2), slice(2, 6))]
+    for data in (one.batch, halves):
+        probe = Probe(OnlyItsLoss(one.model), data)
+        assert probe.value() == pytest.approx(float(truth.loss(truth.flat)), rel=1e-6)
+        assert probe.n_tokens == 24
+        assert relative(probe.gradient(), truth.gradient()) < 5e-7
+        assert not any("share a batch" in notice for notice in probe.notices)
+
+
 class Untrained(torch.nn.Module):
     """All logits are 0, so that every reading of the labels has one value: the gradient shows which is right."""
 
@@ -252,6 +275,26 @@ class Untrained(torch.nn.Module):
 def test_equal_values_do_not_hide_another_loss() -> None:
     ids = drawn(6, T)
     assert Probe(Untrained(), {"input_ids": ids, "labels": ids}).loss.name == "model's cross_entropy of the next token"
+
+
+def test_texts_that_are_packed_into_a_row_are_apart() -> None:
+    """Positions that begin again part texts where no keys and values are cached, as in a training by the Trainer."""
+    one = case("llama")
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]]).expand(N, T)
+    batch = {"input_ids": drawn(N, T), "labels": drawn(N, T), "position_ids": positions}
+    truth = Truth(
+        Case(one.model, {**batch, "use_cache": torch.tensor(False)}, one.truth), Probe(one.model, batch).space.names
+    )
+    probe = Probe(one.model, batch)
+    assert relative(probe.gradient(), truth.gradient()) < 5e-7
+    v = torch.randn(len(truth.flat), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert relative(Hessian(probe) @ v, truth.hessian(v)) < 5e-7
+    apart = [{key: t[:, at] for key, t in batch.items()} for at in (slice(0, 3), slice(3, 7))]
+    with torch.no_grad():
+        logits = torch.cat([one.model(**part).logits for part in apart], 1)
+    assert float(cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())) == pytest.approx(
+        probe.value(), rel=1e-6
+    )
 
 
 def test_logits_that_are_not_numbers_are_said_to_be() -> None:

@@ -43,6 +43,10 @@ RIGHT = 1e-4
 """Relative difference up to which a gradient counts as right: a true one differs by 1e-6."""
 ALLOWED = 1e-2
 """Relative difference that is not an error yet: gradients of iterative solvers differ by more than rounding."""
+LONGEST = 0.3
+"""The longest step, relative to each tensor, for losses that are rounded much: as of a model that computes in float32."""
+CLEAR = 500
+"""How many times its rounding error a difference quotient is to be, where the step may be long enough."""
 ROUNDING_UNITS = 50
 """Rounding error of a loss in units of the machine epsilon."""
 REPEATED = 2**16 + 1
@@ -177,7 +181,7 @@ class _Point:
         eps = max(torch.finfo(kind).eps for kind in kinds)
         self.loss = float(loss.detach())
         self.step = math.sqrt(eps)
-        self.noise = ROUNDING_UNITS * eps * max(1.0, abs(self.loss)) * FINER / self.step
+        self._rounding = ROUNDING_UNITS * eps * max(1.0, abs(self.loss))
         self.known: dict[tuple[str, ...], bool | None] = {}
 
     def direction(self, name: str, stream: str = "") -> Tensor:
@@ -209,21 +213,31 @@ class _Point:
         slope, spread = self.slope(names)
         coarse = (self._loss(names, self.step) - self.loss) / self.step
         scale = max(abs(slope), abs(coarse), spread)
-        if not math.isfinite(scale) or scale < 10 * self.noise:
+        shortest = max(self.step, 10 * FINER * self._rounding / scale if scale else math.inf)
+        if not math.isfinite(scale) or shortest > LONGEST:
             return None
-        right = RIGHT * scale if not self.probe.narrow else RIGHT * scale + 2 * ROUNDING * spread
-        if abs(coarse - slope) <= max(right, self.noise):
+        if shortest == self.step and abs(coarse - slope) <= max(self._right(scale, spread), self._rounding / self.step):
             return True
-        coarse = self._quotient(names, self.step)
+        step = max(shortest, min(CLEAR * self._rounding / scale, LONGEST))
+        while (verdict := self._verdict(names, slope, spread, step)) is None and step > shortest:
+            step = max(shortest, step / FINER)  # too long for a derivative
+        return verdict
+
+    def _verdict(self, names: tuple[str, ...], slope: float, spread: float, step: float) -> bool | None:
+        """Whether the slope is the limit of central quotients, of which two are made."""
+        coarse = self._quotient(names, step)
         scale, difference = max(abs(slope), abs(coarse), spread), abs(coarse - slope)
-        if difference <= max(right, self.noise):
+        if difference <= max(self._right(scale, spread), self._rounding / step):
             return True
-        unclear = abs(coarse - self._quotient(names, self.step / FINER))
+        unclear = abs(coarse - self._quotient(names, step / FINER))
         if not math.isfinite(unclear) or unclear > 5 * ALLOWED * scale:
             return None
         if difference <= 10 * unclear:
             return True
         return None if difference <= ALLOWED * scale else False
+
+    def _right(self, scale: float, spread: float) -> float:
+        return RIGHT * scale + (2 * ROUNDING * spread if self.probe.narrow else 0.0)
 
     def add_up(self, partial: float) -> float:
         """The whole of a sum along the parameters, of which this process may hold a part."""
