@@ -119,11 +119,12 @@ def eigsh_steps(
         yield from _certified(op, cheap, k, which, tol, max_matvecs, seed, v0, basis_size, krylov)
         return
     counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
-    if k == 1 and basis_size is None and counted.size >= LONG_PAIR:
+    if k == 1 and basis_size is None and (counted.size >= LONG_PAIR or counted.narrow):
         yield from long_pairs(
             counted, prefer, tol, budget, start_row(counted, v0, seed), 1.0 if v0 is None else RANDOM_SHARE
         )
         return
+    counted.refuse_narrow("more than one pair" if k > 1 else "a basis of a given size")
     if not 1 <= k <= counted.size:
         raise OperandError(f"k must be between 1 and the operator's size {counted.size}, got {k}")
     usual = 100 if counted.size <= SMALL else 30

@@ -139,6 +139,7 @@ def cheap_matrix(probe: Probe, name: str) -> CurvatureOperator | None:
     """
     if (
         probe.sharding is not None
+        or probe.narrow
         or probe.device.type != "cuda"
         or probe.dtype != torch.float32
         or probe.precision == "highest"
@@ -248,7 +249,9 @@ def _first_outputs(probe: Probe) -> object:
 
 @once_per_probe
 def _applies(probe: Probe) -> bool:
-    if probe.loss.likelihood not in ("categorical", "bernoulli") or probe.mode != "eval" or probe.sharding is not None:
+    if probe.loss.likelihood not in ("categorical", "bernoulli") or probe.mode != "eval":
+        return False
+    if probe.sharding is not None or probe.narrow:
         return False
     first = next(probe.batches())
     z = _first_outputs(probe)
