@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -57,9 +56,8 @@ class PartReport(Generic[P]):
         """Value and standard error of every measure of a part, by name; NaN where there is none."""
         found: dict[str, float] = {}
         for name, estimates in self.estimates.items():
-            one = estimates[part]
-            found[name] = one.value if one.status.has_value else math.nan
-            found[f"{name}_stderr"] = math.nan if one.stderr is None or not one.status.has_value else one.stderr
+            row = estimates[part].as_row()
+            found |= {name: row["value"], f"{name}_stderr": row["stderr"]}
         return found
 
     def _cells(self) -> Iterator[list[str]]:

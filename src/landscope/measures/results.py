@@ -166,19 +166,7 @@ class Report(Mapping[str, Estimate]):
         """One row per measure."""
         import pandas as pd
 
-        rows = [
-            {
-                "measure": name,
-                "value": e.value,
-                "stderr": math.nan if e.stderr is None or not e.status.has_value else e.stderr,
-                "data_stderr": math.nan if e.data_stderr is None else e.data_stderr,
-                "status": e.status.value,
-                "reason": e.reason,
-                "passes": e.cost.passes,
-                "seconds": e.cost.seconds,
-            }
-            for name, e in self.estimates.items()
-        ]
+        rows = [{"measure": name, **estimate.as_row()} for name, estimate in self.estimates.items()]
         return pd.DataFrame(rows).set_index("measure")
 
     def to_dict(self) -> dict[str, Plain]:
