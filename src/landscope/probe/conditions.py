@@ -24,8 +24,6 @@ from landscope.core.memory import at_most
 from landscope.core.seeding import preserved_rng
 from landscope.core.shared_state import Precision, entered, plain_arithmetic
 
-__all__ = ["Precision", "measuring"]
-
 
 @contextmanager
 def measuring(
