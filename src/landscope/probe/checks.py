@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from os import PathLike
 from typing import Any
 
 import torch
@@ -53,7 +54,9 @@ def check_options(
     if per not in (None, "token", "sequence"):
         raise LossError(f"per must be 'token' or 'sequence', got {per!r}")
     if not isinstance(model, nn.Module):
-        raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        saved = isinstance(model, Mapping | str | PathLike)
+        hint = "Load weights: model.load_state_dict(…)" if saved else "The model comes first, then the data"
+        raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}. {hint}")
     if mode not in ("eval", "batch_statistics"):
         raise ModelError(f"mode must be 'eval' or 'batch_statistics', got {mode!r}")
     if not (math.isfinite(temperature) and temperature > 0):
