@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from os import PathLike
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from landscope.core.text import shape
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.frozen import dropouts_left_on
 from landscope.probe.loss.losses import Loss
+from landscope.probe.loss.widening import NARROW
 from landscope.probe.reading import FixedData
 from landscope.probe.sharding.parts import local
 
@@ -54,16 +54,15 @@ def check_options(
     if per not in (None, "token", "sequence"):
         raise LossError(f"per must be 'token' or 'sequence', got {per!r}")
     if not isinstance(model, nn.Module):
-        saved = isinstance(model, Mapping | str | PathLike)
-        hint = "Load weights: model.load_state_dict(…)" if saved else "The model comes first, then the data"
+        hint = "Load weights: model.load_state_dict(…)" if isinstance(model, dict | str) else "The model comes first"
         raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}. {hint}")
     if mode not in ("eval", "batch_statistics"):
         raise ModelError(f"mode must be 'eval' or 'batch_statistics', got {mode!r}")
     if not (math.isfinite(temperature) and temperature > 0):
         raise LossError(f"temperature must be a positive number, got {temperature}")
-    if dtype not in (None, torch.float32, torch.float64):
+    if dtype not in (None, torch.float32, torch.float64, NARROW):
         raise ModelError(
-            f"dtype must be torch.float32 or torch.float64, got {dtype}: curvature drowns in rounding below that"
+            f"dtype must be torch.float32, torch.float64 or, for weights that are to stay so, torch.bfloat16, got {dtype}"
         )
 
 
