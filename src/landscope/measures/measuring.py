@@ -274,6 +274,8 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
         seed=seed,
     )
     chosen = resolve_measures(measures, probe.seed)
+    if not chosen:
+        raise LandscopeError("no measures are named; leave them out for the core set. See: landscope measures")
     planner = Planner(probe, chosen, Budget(probe, start, seconds, passes))
     with display(watch, progress, chosen, about(probe), None if seconds is None else start + seconds) as shown:
         try:

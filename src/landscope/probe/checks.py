@@ -54,7 +54,8 @@ def check_options(
     if per not in (None, "token", "sequence"):
         raise LossError(f"per must be 'token' or 'sequence', got {per!r}")
     if not isinstance(model, nn.Module):
-        raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        hint = "Load weights: model.load_state_dict(…)" if isinstance(model, dict | str) else "The model comes first"
+        raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}. {hint}")
     if mode not in ("eval", "batch_statistics"):
         raise ModelError(f"mode must be 'eval' or 'batch_statistics', got {mode!r}")
     if not (math.isfinite(temperature) and temperature > 0):
