@@ -10,6 +10,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.parameters import ParameterSpace, Selection, Vectors
 from landscope.core.seeding import generator
 from landscope.core.shared_state import Precision
+from landscope.core.torch_fixes.convolutions import channels_last
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
 from landscope.curvature.recording import Recorder
@@ -251,6 +253,11 @@ class CurvatureOperator(ABC):
                 f"second derivative here (square roots at zero, overflow). Try dtype=torch.float64, or look at the inputs."
             )
         return product
+
+    def _laid_out(self) -> AbstractContextManager[object]:
+        """How images are held during a forward pass: as tensor cores take them."""
+        cores = self.precision == "tf32" and self.device.type == "cuda" and self.dtype == torch.float32
+        return channels_last() if cores and not torch.compiler.is_compiling() else nullcontext()
 
     def _recorded_piece(
         self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace

@@ -389,4 +389,4 @@ class _Frobenius(_Sum):
 @shared_stream
 def _shared_norm(probe: Probe, name: str, tol: float, seed: int, max_matvecs: int | None) -> Iterator[Estimate]:
     """The norm of a matrix, found once for all its names."""
-    yield from frobenius_steps(fastest_matrix(probe, name), tol, seed, max_matvecs)
+    yield from frobenius_steps(fastest_matrix(probe, name, "lengths"), tol, seed, max_matvecs)
