@@ -94,7 +94,7 @@ def _claim_line(told: Told, files: Mapping[str, PurePosixPath]) -> str:
     cells = [
         f"{number}{_cell(claim.text)}{ours}",
         _cell(claim.paper) or "–",
-        f"**{told.judgement.verdict}**",
+        told.verdict,
         _cell(told.why),
     ]
     return f"| {' | '.join(cells)} | {records} |"

@@ -4,6 +4,8 @@ A claim is a text and a question. Before it is judged, guards look at the models
 not tested:
 
     reduced    the part was run at a reduced size, or on data that stands for the paper's
+    few        a claim over the conditions of a design of which fewer than three quarters were run: the order of runs is fixed
+               beforehand, so that those that are there are no choice, but tables are looked at before they are full
     failed     runs of a condition failed, so that those that are left are no fair sample
     learnt     a condition has networks that have not learnt: training loss above half of that of guessing among its classes
                (out of correlations they are left)
@@ -24,7 +26,17 @@ from landscope.core.errors import OperandError
 from landscope.core.text import counted
 from landscope.papers.framework.answers import Answer
 from landscope.papers.framework.questions import Question
-from landscope.papers.framework.values import FAILED, GUESSING, REDUCED, NoAnswerError, Tables, have_learnt, own_losses
+from landscope.papers.framework.values import (
+    FAILED,
+    FEW,
+    GUESSING,
+    INSTEAD,
+    REDUCED,
+    NoAnswerError,
+    Tables,
+    have_learnt,
+    own_losses,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,20 +77,26 @@ class Told:
     judgement: Judgement
     answers: tuple[Answer, ...] = ()
     runs: tuple[str, ...] = ()
-    note: str = ""
-    """What guards have to say."""
+    instead: str = ""
+    """What stands for the paper's data or network."""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, and of what where that is not the paper's."""
+        verdict = self.judgement.verdict
+        return f"**{verdict}** ({self.instead})" if self.instead and verdict != "not tested" else f"**{verdict}**"
 
     @property
     def found(self) -> str:
         """The effects with their intervals."""
         return "; ".join(
-            f"{answer.label}: {answer.unit.written(answer.ours, self.judgement.alpha)}" for answer in self.answers
+            f"{answer.name}: {answer.unit.written(answer.ours, self.judgement.alpha)}" for answer in self.answers
         )
 
     @property
     def why(self) -> str:
         """Everything that stands behind the verdict."""
-        return ". ".join(filter(None, (self.found, self.judgement.why, self.note)))
+        return ". ".join(filter(None, (self.found, self.judgement.why)))
 
 
 @dataclass(frozen=True)
@@ -88,6 +106,7 @@ class _Asked:
     runs: tuple[str, ...] = ()
     silent: str = ""
     """Why it is not tested."""
+    instead: str = ""
 
     def judged(self, alpha: float, by: Judgement | None = None) -> Judgement:
         if self.silent:
@@ -102,7 +121,7 @@ def tell(claims: Sequence[Claim], tables: Tables) -> list[Told]:
     asked = [_ask(claim, tables) for claim in claims if claim.part in tables]
     plain = {each.claim.text: each.judged(ALPHA) for each in asked}
     return [
-        Told(each.claim, each.judged(ALPHA, plain.get(each.claim.explained_by)), each.answers, each.runs)
+        Told(each.claim, each.judged(ALPHA, plain.get(each.claim.explained_by)), each.answers, each.runs, each.instead)
         for each in asked
     ]
 
@@ -135,13 +154,16 @@ def _ask(claim: Claim, tables: Tables) -> _Asked:
         return _Asked(claim, silent=str(error))
     except OperandError as error:
         return _Asked(claim, silent=str(error))
-    return _Asked(claim, answers, runs, "; ".join(_guards(claim, rows)))
+    instead = "; ".join(sorted({str(words) for each in rows if (words := each.attrs.get(INSTEAD))}))
+    return _Asked(claim, answers, runs, "; ".join(_guards(claim, rows)), instead)
 
 
 def _guards(claim: Claim, rows: Sequence[pd.DataFrame]) -> Iterable[str]:
     if short := sorted({short for each in rows if (short := each.attrs.get(REDUCED))}):
         yield from short
         return  # whatever else such networks are
+    if claim.question.spans:
+        yield from sorted({few for each in rows if (few := each.attrs.get(FEW))})
     yield from dict.fromkeys(_failures(rows))
     if not claim.trains:
         yield from dict.fromkeys(text for each in rows for text in _not_learnt(each))
