@@ -54,7 +54,12 @@ LABELS = {
 INTRODUCTION = """\
 Five papers ask what flat and sharp minima have to do with generalisation and calibration. We ran their experiments again, as
 their text describes them and as their code did them, and put their claims to one test. Made by `landscope paper results {folder}`
-from the records under `{folder}/`; every number comes from them."""
+from the records under `{folder}/`; every number comes from them. `landscope paper run PAPER --size paper --from {folder}` makes
+the runs that a paper lacks."""
+CAPTION = """\
+D is how often a claim holds among pairs of models (one of either condition; for a correlation any two) less how often it fails:
+1 is always, 0 is chance, −1 is never. Filled marks are ours, with the interval of the test; hollow ones are the papers', where
+they give a spread or a number of models. In the band |D| < 0.2, which is too little to be of use."""
 RULES = """\
 A claim **replicates** where its effect is shown in the claimed direction (two-sided p ≤ its level). It is **excluded** where
 the opposite is shown, where it is shown to be smaller than a margin named beforehand, or where it differs from the paper's
@@ -76,6 +81,8 @@ def page_text(found: Findings, folder: Path, home: Path) -> str:
         INTRODUCTION.format(folder=where),
         "",
         f"![Twenty claims on one scale]({where}/{FOREST})",
+        "",
+        CAPTION,
         "",
         *(f"- {_filled(PAPERS[name].lead, found)}" for name in found.kept if PAPERS[name].lead),
         "",
@@ -111,12 +118,12 @@ def _rows(told: Told) -> list[ForestRow]:
     claim, verdict, alpha = told.claim, told.judgement.verdict, told.judgement.alpha
     label = f"{claim.headline}  {LABELS[claim.headline]}"
     if not told.answers or verdict == "not tested":
-        return [ForestRow(label, verdict, value="")]
+        return [ForestRow(label, verdict, value=told.judgement.why)]
     rows = []
     for number, answer in enumerate(_telling(told, 2)):
         ours = answer.ours.concordance(1 - alpha)
         theirs = None if answer.theirs is None or answer.theirs.n < 2 else answer.theirs.concordance().value
-        name = label if number == 0 else "and"
+        name = label if number == 0 else in_words(answer.label)
         rows.append(
             ForestRow(name, verdict, (ours.value, ours.low, ours.high), theirs, answer.unit.written(answer.ours, alpha))
         )
