@@ -25,7 +25,7 @@ import sysconfig
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def _said(found: object) -> Row:
             "cost": f"{found.cost.passes:.1f} passes" + (f", {products} products" if products is not None else ""),
             "reason": found.reason,
         }
-    return {"note": found} if isinstance(found, str) else {}
+    return {"note": str(found)} if isinstance(found, (str, ls.Probe)) else {}
 
 
 def words(vocabulary: int, rows: int, length: int) -> torch.Tensor:
@@ -128,6 +128,8 @@ class Language:
     batch: int = 16
     steps: int = 300
     dtype: torch.dtype = torch.float32
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the probe."""
 
     def made(self, device: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
         """The model after its training, and the rows."""
@@ -179,20 +181,23 @@ TINY_LLAMA = {
     "num_key_value_heads": 2,
 }
 BF16 = torch.bfloat16
+NARROW = {"dtype": BF16}  # weights stay so, as they would by themselves where copies in float32 do not fit
 LANGUAGES = {
     "full": {
         "gpt2": Language("gpt2", GPT2),
         "gpt2-long": Language("gpt2", GPT2, rows=512),
         "llama-1b": Language("llama", LLAMA_1B, rows=4, length=256, batch=32, steps=150),
         "llama-1b-bf16": Language("llama", LLAMA_1B, rows=4, length=256, batch=32, steps=150, dtype=BF16),
-        "llama-7b-bf16": Language("llama", LLAMA_7B, rows=2, length=256, batch=16, steps=40, dtype=BF16),
+        "llama-7b-bf16": Language(
+            "llama", LLAMA_7B, rows=2, length=256, batch=16, steps=40, dtype=BF16, options=NARROW
+        ),
     },
     "tiny": {
         "gpt2": Language("gpt2", TINY_GPT2, length=32, batch=4, steps=5),
         "gpt2-long": Language("gpt2", TINY_GPT2, rows=64, length=32, batch=4, steps=5),
         "llama-1b": Language("llama", TINY_LLAMA, rows=4, length=16, batch=4, steps=5),
         "llama-1b-bf16": Language("llama", TINY_LLAMA, rows=4, length=16, batch=4, steps=5, dtype=BF16),
-        "llama-7b-bf16": Language("llama", TINY_LLAMA, rows=2, length=16, batch=4, steps=5, dtype=BF16),
+        "llama-7b-bf16": Language("llama", TINY_LLAMA, rows=2, length=16, batch=4, steps=5, dtype=BF16, options=NARROW),
     },
 }
 Settings = dict[str, object]
@@ -214,19 +219,22 @@ STEPS = {"gpt2": 64, "llama-1b": 32, "llama-1b-bf16": 32}
 
 
 def measure_language_model(table: Table, name: str, options: argparse.Namespace) -> None:
-    """Products, λ₁, traces, density, and of GPT-2 the head's relative flatness."""
-    made = table.timed(f"{name}: training", lambda: LANGUAGES[options.size][name].made(options.device))
+    """Products, λ₁, traces, density, and of GPT-2 the head's relative flatness; where memory is short λ₁ and trace come first."""
+    language = LANGUAGES[options.size][name]
+    made = table.timed(f"{name}: training", lambda: language.made(options.device))
     if made is None:
         return
     model, data = made
-    if name != "gpt2-long":
+    if name != "gpt2-long" and not language.options:
         _time_products(table, name, model, data)
     for key, settings in WANTED[name].items():
 
         def measured(key: str = key, settings: Settings = settings) -> ls.Estimate:
-            return ls.measure(model, data, {key: settings}, seconds=options.row_seconds)[key]
+            return ls.measure(model, data, {key: settings}, seconds=options.row_seconds, **language.options)[key]
 
         table.timed(f"{name}: {key} {settings}", measured)
+    if language.options:
+        _time_products(table, name, model, data, **language.options)
     if name in STEPS:
         table.timed(f"{name}: density, {STEPS[name]} steps × 1", lambda: _density(model, data, STEPS[name]))
     if name == "gpt2":
@@ -271,15 +279,16 @@ def _measure_with_eigenthings(table: Table, model: torch.nn.Module, data: Mappin
 Data = Mapping[str, torch.Tensor] | tuple[torch.Tensor, torch.Tensor]
 
 
-def _time_products(table: Table, name: str, model: torch.nn.Module, data: Data) -> None:
-    probe = table.timed(f"{name}: probe and its checks", lambda: ls.Probe(model, data))
+def _time_products(table: Table, name: str, model: torch.nn.Module, data: Data, **options: Any) -> None:
+    probe = table.timed(f"{name}: probe and its checks", lambda: ls.Probe(model, data, **options))
     if probe is None:
         return
+    probe = table.timed(f"{name}: probe and its checks, again", lambda: ls.Probe(model, data, **options))
     table.timed(f"{name}: gradient, the first", probe.gradient)
     table.timed(f"{name}: gradient", probe.gradient)
     hessian, ggn = ls.Hessian(probe), ls.GGN(probe)
     rng = torch.Generator(probe.device).manual_seed(0)
-    vector = torch.randn(hessian.shape[0], device=probe.device, dtype=probe.dtype, generator=rng)
+    vector = torch.randn(hessian.shape[0], device=probe.device, dtype=hessian.dtype, generator=rng)
     product = table.timed(f"{name}: Hessian product, the first", lambda: hessian @ vector)
     table.timed(f"{name}: Hessian product", lambda: hessian @ vector)
     table.timed(f"{name}: GGN product, the first", lambda: ggn @ vector)

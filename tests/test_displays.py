@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import landscope as ls
+from landscope.core.display import as_text
 from landscope.core.estimate import Status
 from landscope.studies.study import Study
 
@@ -37,6 +38,27 @@ def test_a_probe_and_its_layers(probe: ls.Probe) -> None:
 def test_tables_of_layers_and_blocks(probe: ls.Probe) -> None:
     layers, blocks = ls.by_layer(probe, ["l2_norm"]), ls.by_block(probe, measures=["l2_norm"])
     assert layers._repr_html_().count("<tr>") == blocks._repr_html_().count("<tr>") == 3
+
+
+@pytest.mark.parametrize("width", [150, 80, 40])
+def test_no_digit_of_a_table_is_cut_off_on_a_narrow_terminal(width: int, probe: ls.Probe) -> None:
+    again = ls.Probe(
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (torch.randn(30, 3), torch.arange(30) % 2)
+    )
+    compared = ls.compare(
+        {"before": probe, "after the last epoch": again}, measures=["loss", "hessian_trace", "l2_norm"]
+    )
+    for shown, cells in (
+        (compared.table(), [compared._cells(difference) for difference in compared]),
+        (
+            compared.reports["before"].table(),
+            [(row.name, row.value, row.own_error) for row in compared.reports["before"].rows],
+        ),
+    ):
+        words = as_text(shown, width).split()
+        assert max(map(len, as_text(shown, width).splitlines())) <= width
+        assert "…" not in "".join(words)
+        assert {word for row in cells for cell in row for word in cell.split()} <= set(words)
 
 
 def test_pictures(probe: ls.Probe) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from landscope import MEASURES, __version__
+from landscope.cli import output
 from landscope.cli.doctor import requirements
 from landscope.cli.failures import EXIT_CODES
 from landscope.data import DATASETS
@@ -44,6 +45,15 @@ def test_exit_codes_are_documented(call: Call) -> None:
     for code, meaning in EXIT_CODES.items():
         assert re.search(rf"{code} +{re.escape(meaning)}", out)
     assert call("--version")[1] == f"landscope {__version__}\n"
+
+
+@pytest.mark.parametrize("words", ["measures", "models", "data list"])
+def test_names_are_whole_on_a_terminal_of_80_columns(words: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_PLAIN_WIDTH", 80)
+    _, out, _ = call(*words.split())
+    names = {"measures": MEASURES, "models": MODELS, "data list": DATASETS}[words]
+    assert {line.split()[0] for line in out.splitlines() if line.strip()} >= set(names)
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_models(call: Call) -> None:

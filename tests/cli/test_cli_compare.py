@@ -1,7 +1,8 @@
-"""`landscope compare-studies`: one page that leads to the reports of several studies."""
+"""`landscope compare` within a time, and `landscope compare-studies`: one page that leads to the reports of several studies."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -41,3 +42,15 @@ def test_one_study_is_not_compared(call: Call, tmp_path: Path) -> None:
     code, _, err = call("compare-studies", tmp_path, tmp_path)
     assert code == 2
     assert "expected two studies or more" in err
+
+
+def test_models_compared_within_a_time_say_what_was_not_compared(call: Call, tmp_path: Path, digits_net: Path) -> None:
+    other = shutil.copy(digits_net, tmp_path / "other.safetensors")
+    network = ("--model", "mlp", "-o", "in_features=64", "-o", "widths=[4]", "--data", "digits")
+    words = ("compare", digits_net, other, *network)
+    code, out, err = call(*words, "--measures", "loss,igs,hessian_top_eigenvalue", "--seconds", "0.001")
+    assert code == 0, err
+    assert re.search(r"Not compared: (.*, )?hessian_top_eigenvalue \(", out), out
+    assert "[1/4] net, on groups of rows" not in err
+    assert "[0/4] net\n" in err
+    assert call(*words, "--seconds", "0")[0] == 2

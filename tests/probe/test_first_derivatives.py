@@ -346,3 +346,17 @@ def test_parameters_that_only_later_rows_reach() -> None:
     probe = Probe(Experts(), (x, Y), params="experts.1")
     assert float(probe.gradient().norm()) > 0
     assert probe.notices
+
+
+def test_a_cut_way_in_a_model_that_computes_in_float32() -> None:
+    """Its loss is rounded so much that a short step shows nothing."""
+
+    class Normalised(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            wide = self.weight.float()
+            return x.float() @ (wide / wide.norm(dim=1, keepdim=True).detach()).T
+
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.float64):
+        with pytest.raises(errors.ModelError, match="1.weight"):
+            Probe(nn.Sequential(nn.Flatten(), Normalised(4, 3)).to(dtype), (X.to(dtype), Y))

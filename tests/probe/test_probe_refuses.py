@@ -350,7 +350,7 @@ def test_arguments_that_mean_nothing() -> None:
         (lambda: Probe(net, data), "nn.Module"),
         (lambda: Probe(net(), data, mode="train"), "batch_statistics"),
         (lambda: Probe(net(), data, temperature=0.0), "temperature"),
-        (lambda: Probe(net(), data, dtype=torch.bfloat16), "float32 or torch.float64"),
+        (lambda: Probe(net(), data, dtype=torch.float16), "torch.float32, torch.float64"),
         (lambda: Probe(net(), data, batch_size=0), "batch_size"),
         (lambda: Probe(net(), data, "cross-entropy"), "did you mean 'cross_entropy'"),
         (lambda: Probe(net(), data, 3), "a name"),

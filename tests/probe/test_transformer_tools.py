@@ -87,6 +87,26 @@ def test_soft_prompts(make: Callable[[], nn.Module], size: int) -> None:
     assert float((GGN(probe) @ probe.vector()).norm()) > 0
 
 
+def test_adapters_with_a_constant_in_their_gradient_are_refused() -> None:
+    """DoRA takes the norm of the adapted weight for a constant, so that its gradient is not that of the loss."""
+    model = peft.get_peft_model(
+        copy.deepcopy(case("llama").model),
+        peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", use_dora=True),
+    ).double()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter)
+    with pytest.raises(errors.ModelError, match="is not that of the loss"):
+        Probe(model, case("llama").batch)
+
+
+def test_a_mask_of_one_row() -> None:
+    one = case("gpt2")
+    with pytest.raises(errors.DataError, match=r"One row of 'position_ids' for all samples\?.*expand\(6"):
+        Probe(one.model, {**one.batch, "position_ids": torch.arange(7)[None]})
+
+
 def test_adapters_take_the_columns_of_the_model_inside() -> None:
     one = case("bert_classes")
     config = peft.LoraConfig(r=1, target_modules=["query"], task_type="SEQ_CLS")

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 
 pytest.importorskip("transformers", reason="needs transformers")
 
-from transformer_models import CASES, SMALL, Case, T, V, case, drawn, mixtral
+from transformer_models import CASES, SMALL, Case, N, T, V, case, drawn, mixtral
 
-from landscope import Probe
+from landscope import Loss, Probe
 from landscope.core.errors import LossError, NonFiniteLossError, NotApplicableError
 from landscope.core.estimate import Status
 from landscope.curvature import GGN, Fisher, Hessian
@@ -137,6 +137,28 @@ def test_a_routers_loss_is_the_models_number_and_no_likelihood() -> None:
     assert Probe(model, halves).value() == pytest.approx(mean, rel=1e-6)
 
 
+def test_a_models_number_where_all_rows_are_full() -> None:
+    """Samples with as many labels each: a mean over labels is the mean over samples, not their sum over positions."""
+    torch.manual_seed(0)
+    ids = drawn(N, T)
+    data = {"input_ids": ids, "labels": ids}
+    for made in (mixtral(router=True).model, Smoothed(case("gpt2").model)):
+        model = made.double().eval()
+        full = {**data, "attention_mask": torch.ones_like(ids)}
+        with torch.no_grad():
+            returned = float(model(**full)["loss"])
+        for per in ("token", "sequence"):
+            assert Probe(model, full, per=per).value() == pytest.approx(returned, rel=1e-6), per  # type: ignore[arg-type]
+
+
+def test_a_mean_over_labels_that_is_declared() -> None:
+    net = torch.nn.Embedding(5, 4)
+    x, y = drawn(8, 3, below=5), drawn(8, 3, below=4, seed=1)
+    loss = Loss(lambda z, t: cross_entropy(z.transpose(1, 2), t), reduction="label_mean")
+    truth = float(cross_entropy(net(x).transpose(1, 2), y).detach())
+    assert Probe(net, (x, y), loss).value() == pytest.approx(truth, rel=1e-6)
+
+
 class Smoothed(torch.nn.Module):
     """A language model that smooths its labels: a mean over labels that is not a likelihood."""
 
@@ -211,6 +233,29 @@ def test_a_decoder_that_takes_its_inputs_where_there_are_no_labels() -> None:
         assert probe.value() == pytest.approx(float(model(input_ids=ids, labels=labels).loss), rel=1e-6)
 
 
+class OnlyItsLoss(torch.nn.Module):
+    """A language model that returns one number."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        return self.inner(**batch).loss
+
+
+def test_a_model_that_returns_its_loss_alone() -> None:
+    one = case("gpt2")
+    truth = Truth(one, Probe(one.model, one.batch).space.names)
+    halves = [{key: t[rows] for key, t in one.batch.items()} for rows in (slice(0, 2), slice(2, 6))]
+    for data in (one.batch, halves):
+        probe = Probe(OnlyItsLoss(one.model), data)
+        assert probe.value() == pytest.approx(float(truth.loss(truth.flat)), rel=1e-6)
+        assert probe.n_tokens == 24
+        assert relative(probe.gradient(), truth.gradient()) < 5e-7
+        assert not any("share a batch" in notice for notice in probe.notices)
+
+
 class Untrained(torch.nn.Module):
     """All logits are 0, so that every reading of the labels has one value: the gradient shows which is right."""
 
@@ -230,6 +275,26 @@ class Untrained(torch.nn.Module):
 def test_equal_values_do_not_hide_another_loss() -> None:
     ids = drawn(6, T)
     assert Probe(Untrained(), {"input_ids": ids, "labels": ids}).loss.name == "model's cross_entropy of the next token"
+
+
+def test_texts_that_are_packed_into_a_row_are_apart() -> None:
+    """Positions that begin again part texts where no keys and values are cached, as in a training by the Trainer."""
+    one = case("llama")
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]]).expand(N, T)
+    batch = {"input_ids": drawn(N, T), "labels": drawn(N, T), "position_ids": positions}
+    truth = Truth(
+        Case(one.model, {**batch, "use_cache": torch.tensor(False)}, one.truth), Probe(one.model, batch).space.names
+    )
+    probe = Probe(one.model, batch)
+    assert relative(probe.gradient(), truth.gradient()) < 5e-7
+    v = torch.randn(len(truth.flat), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert relative(Hessian(probe) @ v, truth.hessian(v)) < 5e-7
+    apart = [{key: t[:, at] for key, t in batch.items()} for at in (slice(0, 3), slice(3, 7))]
+    with torch.no_grad():
+        logits = torch.cat([one.model(**part).logits for part in apart], 1)
+    assert float(cross_entropy(logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten())) == pytest.approx(
+        probe.value(), rel=1e-6
+    )
 
 
 def test_logits_that_are_not_numbers_are_said_to_be() -> None:

@@ -241,6 +241,48 @@ def test_a_pair_found_with_cheap_products_is_certified_by_exact_ones(noise: floa
     assert abs(float(eigsh(cheap, tol=1e-8).values[0]) - 10.0) > 1e-5  # the cheap matrix alone is wrong
 
 
+@pytest.mark.parametrize("noise", [1e-4, 1e-2])
+@pytest.mark.parametrize("top", [[10.0, 6.0, 6.0, 5.0], [10.0, 10.0, 9.99, 1.2]])
+def test_pairs_found_with_cheap_products_are_certified_by_exact_ones(noise: float, top: list[float]) -> None:
+    rng = torch.Generator().manual_seed(5)
+    q, _ = torch.linalg.qr(torch.randn(400, 400, dtype=torch.float64, generator=rng))
+    values = torch.cat([torch.tensor([*top, -4.0], dtype=torch.float64), torch.rand(395, dtype=torch.float64)])
+    exact = (q * values) @ q.T
+    blur = torch.randn(400, 400, dtype=torch.float64, generator=rng)
+    made = [0]
+
+    class Cheap:
+        shape, dtype, device, rounding = (400, 400), torch.float64, torch.device("cpu"), 2 * noise
+
+        def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+            return (exact + noise * 10 * (blur + blur.T) / (2 * 400**0.5)) @ v
+
+    class Exact:
+        shape, dtype, device = (400, 400), torch.float64, torch.device("cpu")
+
+        def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+            made[0] += 1 if v.dim() == 1 else v.shape[1]
+            return exact @ v
+
+    *_, pairs = eigsh_steps(Exact(), 4, tol=1e-4, cheap=Cheap())
+    assert pairs.converged
+    assert made[0] <= eigsh(exact, 4, tol=1e-4).matvecs / 2
+    assert pairs.hidden == 2 * max(1e-4, 2 * noise) * pairs.scale
+    residuals = torch.linalg.vector_norm(exact @ pairs.vectors - pairs.vectors * pairs.values, dim=0)
+    assert bool((residuals <= pairs.residuals).all())
+    assert bool((pairs.residuals <= 1e-4 * 10.1).all())
+    assert torch.allclose(pairs.vectors.T @ pairs.vectors, torch.eye(4, dtype=torch.float64), atol=1e-9)
+    assert bool(((pairs.values - torch.tensor(top).double()).abs() <= pairs.residuals + pairs.hidden).all())
+
+
+@pytest.mark.parametrize("most", [3, 8, 30])
+def test_a_budget_of_products_holds_for_several_pairs(most: int) -> None:
+    exact = torch.diag(torch.linspace(0, 1, 200, dtype=torch.float64))
+    *_, pairs = eigsh_steps(exact, 3, tol=1e-12, max_matvecs=most, cheap=exact)
+    assert pairs.matvecs <= most
+    assert not pairs.converged
+
+
 @pytest.mark.parametrize("tol", [1e-3, 1e-10])  # within the basis, and with restarts of a basis of their own
 def test_both_ends_share_their_products_and_find_what_each_finds_alone(tol: float) -> None:
     values = torch.cat([torch.linspace(-1, 1, 397), torch.tensor([-1.5, 3.0, 3.1])]).double()

@@ -133,8 +133,12 @@ def test_what_is_left_while_a_study_runs() -> None:
     pace.started("a", at=0)
     pace.started("b", at=0)
     assert pace.left(at=0) == 20.0  # a and d, or b and c: all take as long as d did
+    assert pace.at_least, "no fast run is known"
     pace.ended("a", 2.0)
     assert pace.left(at=2) == 10.0  # b ends now, and c beside d
+    assert not pace.at_least
+    assert pace.left(at=9) == 10.0
+    assert pace.at_least, "b takes longer than a did"
     pace.ended("b")  # it failed
     pace.started("c", at=2)
     assert pace.left(at=3) == 10.0

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from store_work import work
@@ -18,6 +19,8 @@ from landscope.studies.executors import Event, Job, LocalExecutor
 from landscope.studies.executors.base import JobQueue, ignore
 from landscope.studies.executors.remote import follow
 from landscope.studies.store import Store
+from landscope.studies.store.locks import Attempt
+from landscope.studies.store.run_folder import RunFolder
 from landscope.studies.work.attempt import Ending, Result, attempt_run
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -62,6 +65,24 @@ def test_the_folder_vanishes_while_a_run_works(tmp_path: Path, vanish: Callable[
         LocalExecutor(store, work, workers=1).run(jobs, on_event=watch)
     assert [event.kind for event in events] == ["started"]
     assert not list(store.root.glob("*"))
+
+
+@pytest.mark.parametrize("end", [lambda run: run.write_json("state/a/b.json", {}), lambda run: run.fail("it failed")])
+def test_a_folder_that_vanishes_between_the_look_and_the_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[RunFolder], None]
+) -> None:
+    store = Store(tmp_path / "s")
+    run = store.add({"seed": 1})
+
+    def look_in_vain() -> Attempt:
+        attempt = run.latest()
+        removed(store.root)
+        return cast(Attempt, attempt)
+
+    with pytest.raises(StoreGoneError), run.claim():
+        monkeypatch.setattr(run, "_check_claim", look_in_vain)
+        end(run)
+    assert not store.root.exists()
 
 
 def test_the_folder_vanishes_before_a_worker_has_begun(tmp_path: Path) -> None:

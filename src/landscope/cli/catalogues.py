@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from landscope.cli.options import Json, Root, optional
-from landscope.cli.output import command_group, console, note, print_json, progress, table
+from landscope.cli.output import command_group, console, note, print_json, print_table, progress, table
 from landscope.core.text import examples, shape, size
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def list_sets(
         shown.add_row(
             status.name, status.state, status.version, size(held) if held else "", folder, status.hint, style=style
         )
-    console().print(shown)
+    print_table(shown, ["version", "folder"])
     for status in found:
         for problem in status.problems:
             note(f"{status.name}: {problem}")
@@ -164,7 +164,7 @@ def models(
             needs = f"landscope[{entry.extra}]" if entry.extra else ""
             used = ", ".join(papers.get(entry.name, ()))
             shown.add_row(entry.name, f"{entry.parameters:,}", shape(entry.input_shape), used, needs, entry.description)
-        console().print(shown)
+        print_table(shown, ["input", "papers", "needs"])
 
 
 def _one_model(entry: ModelEntry, papers: Sequence[str]) -> None:
@@ -230,12 +230,13 @@ def measures(
         _one_measure(kinds[0])
     else:
         transformations = list(TRANSFORMATIONS)
-        shown = table("measure", "family", *(word.replace("_", "\n") for word in transformations), "description")
+        headings = [word.replace("_", "\n") for word in transformations]
+        shown = table("measure", "family", *headings, "description")
         for kind in kinds:
             marks = ["●" if word in kind.invariant_to else "" for word in transformations]
             shown.add_row(kind.key, kind.family.value, *marks, _summary(kind))
-        console().print(shown)
-        typer.echo("●: unchanged when the parameters are transformed so that the function stays the same")
+        if print_table(shown, ["family", *headings]):
+            typer.echo("●: unchanged when the parameters are transformed so that the function stays the same")
 
 
 def _one_measure(kind: type[Measure]) -> None:

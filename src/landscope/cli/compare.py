@@ -59,6 +59,9 @@ def compare(
         ),
     ] = None,
     device: Device = None,
+    seconds: Annotated[
+        float | None, optional(help="Stop after about this many seconds; then no difference is paired row by row.")
+    ] = None,
     seed: MeasureSeed = 0,
     root: Root = None,
     output: Annotated[Path | None, optional(metavar="FILE.json", help="Also write the comparison there.")] = None,
@@ -76,7 +79,9 @@ def compare(
     from landscope.cli.sources import Given, saved_networks
     from landscope.measures.resolve import resolve_measures
     from landscope.probe.loss.losses import LOSSES
+    from landscope.probe.totals import checked_limit
 
+    checked_limit("--seconds", seconds)
     if len(checkpoints) < 2:
         raise CommandError("two checkpoints or more are needed, such as before.safetensors after.safetensors")
     if loss is not None:
@@ -97,7 +102,9 @@ def compare(
     x, y = meter.rows(split, samples)
     if not len(x):
         raise CommandError(f"{given[0].data.name} has no {split} rows")
-    comparison = landscope.compare(nets, (x, y), chosen, loss=meter.task.loss, device=place, seed=seed, progress=True)
+    comparison = landscope.compare(
+        nets, (x, y), chosen, seconds=seconds, progress=True, loss=meter.task.loss, device=place, seed=seed
+    )
     if output is not None:
         note(f"written: {comparison.save(output)}")
     if figure is not None:

@@ -25,6 +25,7 @@ Tick = Callable[[str, int, int | None], None]
 """Called with (what, how much of it is done, of how much)."""
 
 _PLAIN_WIDTH = 160
+_ROOMY = 120
 
 
 def console() -> Console:
@@ -51,9 +52,25 @@ def table(*columns: str, right: Sequence[str] = (), title: str = "") -> Table:
     from rich.table import Table
 
     made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for place, column in enumerate(columns):
+        whole = place == 0 or column in right
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold", no_wrap=whole)
     return made
+
+
+def print_table(made: Table, minor: Sequence[str]) -> bool:
+    """Print a table, without its minor columns where a terminal is narrow; whether all columns were shown."""
+    shown = console()
+    if shown.width >= _ROOMY:
+        shown.print(made)
+        return True
+    kept = [column for column in made.columns if column.header not in minor]
+    names = [str(column.header) for column in kept]
+    narrow = table(*names, right=[str(column.header) for column in kept if column.justify == "right"])
+    for row, cells in zip(made.rows, zip(*(column.cells for column in kept), strict=True), strict=True):
+        narrow.add_row(*cells, style=row.style)
+    shown.print(narrow)
+    return False
 
 
 def target(path: Path | None) -> None:

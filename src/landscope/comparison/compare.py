@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from landscope.comparison.agreement import Agreement, agreement
-from landscope.comparison.differences import Difference, by_groups, differences
+from landscope.comparison.differences import Difference, Groups, by_groups, differences
 from landscope.comparison.result import Comparison
 from landscope.core.errors import OperandError
 from landscope.core.progress import progress_display
@@ -59,18 +59,25 @@ def compare(
     first, *others = probes
     chosen = resolve_measures(measures, probes[first].seed)
     reports: dict[str, Report] = {}
-    groups = {}
+    groups: dict[str, Groups] = {}
     with progress_display(progress, 2 * len(probes)) as bar:
+
+        def doing(done: int, what: str) -> None:
+            bar.show(done, 2 * len(probes), what)
+            bar.line(f"[{done}/{2 * len(probes)}] {what}")
+
         for number, (name, probe) in enumerate(probes.items()):
-            bar.show(2 * number, 2 * len(probes), name)
+            doing(2 * number, name)
             reports[name] = measured(probe, chosen, seconds=None if allowed is None else allowed / len(probes))
-            bar.show(2 * number + 1, 2 * len(probes), f"{name}, on groups of rows")
-            groups[name] = by_groups(probe, chosen, reports[name]) if paired and allowed is None else {}
+            groups[name] = {}
+            if paired and allowed is None:
+                doing(2 * number + 1, f"{name}, on groups of rows")
+                groups[name] = by_groups(probe, chosen, reports[name])
         tests = max(1, len(others) * sum(e.status.has_value for e in reports[first].values()))
         found: list[Difference] = []
         agreements: dict[str, Agreement] = {}
         for name in others:
-            bar.show(2 * len(probes) - 1, 2 * len(probes), f"the line to {name}")
+            doing(2 * len(probes) - 1, f"the line to {name}")
             alike = _shapes(probes[name]) == _shapes(probes[first])
             held = (reports[first], reports[name], groups[first], groups[name])
             found += differences(name, *held, tests, alike=alike)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import RenderableType
-    from rich.table import Table
 
 WIDTH = 124
 LOSSES_APART = 3.0
@@ -113,30 +112,23 @@ class Comparison:
 
     # As a table
 
-    def table(self) -> Table:
+    def table(self) -> RenderableType:
         """Value at each model, difference with its error, and whether it is real."""
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        for place, column in enumerate(self._head()):
-            table.add_column(column, justify="left" if place in self._left() else "right", no_wrap=True)
-        for family, held in self.shown.items():
-            for place, difference in enumerate(held):
-                cells = [family if place == 0 else "", *self._cells(difference)]
-                style = STYLES.get(difference.verdict, "")
-                table.add_row(*cells, style=style, end_section=place == len(held) - 1)
-        return table
+        rows = {
+            family: [(self._cells(difference), STYLES.get(difference.verdict, "")) for difference in held]
+            for family, held in self.shown.items()
+        }
+        return display.Grouped(self._head(), rows, words=self._left())
 
     def _head(self) -> list[str]:
         several = ["model"] if len(self.agreements) > 1 else []
         other = "value" if several else next(iter(self.agreements))
-        return ["", "measure", *several, self.first, other, "difference", "± error", "", "verdict"]
+        return ["measure", *several, self.first, other, "difference", "± error", "", "verdict"]
 
     def _left(self) -> set[int]:
         """The columns of words."""
         last = len(self._head()) - 1
-        return {0, 1, last} | ({2} if len(self.agreements) > 1 else set())
+        return {0, last} | ({1} if len(self.agreements) > 1 else set())
 
     def _cells(self, difference: Difference) -> list[str]:
         several = [difference.model] if len(self.agreements) > 1 else []
@@ -159,9 +151,19 @@ class Comparison:
         tests = counted(self.differences[0].tests if self.differences else 0, "difference")
         return [
             *(f"{note}." for note in Rows.of(self.reports[self.first]).notes),
+            *self._not_compared(),
             f"± error: of the estimators and over the data together ({some}otherwise as of independent samples). Real: beyond it "
             f"at {100 * LEVEL:g} %, adjusted for {tests}; on this data: beyond the estimators' errors alone.",
         ]
+
+    def _not_compared(self) -> Iterator[str]:
+        """Which measures have no value at some model, and why."""
+        untold: dict[str, list[str]] = {}
+        for report in self.reports.values():
+            for name, estimate in report.items():
+                if not estimate.status.has_value:
+                    untold.setdefault(estimate.reason.rstrip("."), []).append(name)
+        yield from (f"Not compared: {', '.join(dict.fromkeys(names))} ({reason})." for reason, names in untold.items())
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
@@ -187,9 +189,8 @@ class Comparison:
             for place, difference in enumerate(held)
         ]
         words = display.definitions({remark.topic: remark.text for remark in self.reading})
-        return (
-            display.table(self._head(), rows, left=self._left()) + "".join(map(display.paragraph, self.notes)) + words
-        )
+        shown = display.table(["", *self._head()], rows, left={0, *(1 + place for place in self._left())})
+        return shown + "".join(map(display.paragraph, self.notes)) + words
 
     # As data
 

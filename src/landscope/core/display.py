@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+    from rich.text import Text
 
 INK, MUTED, GRID, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#e9eae5", "#0b5d8f", "#d55e00"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
@@ -37,6 +40,66 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], title: str = ""
     shown = f"<div><b>{escape(title)}</b></div>" if title else ""
     top = f"<tr>{heads}</tr>" if any(head) else ""
     return f'{shown}<table style="border-collapse:collapse;margin:.3em 0">{top}{body}</table>'
+
+
+class Grouped:
+    """A table for a terminal whose rows belong to groups; each row is its cells, the first of them a name, and a style.
+
+    Groups stand in a column of their own, above their rows where the terminal is too narrow for that, and names above the other
+    cells where it is narrower still: no digit is ever cut off.
+    """
+
+    def __init__(
+        self,
+        head: Sequence[str],
+        groups: Mapping[str, Sequence[tuple[Sequence[str], str]]],
+        words: Collection[int] = (0,),
+    ) -> None:
+        self.head, self.groups, self.words = head, groups, words
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = self._wide()
+        if console.measure(wide, options=options.update(max_width=1000)).maximum <= options.max_width:
+            yield wide
+        else:
+            yield from self._narrow(options.max_width)
+
+    def _wide(self) -> Table:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("")
+        for place, name in enumerate(self.head):
+            table.add_column(name, justify="left" if place in self.words else "right", no_wrap=True)
+        for group, rows in self.groups.items():
+            for place, (cells, style) in enumerate(rows):
+                table.add_row("" if place else group, *cells, style=style, end_section=place == len(rows) - 1)
+        return table
+
+    def _narrow(self, width: int) -> Iterator[Text]:
+        from rich.cells import cell_len
+        from rich.text import Text
+
+        every = [self.head, *(cells for rows in self.groups.values() for cells, _ in rows)]
+        widths = [max(map(cell_len, column)) for column in zip(*every, strict=True)]
+        above = sum(widths) + 2 * len(widths) > width
+
+        def line(cells: Sequence[str], style: str) -> Iterator[Text]:
+            room = [" " * (whole - cell_len(cell)) for cell, whole in zip(cells, widths, strict=True)]
+            padded = [
+                cell + space if place in self.words else space + cell
+                for place, (cell, space) in enumerate(zip(cells, room, strict=True))
+            ]
+            if above:
+                yield Text(cells[0], style)
+            yield Text("  ".join(["", *padded[1:]] if above else padded).rstrip(), style)
+
+        yield from line(self.head, "bold")
+        for group, rows in self.groups.items():
+            yield Text(f"\n{group}", "italic")
+            for cells, style in rows:
+                yield from line(cells, style)
 
 
 def as_text(shown: object, width: int) -> str:

@@ -135,10 +135,11 @@ def _kind(mode: int) -> str:
 
 
 @contextmanager
-def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
+def writing(path: Path, *, flush: bool = True, inside: Path | None = None) -> Iterator[Path]:
     """A path to write to; what was written there becomes `path` when the block ends without an error.
 
     Without `flush` a power cut, though no death of a process, may leave it empty: for what can be written again.
+    Missing folders are made: all of them, or those `inside` one that must be there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +149,7 @@ def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
     ['final.bin']
     """
     path = destination(path)
-    with _renamed(path, flush) as aside:
+    with _renamed(path, flush, inside) as aside:
         yield aside
         mode = _mode_of_new(path)
         if stat.S_IMODE(aside.stat().st_mode) != mode:
@@ -156,10 +157,14 @@ def writing(path: Path, *, flush: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def _renamed(path: Path, flush: bool) -> Iterator[Path]:
+def _renamed(path: Path, flush: bool, inside: Path | None) -> Iterator[Path]:
+    if inside is not None:
+        for folder in reversed(path.relative_to(inside).parents[:-1]):
+            (inside / folder).mkdir(exist_ok=True)
     path = destination(path)
     aside = aside_of(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if inside is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
     try:
         yield aside
         if flush:
@@ -172,9 +177,9 @@ def _renamed(path: Path, flush: bool) -> Iterator[Path]:
             aside.unlink()
 
 
-def write_whole(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """Write a file, whole or not at all."""
-    with _renamed(path, flush) as aside, aside.open("xb", buffering=0) as file:
+def write_whole(path: Path, content: bytes, *, flush: bool = True, inside: Path | None = None) -> None:
+    """Write a file, whole or not at all; see `writing`."""
+    with _renamed(path, flush, inside) as aside, aside.open("xb", buffering=0) as file:
         rest = memoryview(content)
         while rest:
             rest = rest[file.write(rest) :]
@@ -203,16 +208,16 @@ def _flush(path: Path, flags: int) -> None:
 
 
 @contextmanager
-def writing_in_store(path: Path, *, flush: bool = True) -> Iterator[Path]:
+def writing_in_store(path: Path, *, inside: Path) -> Iterator[Path]:
     """Like `writing`, with errors of a store."""
-    with store_errors(path), writing(path, flush=flush) as aside:
+    with store_errors(path), writing(path, inside=inside) as aside:
         yield aside
 
 
-def write_in_store(path: Path, content: bytes, *, flush: bool = True) -> None:
+def write_in_store(path: Path, content: bytes, *, flush: bool = True, inside: Path | None = None) -> None:
     """Like `write_whole`, with errors of a store."""
     with store_errors(path):
-        write_whole(path, content, flush=flush)
+        write_whole(path, content, flush=flush, inside=inside)
 
 
 def create(path: Path, content: bytes) -> bool:

@@ -148,6 +148,10 @@ AT_ONCE = 2**20
 """Random numbers that are drawn together. A multiple of 16: torch's normal numbers are those of one long draw then."""
 
 
+STRIP = 2**24
+"""Entries of long vectors that are worked on at once: what is made of them is small, and sums over strips are exact."""
+
+
 @dataclass(frozen=True)
 class Vectors:
     """Vectors of `size` numbers, of which this process holds those in `held`, or all of them (`None`).
@@ -170,6 +174,16 @@ class Vectors:
             return partial
         return sum_over_processes(partial.contiguous())
 
+    def finite(self, rows: Tensor) -> bool:
+        """Whether no entry is infinite or not a number, in any process.
+
+        >>> Vectors(2).finite(torch.tensor([1.0, torch.nan]))
+        False
+        """
+        strips = rows.reshape(-1).split(max(1, min(STRIP, rows.numel() // 16)))
+        wrong = torch.stack([(~torch.isfinite(strip)).any() for strip in strips]).double().sum()
+        return not bool(self.add_up(wrong))
+
     def norms(self, rows: Tensor) -> Tensor:
         """‖v‖ of every row (…, length).
 
@@ -177,7 +191,8 @@ class Vectors:
         tensor([5.])
         """
         if self.held is None:
-            return torch.linalg.vector_norm(rows, dim=-1)
+            wide = torch.promote_types(rows.dtype, torch.float32)
+            return torch.linalg.vector_norm(rows, dim=-1, dtype=wide)
         return self.add_up(torch.linalg.vector_norm(rows, dim=-1).double().square()).sqrt().to(rows.dtype)
 
     def least(self, number: float) -> float:

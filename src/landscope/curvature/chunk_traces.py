@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from landscope.core.parameters import STRIP
 from landscope.core.seeding import generator, hashed_signs
 from landscope.curvature.operator import CurvatureOperator
 from landscope.probe.probe import Probe
@@ -30,8 +31,6 @@ Parts = tuple[tuple[str, ...], ...]
 
 ENOUGH = 8
 """Products beyond the first of each chunk from which on their spread is taken for their noise."""
-STRIP = 2**24
-"""Entries that are added up at once, in float64."""
 
 
 class ChunkTraces:
@@ -108,16 +107,17 @@ class ChunkTraces:
 
     def _signs(self, *where: int) -> Tensor:
         probe = self._probe
-        return hashed_signs(probe.n_params, self._seed, self._stream, *where, dtype=probe.dtype, device=probe.device)
+        return hashed_signs(probe.n_params, self._seed, self._stream, *where, dtype=probe.stored, device=probe.device)
 
     def _beside(self, v: Tensor) -> Tensor:
         return v if self._basis is None else v - (self._basis @ v) @ self._basis
 
     def _forms(self, z: Tensor, product: Tensor) -> np.ndarray:
-        sums = {}
+        sums, kind = {}, self._probe.dtype
         for name, at in self._probe.space.slices().items():
             strips = zip(z[at].split(STRIP), product[at].split(STRIP), strict=True)
-            forms = [torch.stack([(a * b).double().sum(), 2 * b.double().square().sum()]) for a, b in strips]
+            wide = ((a.to(kind), b.to(kind)) for a, b in strips)
+            forms = [torch.stack([(a * b).double().sum(), 2 * b.double().square().sum()]) for a, b in wide]
             sums[name] = torch.stack(forms).sum(0)
         return (
             torch.stack([torch.stack([sums[name] for name in names]).sum(0) for names in self._blocks], 1).cpu().numpy()

@@ -57,9 +57,10 @@ class Differences:
     """
 
     def __init__(self, probe: Probe) -> None:
-        if probe.sharding is not None:
+        if probe.sharding is not None or probe.narrow:
+            held = "sharded" if probe.sharding is not None else "in bfloat16"
             raise NotApplicableError(
-                "difference quotients need whole weights, and yours are sharded. Use method='exact'."
+                f"difference quotients need whole weights in float32, and yours are {held}. Use method='exact'."
             )
         refuse_kinks(probe)
         self.probe = probe

@@ -80,7 +80,11 @@ class Hessian(CurvatureOperator):
         return hessian_methods(block, self.device, self.probe.head is not None)
 
     def _piece(self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace) -> Tensor:
-        return method.product(lambda at: self.probe.loss_sum(at, batch), params, space, rows)
+        def loss(at: Params) -> Tensor:
+            with self._laid_out():
+                return self.probe.loss_sum(at, batch)
+
+        return method.product(loss, params, space, rows)
 
 
 # Matrices of the form (1/n) Σ_i J_iᵀ B_i J_i, with J_i = ∂z_i/∂θ and B_i a symmetric matrix at the outputs z_i.
@@ -107,7 +111,8 @@ class GaussNewtonOperator(CurvatureOperator):
             return method.product(*_at_head(self.probe, self.probe.head, batch), params, space, rows)
 
         def outputs(at: Params) -> Tensor:
-            z = self.probe.outputs(at, batch)
+            with self._laid_out():
+                z = self.probe.outputs(at, batch)
             if not isinstance(z, Tensor) and self.probe.loss.unexplained:
                 raise NotApplicableError(f"{type(self).__name__} needs a likelihood; {self.probe.loss.unexplained}")
             if not isinstance(z, Tensor):

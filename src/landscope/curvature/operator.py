@@ -6,9 +6,11 @@ several processes share the data one all-reduce adds theirs.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -21,10 +23,12 @@ from landscope.core.memory import available_bytes, is_out_of_memory
 from landscope.core.parameters import ParameterSpace, Selection, Vectors
 from landscope.core.seeding import generator
 from landscope.core.shared_state import Precision
+from landscope.core.torch_fixes.convolutions import channels_last
 from landscope.curvature.compilation import Compile, Compiler
 from landscope.curvature.differentiation import Method, Params
 from landscope.curvature.recording import Recorder
 from landscope.probe.batches import Batch
+from landscope.probe.loss.widening import ROUNDING as NARROW_ROUNDING
 from landscope.probe.points import is_small
 from landscope.probe.probe import Probe
 
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 
     from scipy.sparse.linalg import LinearOperator
 
+NARROW_OPERATIONS = 4
+"""Roundings of a vector in half precision from one product to the next: the two parts of a product, two steps of a recurrence."""
 ROUNDING_UNITS = 32
 """Relative rounding error of a product in units of the machine epsilon: seen below 10 on the networks of the tests."""
 
@@ -59,7 +65,9 @@ class CurvatureOperator(ABC):
         self.products = 0
         """How many vectors have been multiplied so far: each costs one pass over the data."""
         large = compile == "auto" and self.probe.head is not None
-        self._compile: Compile = False if large or self.probe.sharding is not None else compile
+        plain = self.probe.sharding is None and not self.probe.narrow
+        self._compile: Compile = False if large or not plain else compile
+        self._pieces = 1
         self._compiler = Compiler(self._compile, self.probe.device, self.probe.ledger.seconds_left)
         self._recorder = Recorder(self.probe.device)
         self._methods = {block: list(self._ways(block)) for block in (False, True)}
@@ -90,7 +98,7 @@ class CurvatureOperator(ABC):
     @property
     def dtype(self) -> torch.dtype:
         """The type of the numbers in its products."""
-        return self.probe.dtype
+        return self.probe.stored
 
     @property
     def device(self) -> torch.device:
@@ -99,7 +107,12 @@ class CurvatureOperator(ABC):
 
     @property
     def rounding(self) -> float:
-        """Relative rounding error of a product: a multiple of the machine epsilon; measured where TF32 is allowed."""
+        """Relative rounding error of a product: a multiple of the machine epsilon; measured where TF32 is allowed.
+
+        Of vectors in half precision that of the vectors: of a product, of its sum over pieces, and of what is made of it.
+        """
+        if self.probe.narrow:
+            return NARROW_ROUNDING * math.sqrt(NARROW_OPERATIONS + self._pieces)
         if self._rounding is None:
             self._rounding = ROUNDING_UNITS * torch.finfo(self.dtype).eps
             if self.precision == "tf32" and self.device.type == "cuda" and self.dtype == torch.float32:
@@ -201,8 +214,11 @@ class CurvatureOperator(ABC):
         load = max(m.load(count) for m in tried)
         usual = min(probe.n_samples, probe.fitting(load)) if trial.running else 0
         refused: list[str] = []
+        pieces = 0
 
         def piece(batch: Batch) -> tuple[Tensor, ...]:
+            nonlocal pieces
+            pieces += 1
             while True:
                 method = self._compiler.choose(trial.order(methods), count)
                 start = time.perf_counter()
@@ -229,19 +245,27 @@ class CurvatureOperator(ABC):
         passes = min(m.passes(count) for m in methods[:2])
         (total,) = probe.total(piece, load=load, passes=passes, precision=self.precision, along=1)
         self.products += count
+        self._pieces = max(self._pieces, pieces)
         product = total.div_(probe.n_samples)
-        if bool(self.vectors.add_up((~torch.isfinite(product)).sum().double())):
+        if not self.vectors.finite(product):
             raise NonFiniteLossError(
                 f"the product of {type(self).__name__} with a vector is not finite: the loss has an infinite or undefined "
                 f"second derivative here (square roots at zero, overflow). Try dtype=torch.float64, or look at the inputs."
             )
         return product
 
+    def _laid_out(self) -> AbstractContextManager[object]:
+        """How images are held during a forward pass: as tensor cores take them."""
+        cores = self.precision == "tf32" and self.device.type == "cuda" and self.dtype == torch.float32
+        return channels_last() if cores and not torch.compiler.is_compiling() else nullcontext()
+
     def _recorded_piece(
         self, method: Method, params: Params, rows: Tensor, batch: Batch, space: ParameterSpace
     ) -> Tensor:
         """`_piece`, from a recording where that is faster."""
-        if self.probe.head is not None or self.probe.sharding is not None:  # large, and of several steps
+        if (
+            self.probe.head is not None or self.probe.sharding is not None or self.probe.narrow
+        ):  # large, of several steps
             return self._piece(method, params, rows, batch, space)
         size = method.load(len(rows)) * self.probe.activation_bytes * batch.size
         return self._recorder(
@@ -253,7 +277,7 @@ class CurvatureOperator(ABC):
         known = _trials.setdefault(self.probe.module(""), {})
         key = (type(self).__name__, self.precision, block, self.probe.space.names)
         if key not in known:
-            timed = self.probe.head is None and self.probe.sharding is None
+            timed = self.probe.head is None and self.probe.sharding is None and not self.probe.narrow
             known[key] = Trial(running=timed and not is_small(self.probe))
         return known[key]
 

@@ -3,8 +3,8 @@
 A custom backward pass that forgets part of its graph, or a wrong formula in a library (the fused weight norm of torch
 2.13), gives a Hessian that looks fine and is not. Before the first product, the product with a random vector on a few
 samples is compared with a difference quotient of the gradient, (∇L(θ + hv) − ∇L(θ)) / h, in float64: four gradients of
-these samples. Where a copy in float64 would be large, the precision is the model's own, and the step larger. Where the two
-disagree, further quotients tell a kink from an error.
+these samples. Where a copy in float64 would be large, the precision is the model's own, the step larger, and the parameters are
+the first of each kind. Where the two disagree, further quotients tell a kink from an error.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def _wrong_by(probe: Probe) -> float:
             if found is not None and found <= ALLOWED:
                 return 0.0
         twin = probe.at_batch(few, torch.float64 if probe.n_params < LARGE else probe.dtype)
+        if probe.n_params >= LARGE:
+            twin = twin.restrict(_of_each_kind(probe))
         wrong_by = _least_difference(twin)
         if wrong_by and twin.loss.known and twin.loss.likelihood in ("categorical", "bernoulli"):
             return _least_difference(twin.at_temperature(WARM))  # p − y of a sure row is rounded in steps
@@ -114,12 +116,22 @@ def _least_difference(twin: Probe) -> float:
     return 0.0
 
 
+def _of_each_kind(probe: Probe) -> list[str]:
+    """The first parameter of each kind (of layer, name and dimension): what lies behind them is most of the model."""
+    first: dict[object, str] = {}
+    for name, p in probe.params.items():
+        layer, _, key = name.rpartition(".")
+        first.setdefault((type(probe.modules[layer]), key, p.dim()), name)
+    return list(first.values())
+
+
 def _difference(probe: Probe, attempt: int, shift: float) -> float | None:
     """Relative difference between the product and the difference quotient, in units of their size or of rounding.
 
     `None` where the quotient has no limit, or another one on each side, so that there is nothing to compare with.
     """
-    space, batch, at = probe.space, next(probe.batches()), dict(probe.params)
+    space, batch = probe.space, next(probe.batches())
+    at = {name: p.to(probe.dtype) for name, p in probe.params.items()}
     with probe.measuring():
         (v,) = probe.vectors.signs(1, generator(attempt, "second derivatives"), probe.dtype, probe.device)
         size, norm = _size(probe, at), probe.vectors.norms

@@ -81,7 +81,8 @@ class Measure(ABC):
     """When it is measured, lowest first: 0 for what outputs alone give, 1 for a few passes, 2 for several, 3 for many."""
 
     on_shards: ClassVar[bool] = False
-    """Whether it can be taken where every process holds a part of each parameter only (`fully_shard`)."""
+    """Whether it needs parameters as vectors alone: where every process holds a part of each (`fully_shard`), and where they stay
+    in half precision."""
 
     seed: int = 0
 
@@ -153,11 +154,14 @@ def _is_looser(found: Estimate, before: Estimate | None) -> bool:
     return found.status is Status.UPPER_BOUND and found.value > before.value
 
 
-def _out_of_reach(measure: Measure) -> Iterator[Estimate]:
-    """The stream of a measure that needs whole weights, at a model that is sharded."""
+def _out_of_reach(measure: Measure, narrow: bool) -> Iterator[Estimate]:
+    """The stream of a measure that needs whole weights in full precision, at a model that has none."""
+    name = measure.key or type(measure).__name__
     yield Estimate.not_applicable(
-        f"{measure.key or type(measure).__name__} needs whole weights, and every process holds a part of each: measure a model "
-        f"that is not sharded; its data can still be shared out over processes"
+        f"{name} needs weights in float32, and they stay in bfloat16: measure with dtype=torch.float32"
+        if narrow
+        else f"{name} needs whole weights, and every process holds a part of each: measure a model that is not sharded; its "
+        f"data can still be shared out over processes"
     )
 
 
@@ -184,7 +188,7 @@ class Refinement:
     def look(self) -> bool:
         """Take what costs nothing (`Measure.at_once`); whether there was something."""
         came_to_nothing = self.estimate is not None and self.estimate.status is Status.SKIPPED
-        if self.probe.sharding is None and self.bound is None and (self._stream is None or came_to_nothing):
+        if self._all_there and self.bound is None and (self._stream is None or came_to_nothing):
             with contextlib.suppress(LandscopeError), self.probe.measuring():
                 self.bound = self.measure.at_once(self.probe)
             if came_to_nothing and self.bound is not None:
@@ -192,13 +196,20 @@ class Refinement:
         return self.bound is not None
 
     @property
+    def _all_there(self) -> bool:
+        """Whether weights are here as a whole and in full precision."""
+        return self.probe.sharding is None and not self.probe.narrow
+
+    @property
     def _in_reach(self) -> bool:
-        return self.probe.sharding is None or self.measure.on_shards
+        return self._all_there or self.measure.on_shards
 
     def step(self) -> bool:
         """Refine once; `False` where that was the end."""
         if self._stream is None:
-            self._stream = self.measure.refine(self.probe) if self._in_reach else _out_of_reach(self.measure)
+            self._stream = (
+                self.measure.refine(self.probe) if self._in_reach else _out_of_reach(self.measure, self.probe.narrow)
+            )
         found: Estimate | None = None
         with self.probe.ledger.metered() as meter, self.probe.measuring():
             try:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from rich.console import RenderableType
-    from rich.table import Table
 
 WIDTH = 110
 """Letters in a line of a printed report."""
@@ -94,23 +93,22 @@ class Report(Mapping[str, Estimate]):
         ]
         return " · ".join(known)
 
-    def table(self) -> Table:
-        """A `rich` table: by family, value and both errors to the digits that they leave meaningful."""
-        from rich import box
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("")
-        table.add_column("measure", no_wrap=True)
-        for column in ("value", "± data", "± own"):
-            table.add_column(column, justify="right")
-        table.add_column("")
-        for family, rows in self.rows.families.items():
-            for place, row in enumerate(rows):
-                heading = family if place == 0 else ""
-                cells = (heading, row.name, row.value, row.data_error, row.own_error, row.remark)
-                table.add_row(*cells, style=DIM.get(row.estimate.status, ""), end_section=place == len(rows) - 1)
-        return table
+    def table(self) -> RenderableType:
+        """A table for `rich`: by family, value and both errors to the digits that they leave meaningful."""
+        return display.Grouped(
+            ("measure", "value", "± data", "± own", ""),
+            {
+                family: [
+                    (
+                        (row.name, row.value, row.data_error, row.own_error, row.remark),
+                        DIM.get(row.estimate.status, ""),
+                    )
+                    for row in rows
+                ]
+                for family, rows in self.rows.families.items()
+            },
+            words=(0, 4),
+        )
 
     def notes(self) -> list[str]:
         """What is to be known of the rows: what is shown once, what does not apply or failed and why, what it cost."""

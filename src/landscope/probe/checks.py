@@ -32,6 +32,7 @@ from landscope.core.text import shape
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.frozen import dropouts_left_on
 from landscope.probe.loss.losses import Loss
+from landscope.probe.loss.widening import NARROW
 from landscope.probe.reading import FixedData
 from landscope.probe.sharding.parts import local
 
@@ -58,9 +59,9 @@ def check_options(
         raise ModelError(f"mode must be 'eval' or 'batch_statistics', got {mode!r}")
     if not (math.isfinite(temperature) and temperature > 0):
         raise LossError(f"temperature must be a positive number, got {temperature}")
-    if dtype not in (None, torch.float32, torch.float64):
+    if dtype not in (None, torch.float32, torch.float64, NARROW):
         raise ModelError(
-            f"dtype must be torch.float32 or torch.float64, got {dtype}: curvature drowns in rounding below that"
+            f"dtype must be torch.float32, torch.float64 or, for weights that are to stay so, torch.bfloat16, got {dtype}"
         )
 
 

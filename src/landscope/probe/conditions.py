@@ -63,6 +63,7 @@ def measuring(
 def _fewer_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*There is a performance drop because we have not yet implemented")
+        warnings.filterwarnings("ignore", message=".*torch.jit.script")  # torch's own, at the first forward derivative
         yield
 
 

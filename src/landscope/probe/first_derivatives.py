@@ -22,6 +22,7 @@ from landscope.core.seeding import generator, normal
 from landscope.core.torch_fixes.padding import padding_rows
 from landscope.probe.batches import Batch, map_tensors
 from landscope.probe.checks import output_tensors, refuse_simulated_quantisation, relative_change
+from landscope.probe.loss.widening import NARROW, ROUNDING
 
 if TYPE_CHECKING:
     from landscope.probe.probe import Probe
@@ -42,6 +43,10 @@ RIGHT = 1e-4
 """Relative difference up to which a gradient counts as right: a true one differs by 1e-6."""
 ALLOWED = 1e-2
 """Relative difference that is not an error yet: gradients of iterative solvers differ by more than rounding."""
+LONGEST = 0.3
+"""The longest step, relative to each tensor, for losses that are rounded much: as of a model that computes in float32."""
+CLEAR = 500
+"""How many times its rounding error a difference quotient is to be, where the step may be long enough."""
 ROUNDING_UNITS = 50
 """Rounding error of a loss in units of the machine epsilon."""
 REPEATED = 2**16 + 1
@@ -69,7 +74,7 @@ def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
                 raise
             return ()  # it cannot be differentiated at all: what needs a gradient will say so
     _check_values_are_used(point)
-    idle = tuple(name for name, slope in point.gradient.items() if not point.add_up(float(slope.abs().sum())))
+    idle = tuple(name for name in probe.space.names if not point.size((name,)))
     points = [point]
     for group in (probe.space.names, idle):
         if group and not _may_be_right(points, group):
@@ -98,7 +103,9 @@ def _check_values_are_used(point: _Point) -> None:
 
         args, kwargs = probe.layout.arguments(batch.raw)
         args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
-        own = output_tensors(probe.with_model(move).module("")(*args, **kwargs))
+        other = probe.with_model(move)
+        own = output_tensors(other.run({}, args, kwargs))
+        del other
     differ = max((relative_change(a, b) for a, b in zip(put_in, own, strict=False)), default=0.0)
     if differ > SAME:
         raise ModelError(
@@ -162,18 +169,19 @@ class _Point:
             if any(node.name().startswith("FakeQuantize") for node in graph_behind(loss)):
                 refuse_simulated_quantisation()
             self._at_rest = list(_padding(probe, loss, leaves))  # constants to gradients, which a step would move
-            by = leaves if names is None else {name: leaves[name] for name in names}
-            grads = (
-                torch.autograd.grad(loss, list(by.values()), allow_unused=True, materialize_grads=True)
-                if loss.requires_grad
-                else [torch.zeros_like(value) for value in by.values()]
-            )
-        self.gradient = {name: g.to_dense() if g.is_sparse else g for name, g in zip(by, grads, strict=True)}
-        kinds = {kind for kind in _precisions(loss) | {probe.dtype} if kind.is_floating_point}
+            names = probe.space.names if names is None else names
+            by = [leaves[name] for name in names]
+            grads: list[Tensor | None] = [None for _ in by]
+            if loss.requires_grad:
+                grads = list(torch.autograd.grad(loss, by, allow_unused=True))
+        del leaves, by
+        self.slopes = {name: self._slope(name, g) for name, g in zip(names, _given_up(grads), strict=True)}
+        """Of each tensor: ⟨gradient, direction⟩, the sum of the squares of its terms, and the sum of the gradient's sizes."""
+        kinds = {kind for kind in _precisions(loss) | {probe.dtype} if kind.is_floating_point and kind != NARROW}
         eps = max(torch.finfo(kind).eps for kind in kinds)
         self.loss = float(loss.detach())
         self.step = math.sqrt(eps)
-        self.noise = ROUNDING_UNITS * eps * max(1.0, abs(self.loss)) * FINER / self.step
+        self._rounding = ROUNDING_UNITS * eps * max(1.0, abs(self.loss))
         self.known: dict[tuple[str, ...], bool | None] = {}
 
     def direction(self, name: str, stream: str = "") -> Tensor:
@@ -189,7 +197,10 @@ class _Point:
         """The parameters at this point."""
         if not self._attempt:
             return dict(self.probe.params)
-        return {name: p + NEARBY * self.direction(name, "nearby") for name, p in self.probe.params.items()}
+        kind = self.probe.dtype
+        return {
+            name: p.to(kind).add(self.direction(name, "nearby"), alpha=NEARBY) for name, p in self.probe.params.items()
+        }
 
     def agrees(self, names: Sequence[str]) -> bool | None:
         """Whether the quotient along some tensors is what the gradient says; `None` where that cannot be decided."""
@@ -202,32 +213,51 @@ class _Point:
         slope, spread = self.slope(names)
         coarse = (self._loss(names, self.step) - self.loss) / self.step
         scale = max(abs(slope), abs(coarse), spread)
-        if not math.isfinite(scale) or scale < 10 * self.noise:
+        shortest = max(self.step, 10 * FINER * self._rounding / scale if scale else math.inf)
+        if not math.isfinite(scale) or shortest > LONGEST:
             return None
-        if abs(coarse - slope) <= max(RIGHT * scale, self.noise):
+        if shortest == self.step and abs(coarse - slope) <= max(self._right(scale, spread), self._rounding / self.step):
             return True
-        coarse = self._quotient(names, self.step)
+        step = max(shortest, min(CLEAR * self._rounding / scale, LONGEST))
+        while (verdict := self._verdict(names, slope, spread, step)) is None and step > shortest:
+            step = max(shortest, step / FINER)  # too long for a derivative
+        return verdict
+
+    def _verdict(self, names: tuple[str, ...], slope: float, spread: float, step: float) -> bool | None:
+        """Whether the slope is the limit of central quotients, of which two are made."""
+        coarse = self._quotient(names, step)
         scale, difference = max(abs(slope), abs(coarse), spread), abs(coarse - slope)
-        if difference <= max(RIGHT * scale, self.noise):
+        if difference <= max(self._right(scale, spread), self._rounding / step):
             return True
-        unclear = abs(coarse - self._quotient(names, self.step / FINER))
+        unclear = abs(coarse - self._quotient(names, step / FINER))
         if not math.isfinite(unclear) or unclear > 5 * ALLOWED * scale:
             return None
         if difference <= 10 * unclear:
             return True
         return None if difference <= ALLOWED * scale else False
 
+    def _right(self, scale: float, spread: float) -> float:
+        return RIGHT * scale + (2 * ROUNDING * spread if self.probe.narrow else 0.0)
+
     def add_up(self, partial: float) -> float:
         """The whole of a sum along the parameters, of which this process may hold a part."""
         return float(self.probe.vectors.add_up(torch.tensor(partial, dtype=torch.float64, device=self.probe.device)))
 
+    def _slope(self, name: str, gradient: Tensor | None) -> tuple[float, float, float]:
+        if gradient is None:
+            return 0.0, 0.0, 0.0
+        gradient = (gradient.to_dense() if gradient.is_sparse else gradient).to(self.probe.dtype)
+        product = gradient * self.direction(name)
+        return float(product.sum()), float(product.square().sum()), float(gradient.abs().sum())
+
     def slope(self, names: Sequence[str]) -> tuple[float, float]:
         """⟨gradient, direction⟩ over some tensors, and the root of the sum of the squares of its terms."""
-        total = squares = 0.0
-        for name in names:
-            product = self.gradient[name] * self.direction(name)
-            total, squares = total + float(product.sum()), squares + float(product.square().sum())
+        total, squares, _ = (sum(found) for found in zip(*(self.slopes[name] for name in names), strict=True))
         return self.add_up(total), math.sqrt(self.add_up(squares))
+
+    def size(self, names: Sequence[str]) -> float:
+        """The sum of the sizes of the entries of the gradient."""
+        return self.add_up(sum(self.slopes[name][2] for name in names))
 
     def _quotient(self, names: tuple[str, ...], step: float) -> float:
         return (self._loss(names, step) - self._loss(names, -step)) / (2 * step)
@@ -235,7 +265,8 @@ class _Point:
     def _loss(self, names: tuple[str, ...], step: float) -> float:
         with self.probe.measuring(), torch.no_grad():
             at = self._values()
-            at.update({name: at[name] + step * self.direction(name) for name in names})
+            kind = self.probe.dtype
+            at.update({name: at[name].to(kind).add(self.direction(name), alpha=step) for name in names})
             return float(self.probe.loss_sum(at, self.batch))
 
 
@@ -264,11 +295,13 @@ def graph_behind(loss: Tensor) -> Iterator[torch.autograd.graph.Node]:
 
 def _padding(probe: Probe, loss: Tensor, leaves: Params) -> Iterator[tuple[str, int | slice]]:
     """The rows of each parameter that embeddings use as padding, or what of them lies here."""
-    if probe.sharding is not None:  # between an embedding and the leaves the weights are gathered
+    if (
+        probe.sharding is not None or probe.narrow
+    ):  # between an embedding and the leaves the weights are gathered, or widened
         held = {id(p): name for name, p in probe.module("").named_parameters()}
         for weight, padded in padding_rows(probe.module("")):
             if (name := held[id(weight)]) in leaves:
-                yield name, probe.sharding.row(name, padded)
+                yield name, padded if probe.sharding is None else probe.sharding.row(name, padded)
         return
     names = {id(leaf): name for name, leaf in leaves.items()}
     for node in graph_behind(loss):
@@ -283,9 +316,22 @@ def _precisions(loss: Tensor) -> set[torch.dtype]:
     return {metadata.dtype for node in graph_behind(loss) for metadata in getattr(node, "_input_metadata", ())}
 
 
+def _rounded_to(loss: Tensor) -> set[torch.dtype]:
+    """The types that tensors on the way were cast to; weights in half precision themselves are not cast."""
+    casts = (node for node in graph_behind(loss) if "ToCopy" in node.name())
+    return {metadata.dtype for node in casts for metadata in getattr(node, "_input_metadata", ())}
+
+
+def _given_up(tensors: list[Tensor | None]) -> Iterator[Tensor | None]:
+    """One after the other, of which none is held any more."""
+    tensors.reverse()
+    while tensors:
+        yield tensors.pop()
+
+
 def refuse_half_precision(loss: Tensor, probe: Probe) -> None:
     """Raise `ModelError` where half precision stands between the parameters and the loss."""
-    found = _precisions(loss)
+    found = _precisions(loss) if not probe.narrow else _rounded_to(loss)
     if half := [str(kind).removeprefix("torch.") for kind in HALF if kind in found]:
         raise ModelError(
             f"the model or the loss computes in {' and '.join(half)} although its weights are measured in "
@@ -313,7 +359,7 @@ def _listed(names: Sequence[str]) -> str:
 def _refuse(point: _Point, names: list[str]) -> None:
     slope, _ = point.slope(names)
     quotient = point._quotient(tuple(names), point.step)
-    if not point.add_up(sum(float(point.gradient[name].abs().sum()) for name in names)):
+    if not point.size(names):
         cause = (
             "The way from there to the loss is cut: .detach(), .data, .item(), torch.no_grad(), or a NumPy detour in the "
             "forward pass or the loss. Let gradients through, or leave these parameters out: params=…, or "

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from landscope.core.errors import ModelError
+from landscope.core.memory import available_bytes
 from landscope.core.torch_fixes.embedding_bags import differentiate_embedding_bags
 from landscope.core.torch_fixes.padding import keep_padding_constant
 from landscope.core.torch_fixes.strided_pointwise import avoid_overruns
 from landscope.core.torch_fixes.weight_norm import differentiate_weight_norm
 from landscope.probe.copying import copied_with
+from landscope.probe.loss.widening import NARROW
 from landscope.probe.sharding.parts import Sharding, gather_in_units, local, plain_modules
 
 Mode = Literal["eval", "batch_statistics"]
@@ -42,8 +44,9 @@ def frozen_copy(
     device: torch.device | None,
     loss: Callable[..., Tensor] | None = None,
     sharding: Sharding | None = None,
+    narrow: bool = False,
 ) -> tuple[nn.Module, Any]:
-    """The copy, and a loss that refers to it; half-precision weights become float32 unless `dtype` says otherwise.
+    """The copy, and a loss that refers to it; half-precision weights become float32, unless they are to stay `narrow`.
 
     A loss that is a module is on the copy's device and in its precision. Of parameters that are sharded the copy has this
     process's part, and gathers them (`landscope.probe.sharding`).
@@ -51,10 +54,10 @@ def frozen_copy(
     In `batch_statistics` mode BatchNorm uses the statistics of each batch and keeps none; everything else, dropout
     included, is in eval mode.
     """
-    target = dtype or working_dtype(model)
+    target = working_dtype(model, dtype)
     with torch.inference_mode(False), torch.no_grad():
         try:
-            memo = _fixed_tensors(model, target, device, sharding)
+            memo = _fixed_tensors(model, target, device, sharding, narrow)
             plain_modules(model, memo, copy.deepcopy)
             twin, bound = copied_with(model, loss, memo)
         except Exception as error:
@@ -86,14 +89,14 @@ def frozen_copy(
 
 
 def _fixed_tensors(
-    model: nn.Module, target: torch.dtype, device: torch.device | None, sharding: Sharding | None
+    model: nn.Module, target: torch.dtype, device: torch.device | None, sharding: Sharding | None, narrow: bool
 ) -> dict[int, Any]:
     """Constants that stand for the model's tensors in its copy, by their ids."""
     wide = torch.complex128 if target == torch.float64 else torch.complex64
 
-    def fixed(tensor: Tensor) -> Tensor:
+    def fixed(tensor: Tensor, stays: bool = False) -> Tensor:
         value = local(tensor.detach())
-        kind = target if value.is_floating_point() else wide if value.is_complex() else value.dtype
+        kind = target if value.is_floating_point() and not stays else wide if value.is_complex() else value.dtype
         return value.to(device=device or value.device, dtype=kind, copy=True)
 
     memo: dict[int, Any] = {}
@@ -103,7 +106,7 @@ def _fixed_tensors(
     for module in model.modules():
         for parameter in module._parameters.values():
             if parameter is not None and id(parameter) not in memo:
-                memo[id(parameter)] = nn.Parameter(fixed(parameter), requires_grad=False)
+                memo[id(parameter)] = nn.Parameter(fixed(parameter, narrow), requires_grad=False)
         for buffer in module._buffers.values():
             if buffer is not None and id(buffer) not in memo:
                 memo[id(buffer)] = fixed(buffer)
@@ -120,10 +123,34 @@ def _move_strange(criterion: nn.Module, dtype: torch.dtype, device: torch.device
         criterion.to(device, dtype)
 
 
-def working_dtype(model: nn.Module) -> torch.dtype:
-    """The precision in which a model is measured by default: float64 where it has such weights, float32 otherwise."""
+def working_dtype(model: nn.Module, asked: torch.dtype | None = None) -> torch.dtype:
+    """The precision in which a model is measured: float64 where it has such weights, float32 otherwise, or what is asked for.
+
+    Weights that stay in half precision are computed with in float32.
+    """
+    if asked is not None:
+        return torch.float32 if asked == NARROW else asked
     kinds = {p.dtype for p in model.parameters()}
     return torch.float64 if torch.float64 in kinds else torch.float32
+
+
+VECTORS = 7
+"""Of the size of the parameters, in float32, for which there must be room: the copy, and six that λ₁ takes."""
+
+
+def stays_narrow(model: nn.Module, asked: torch.dtype | None, device: torch.device) -> bool:
+    """Whether weights in half precision stay so: where that is asked for, and where copies in float32 do not fit."""
+    held = [p for p in model.parameters() if p.is_floating_point()]
+    all_narrow = bool(held) and {p.dtype for p in held} == {NARROW}
+    if asked == NARROW and not all_narrow:
+        kinds = ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in held}))
+        raise ModelError(
+            f"dtype=torch.bfloat16 keeps weights that are in bfloat16, and yours are in {kinds}: rounded they would be another "
+            f"point. Leave dtype out, or measure model.to(torch.bfloat16)."
+        )
+    if asked is not None or not all_narrow:
+        return asked == NARROW
+    return VECTORS * 4 * sum(p.numel() for p in held) > available_bytes(device)
 
 
 def _plain_embeddings(model: nn.Module) -> None:

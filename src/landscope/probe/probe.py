@@ -18,7 +18,7 @@ from landscope.probe import checks
 from landscope.probe.batches import Batch, Layout, diverse_sample, with_non_finite_inputs
 from landscope.probe.conditions import measuring
 from landscope.probe.copying import copied_with
-from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, unwrap, working_dtype
+from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, stays_narrow, unwrap, working_dtype
 from landscope.probe.guards import guarded
 from landscope.probe.loss.criteria import LossLike, resolve_loss
 from landscope.probe.loss.head import find_head
@@ -50,7 +50,8 @@ class Probe(Sums):
     are, whatever is measured and whatever fails. What would make numbers meaningless is refused here.
 
     Args:
-        model: any `nn.Module`; half-precision weights are measured in float32.
+        model: any `nn.Module`; half-precision weights are measured in float32. Those in bfloat16 stay so where float32 copies do
+            not fit into memory, or with `dtype=torch.bfloat16`: all that is rounded then is vectors.
         data: a DataLoader, a Dataset, (x, y) tensors, or any re-iterable of batches (tuples or dicts).
         loss: `"model"`: the labels go into the model, and the loss is what it returns (`docs/transformers.md`); that is the
             default where a model computes one, and cross-entropy elsewhere. A name (`cross_entropy`, `mse`,
@@ -115,10 +116,13 @@ class Probe(Sums):
             self.sharding = sharding_of(inner)
             with alone(lambda: self.sharding is not None):
                 checks.refuse_unmeasurable(inner, params)
-            with measuring(self.device, dtype=dtype or working_dtype(inner), allowed=self._allowed):
+            with measuring(self.device, dtype=working_dtype(inner, dtype), allowed=self._allowed):
                 with alone(lambda: self.sharding is not None):
                     self.loss = resolve_loss(loss)
-                    self._model, function = frozen_copy(inner, mode, dtype, kept, self.loss.function, self.sharding)
+                    narrow = self.sharding is None and stays_narrow(inner, dtype, self.device)
+                    self._model, function = frozen_copy(
+                        inner, mode, dtype, kept, self.loss.function, self.sharding, narrow
+                    )
                     self.loss = replace(self.loss, function=function)
                     self._recurrent = is_recurrent(inner)
                     self._measure(select_parameters(inner, params))
@@ -141,11 +145,11 @@ class Probe(Sums):
         self.n_samples, self.n_tokens = int(samples), int(tokens) or None
         self.per: Per | None = per or "token" if tokens else None
         """What has the same weight in the loss where samples are sequences of tokens."""
-        if samples * squares - labels**2 > 1e-12 * labels**2:  # samples hold different numbers of labels
-            if self.per == "sequence":
-                checks.check_loss_of_sequences(self.loss)
-            else:
-                self.loss = self.loss.pooled(self.n_samples, labels)
+        uneven = samples * squares - labels**2 > 1e-12 * labels**2  # samples hold different numbers of labels
+        if uneven and self.per == "sequence":
+            checks.check_loss_of_sequences(self.loss)
+        elif uneven or self.loss.reduction == "label_mean":
+            self.loss = self.loss.pooled(self.n_samples, labels)
         self.head = find_head(self) if self.sharding is None else None  # whose weights would be gathered as a whole
 
     def _show(self) -> None:
@@ -163,7 +167,8 @@ class Probe(Sums):
         spread = devices if len({*devices, self.device}) > 1 else ()
         self.space = ParameterSpace(names, tuple(p.shape for p in self._params.values()), spread)
         self.vectors = Vectors(self.space.size) if self.sharding is None else self.sharding.vectors(self.space)
-        self.dtype = next(iter(self._params.values())).dtype
+        self.stored = next(iter(self._params.values())).dtype
+        self.dtype = torch.promote_types(self.stored, torch.float32)
         self._piece_sizes: dict[float, PieceSize] = {}
         self._bytes_each: list[float] = []  # one number, once it is known
 
@@ -190,6 +195,11 @@ class Probe(Sums):
 
     def _known_notices(self) -> Iterator[str]:
         yield from self.layout.notices()
+        if self.narrow:
+            yield (
+                "weights and vectors stay in bfloat16, and everything is computed in float32: the point is the model's own, and "
+                "the rounding of vectors is in every error bar (dtype=torch.float32 makes copies in float32)"
+            )
         yield from self._data.notices()
         yield from self.loss.notices()
         if self._whole and self.mode == "eval":
@@ -264,7 +274,7 @@ class Probe(Sums):
             mode=self.mode,
             temperature=self.temperature,
             device=self.device,
-            dtype=self.dtype,
+            dtype=self.stored,
             seed=self.seed,
         )
         other.ledger = self.ledger
@@ -326,7 +336,7 @@ class Probe(Sums):
         return f"{self.n_samples:,} sequences, {self.n_tokens:,} tokens"
 
     def __repr__(self) -> str:
-        kind = str(self.dtype).removeprefix("torch.")
+        kind = str(self.stored).removeprefix("torch.")
         return (
             f"Probe({type(self._model).__name__}, {self.n_params:,} parameters, {self.amount}, "
             f"{self.loss.name}, {self.mode}, {kind} on {self.device})"

@@ -238,7 +238,9 @@ def _cut(whole: Mapping[str, object] | tuple[object, ...], batch_size: int | Non
     if not lengths:
         raise DataError("the data holds no tensors: turn lists into tensors first, torch.tensor(values)")
     if len(lengths) != 1:
-        raise DataError(f"the tensors given as data have different numbers of samples: {sorted(lengths)}")
+        raise DataError(
+            f"the tensors given as data have different numbers of samples: {sorted(lengths)}{_one_for_all(tensors, max(lengths))}"
+        )
     (length,) = lengths
     if length == 0:
         raise EmptyDataError("the tensors given as data hold no samples")
@@ -246,6 +248,19 @@ def _cut(whole: Mapping[str, object] | tuple[object, ...], batch_size: int | Non
         return [tensors]
     starts = range(0, length, batch_size)
     return [map_tensors(lambda t, a=a: t[a : a + batch_size], tensors) for a in starts]  # type: ignore[misc]
+
+
+def _one_for_all(tensors: object, length: int) -> str:
+    """For messages: what has one row for all samples, as masks and positions of texts often do."""
+    single = (
+        [key for key, value in tensors.items() if isinstance(value, Tensor) and value.dim() and len(value) == 1]
+        if isinstance(tensors, Mapping)
+        else []
+    )
+    if not single:
+        return ""
+    names = ", ".join(map(repr, single))
+    return f". One row of {names} for all samples? Give each its own: tensor.expand({length}, *tensor.shape[1:])"
 
 
 def _generators(source: object) -> list[torch.Generator]:

@@ -27,6 +27,7 @@ from landscope.spectra.certificate import products_to_claim, rules_out_hidden
 from landscope.spectra.lanczos import fresh_rows, orthogonalise, unit_rows
 from landscope.spectra.long_pairs import Basis, long_pairs
 from landscope.spectra.pairs import Eigenpairs, RitzValues
+from landscope.spectra.probes import orthonormal_rows
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator, check_budget, plainly
 from landscope.spectra.subspace import Krylov, Subspace
 
@@ -114,15 +115,16 @@ def eigsh_steps(
     >>> all(float(s.values[0]) <= 100 for s in steps), bool(abs(pairs.values[0] - 100) < 1e-3)
     (True, True)
     """
-    if cheap is not None and k == 1 and Basis.place(as_operator(cheap)) is not None:
-        yield from _certified(op, cheap, which, tol, max_matvecs, seed, v0, basis_size, krylov)
+    if cheap is not None and (k > 1 or Basis.place(as_operator(cheap)) is not None):
+        yield from _certified(op, cheap, k, which, tol, max_matvecs, seed, v0, basis_size, krylov)
         return
     counted, prefer, budget = as_operator(op), ends[which], check_budget(max_matvecs)
-    if k == 1 and basis_size is None and counted.size >= LONG_PAIR:
+    if k == 1 and basis_size is None and (counted.size >= LONG_PAIR or counted.narrow):
         yield from long_pairs(
             counted, prefer, tol, budget, start_row(counted, v0, seed), 1.0 if v0 is None else RANDOM_SHARE
         )
         return
+    counted.refuse_narrow("more than one pair" if k > 1 else "a basis of a given size")
     if not 1 <= k <= counted.size:
         raise OperandError(f"k must be between 1 and the operator's size {counted.size}, got {k}")
     usual = 100 if counted.size <= SMALL else 30
@@ -165,12 +167,14 @@ def eigsh_steps(
         matvecs=counted.matvecs,
         scale=scale,
         rounding_only=lost > 0.0,
+        hidden=2 * max(tol, counted.rounding) * scale,
     )
 
 
 def _certified(
     op: MatrixLike,
     cheap: MatrixLike,
+    k: int,
     which: str,
     tol: float,
     max_matvecs: int | None,
@@ -179,13 +183,13 @@ def _certified(
     basis_size: int | None,
     krylov: Krylov | None,
 ) -> Iterator[RitzValues | Eigenpairs]:
-    """One pair found with cheap products; its residual by an exact one, and the span extended by it until that is small.
+    """Pairs found with cheap products; their residuals by exact ones, and the span extended by these until they are small.
 
-    The extension has a small part in the pair, so that cheap products do for it: their rounding is counted times that part.
+    An extension has a small part in its pair, so that cheap products do for it: their rounding is counted times that part.
     """
     exact, coarse, prefer, budget = as_operator(op), as_operator(cheap), ends[which], check_budget(max_matvecs)
     near: Eigenpairs | None = None
-    for found in eigsh_steps(cheap, 1, which, tol, max(budget - 2, 1), seed, v0, basis_size, krylov=krylov):
+    for found in eigsh_steps(cheap, k, which, tol, max(budget - k - 1, 1), seed, v0, basis_size, krylov=krylov):
         if isinstance(found, Eigenpairs):
             near = found
         else:  # on this side of the eigenvalue whatever the rounding was
@@ -196,41 +200,56 @@ def _certified(
     if near.rounding_only:
         yield near
         return
+    if near.matvecs + near.vectors.shape[1] > budget:
+        yield replace(near, accurate=torch.zeros_like(near.accurate))
+        return
     rows, scale = near.vectors.T.to(exact.dtype).contiguous(), near.scale
-    rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact one shows
-    products, doubt = exact.rows(rows), torch.full((1,), exact.rounding, dtype=torch.float64)
+    first = len(rows)
+    rough = 0.0  # the rounding of a cheap product: what it states, or what the first exact ones show
+    products, doubt = exact.rows(rows), torch.full((first,), exact.rounding, dtype=torch.float64)
     while True:
-        small = (
-            exact.dot(rows, products).double().cpu()
-        )  # of an entry and its mirror image, the one from the better product
+        small = exact.dot(rows, products).double().cpu()
+        # of an entry and its mirror image, the one from the better product
         small = torch.where(
             doubt < doubt[:, None], small, torch.where(doubt > doubt[:, None], small.T, (small + small.T) / 2)
         )
         values, coordinates = torch.linalg.eigh(small)
-        best = int(prefer(values).argmax())
-        mix = coordinates[:, best].to(rows)
-        vector, image = mix @ rows, mix @ products
-        away = image - values[best].to(rows) * vector
-        residual = float(exact.vectors.norms(away)) + float(coordinates[:, best].abs() @ doubt) * scale
+        best = prefer(values).argsort(descending=True, stable=True)[:first]
+        values, mix = values[best], coordinates[:, best].T
+        vectors, images = mix.to(rows) @ rows, mix.to(rows) @ products
+        away = images - values.to(rows)[:, None] * vectors
+        doubts = mix.abs() @ doubt * scale
+        residuals = exact.vectors.norms(away).double().cpu() + doubts
         matvecs = near.matvecs + exact.matvecs + coarse.matvecs
-        accurate, spent = residual <= tol * scale, matvecs >= budget or len(rows) == exact.size
-        if accurate or spent:
+        accurate = residuals <= tol * scale
+        left = max(0, budget - matvecs)
+        again = (doubt > exact.rounding).nonzero()[:left, 0].to(rows.device)
+        if len(again) and bool(
+            (doubts > tol * scale / 2)[~accurate].any()
+        ):  # exact products take the place of cheap ones
+            products[again], doubt[again.cpu()] = exact.rows(rows[again]), exact.rounding
+            continue
+        rest = away[(~accurate).nonzero()[:left, 0].to(away.device)]
+        if len(rest):
+            rest, _ = orthogonalise(rest, rows, exact.vectors)
+            rest = orthonormal_rows(rest, exact.rounding, exact.vectors)
+        if not len(rest) or len(rows) == exact.size:
             break
-        yield RitzValues(values[[best]], torch.tensor([residual], dtype=torch.float64), matvecs, near.complete, scale)
-        rest, _ = orthogonalise(away[None], rows, exact.vectors)
-        rest = unit_rows(rest, exact.vectors)
-        rough = max(rough, 2 * coarse.rounding, 2 * residual / scale if len(rows) == 1 else 0.0)
-        way, rounding = (coarse, rough) if 2 * rough * residual < tol * scale else (exact, exact.rounding)
+        yield RitzValues(values, residuals, matvecs, near.complete, scale)
+        largest = float(residuals.max())
+        rough = max(rough, 2 * coarse.rounding, 2 * largest / scale if len(rows) == first else 0.0)
+        way, rounding = (coarse, rough) if 2 * rough * largest < tol * scale else (exact, exact.rounding)
         rows, products = torch.cat((rows, rest)), torch.cat((products, way.rows(rest)))
-        doubt = torch.cat((doubt, doubt.new_full((1,), rounding)))
+        doubt = torch.cat((doubt, doubt.new_full((len(rest),), rounding)))
     yield Eigenpairs(
-        values=values[[best]],
-        vectors=vector[:, None],
-        residuals=torch.tensor([residual], dtype=torch.float64),
-        accurate=torch.tensor([accurate]),
+        values=values,
+        vectors=vectors.T,
+        residuals=residuals,
+        accurate=accurate,
         complete=near.complete,
         matvecs=matvecs,
         scale=scale,
+        hidden=near.hidden,
     )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import OperandError
-from landscope.core.parameters import Vectors
+from landscope.core.parameters import STRIP, Vectors
 from landscope.core.seeding import generator
 from landscope.spectra.protocol import CountedOperator, MatrixLike, as_operator
 
@@ -64,6 +64,8 @@ def orthogonalise(rows: Tensor, basis: Tensor, vectors: Vectors | None = None) -
     (tensor([[0., 4.]]), tensor([[3.]]))
     """
     total = rows.new_zeros((rows.shape[0], basis.shape[-2]))
+    if not total.numel():
+        return rows, total
     add_up = (vectors or Vectors(rows.shape[-1])).add_up
     for _ in range(2):
         if basis.ndim == 2:
@@ -86,7 +88,7 @@ def fresh_rows(count: int, basis: Tensor, rng: torch.Generator, vectors: Vectors
 
 def unit_rows(rows: Tensor, vectors: Vectors) -> Tensor:
     """The rows at length 1; zeros where there is nothing."""
-    return rows / vectors.norms(rows).clamp(min=1e-12)[:, None]
+    return rows / vectors.norms(rows).clamp(min=1e-12).to(rows.dtype)[:, None]
 
 
 def step(op: CountedOperator, basis: Tensor) -> Step:
@@ -112,6 +114,7 @@ def lanczos(op: MatrixLike | CountedOperator, start: Tensor, steps: int, seed: i
 def lanczos_steps(op: MatrixLike | CountedOperator, start: Tensor, steps: int, seed: int = 0) -> Iterator[Lanczos]:
     """`lanczos` step by step: the decomposition after each."""
     counted = op if isinstance(op, CountedOperator) else as_operator(op)
+    counted.refuse_narrow("a basis of Lanczos vectors")
     columns = start.unsqueeze(1) if start.ndim == 1 else start
     length = counted.vectors.length
     if columns.ndim != 2 or columns.shape[0] != length:
@@ -159,8 +162,6 @@ def lanczos_steps(op: MatrixLike | CountedOperator, start: Tensor, steps: int, s
 
 LONG = 2**26
 """Length from which on vectors are too long for a basis to be held as a matter of course."""
-STRIP = 2**24
-"""Entries that are multiplied at once: sums of float32 over strips are added up in float64."""
 
 
 def inner(a: Tensor, b: Tensor, vectors: Vectors) -> float:
@@ -169,7 +170,10 @@ def inner(a: Tensor, b: Tensor, vectors: Vectors) -> float:
     >>> inner(torch.ones(3), torch.arange(3.0), Vectors(3))
     3.0
     """
-    parts = [torch.dot(x, y).double() for x, y in zip(a.split(STRIP), b.split(STRIP), strict=True)]
+    wide = torch.promote_types(a.dtype, torch.float32)
+    width = STRIP if wide == a.dtype else max(1, min(STRIP, len(a) // 16))  # which are widened
+    strips = zip(a.split(width), b.split(width), strict=True)
+    parts = [torch.dot(x.to(wide), y.to(wide)).double() for x, y in strips]
     return float(vectors.add_up(torch.stack(parts).sum()))
 
 
@@ -198,6 +202,8 @@ def recurrence(op: CountedOperator, row: Tensor, note: Callable[[Tensor], None])
     """Step after step from a unit vector (P,); `note` is given every vector of the basis in turn."""
     found, before = Recurrence([], []), None
     dot = partial(inner, vectors=op.vectors)
+    if op.narrow:  # a length that was rounded
+        row.div_(dot(row, row) ** 0.5)
     while True:
         note(row)
         rest = op.rows(row[None])[0]
@@ -207,7 +213,7 @@ def recurrence(op: CountedOperator, row: Tensor, note: Callable[[Tensor], None])
             found.offdiagonal.append(found.beta)
             rest.add_(before, alpha=-found.beta)
         along = 0.0
-        for _ in range(2):
+        for _ in range(1 if op.narrow else 2):  # what a second time would take out is less than rounding puts in
             more = dot(rest, row)
             rest.add_(row, alpha=-more)
             along += more

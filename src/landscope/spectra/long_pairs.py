@@ -84,15 +84,14 @@ def long_pairs(
         values, coordinates = found.ritz()
         order = prefer(values).argsort(descending=True)
         best = int(order[0])
-        value, rounding = values[[best]], op.rounding * found.scale
+        scale = max(found.scale, float(values.abs().max()))
+        value, rounding = values[[best]], op.rounding * scale
         bound = found.beta * abs(float(coordinates[-1, best])) + rounding * len(values) ** 0.5 + found.asymmetry
         wanted = prefer(values)[order]
         seen = op.matvecs >= products_to_claim(op.size, share, float(wanted[0]), float(wanted[-1]))
         yield RitzValues(value, torch.tensor([bound], dtype=torch.float64), op.matvecs, seen, found.scale)
         ended = found.beta <= rounding or len(values) == op.size
-        settled = (
-            basis.wider * bound <= tol * found.scale or bound - found.asymmetry <= 2 * rounding * len(values) ** 0.5
-        )
+        settled = basis.wider * bound <= tol * scale or bound - found.asymmetry <= 2 * rounding * len(values) ** 0.5
         if ended or op.matvecs >= budget or (seen and settled):
             break
     vector = basis.combined(coordinates[:, best], op.device)
@@ -103,7 +102,7 @@ def long_pairs(
         values=value,
         vectors=vectors,
         residuals=torch.tensor([bound], dtype=torch.float64),
-        accurate=torch.tensor([bound <= tol * found.scale]),
+        accurate=torch.tensor([bound <= tol * scale]),
         complete=seen or ended,
         matvecs=op.matvecs,
         scale=found.scale,

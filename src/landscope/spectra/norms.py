@@ -110,6 +110,7 @@ def frobenius_steps(
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol}")
     counted, budget, rng = as_operator(op), check_budget(max_matvecs), generator(seed, "frobenius")
+    counted.refuse_narrow("a Frobenius norm")
     settings: dict[str, Plain] = {"tol": tol, "seed": seed, "max_matvecs": budget, "max_sketch": max_sketch}
     basis = counted.empty(0)
     captured, before, wanted = 0.0, math.inf, 0.0

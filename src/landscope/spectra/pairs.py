@@ -16,7 +16,8 @@ class Eigenpairs:
     whether that bound met the tolerance; `complete` whether a search for further copies of repeated eigenvalues ended
     with nothing found (always true for k = 1). Fewer than k pairs come back only if the budget was below k products.
     `scale` is ‖A‖ as far as products have shown it, which tolerances are relative to. `rounding_only` says that products were no
-    more than rounding: not those of a symmetric matrix, or below the smallest normal number.
+    more than rounding: not those of a symmetric matrix, or below the smallest normal number. Up to `hidden`, an eigenvalue that
+    is not among them may be more wanted than the last of several.
     """
 
     values: Tensor
@@ -27,6 +28,7 @@ class Eigenpairs:
     matvecs: int
     scale: float
     rounding_only: bool = False
+    hidden: float = 0.0
 
     @property
     def converged(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from landscope.core.errors import NonFiniteProductError, OperandError
+from landscope.core.errors import NonFiniteProductError, NotApplicableError, OperandError
 from landscope.core.parameters import Vectors
 from landscope.core.shared_state import plain_arithmetic
 
@@ -64,6 +64,19 @@ class CountedOperator:
         return self.vectors.size
 
     @property
+    def narrow(self) -> bool:
+        """Whether vectors are in half precision, which only a recurrence of three of them bears."""
+        return self.dtype == torch.bfloat16
+
+    def refuse_narrow(self, what: str) -> None:
+        """Raise where vectors are in half precision."""
+        if self.narrow:
+            raise NotApplicableError(
+                f"{what} takes more than vectors in bfloat16 can bear, in which this matrix is held: measure with "
+                f"dtype=torch.float32, which takes twice the memory."
+            )
+
+    @property
     def rounding(self) -> float:
         """The relative error of one product, as the matrix states it by now."""
         return float(getattr(self._matrix, "rounding", self._rounding))
@@ -92,12 +105,12 @@ class CountedOperator:
                 "expected the operand's own shape"
             )
         result = result.detach().reshape(columns.shape)
-        result = result.unsqueeze(0) if count == 1 else result.T
-        if bool(self.vectors.add_up((~torch.isfinite(result)).sum().double())):
+        if not self.vectors.finite(result):
             raise NonFiniteProductError(
                 f"product {self.matvecs} of the operator is not finite. Look for NaN or infinity in the weights and "
                 "the loss, or use a wider dtype if the numbers overflow"
             )
+        result = result.unsqueeze(0) if count == 1 else result.T
         return result.to(device=self.device, dtype=self.dtype)
 
 
@@ -117,7 +130,8 @@ def as_operator(matrix: MatrixLike) -> CountedOperator:
     own = getattr(matrix, "dtype", None)
     if isinstance(own, torch.dtype):
         dtype, device = own, torch.device(getattr(matrix, "device", "cpu"))
-        if dtype not in (torch.float32, torch.float64):
+        stated = dtype == torch.bfloat16 and hasattr(matrix, "rounding")
+        if dtype not in (torch.float32, torch.float64) and not stated:
             raise OperandError(f"expected an operator in float32 or float64, got {dtype}; convert it first")
         eps = torch.finfo(dtype).eps
     else:

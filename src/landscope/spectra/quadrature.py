@@ -322,7 +322,8 @@ def spectrum_steps(
         raise ValueError(f"steps and probes must be at least 1, got {steps} and {probes}")
     counted, rng = as_operator(op), generator(seed, "spectrum")
     steps = min(steps, counted.size)
-    group = probes if counted.size < LONG else 1
+    long = counted.size >= LONG or counted.narrow
+    group = 1 if long else probes
     if max_bytes is not None:
         each = (steps + 7) * counted.size * torch.finfo(counted.dtype).bits // 8
         group = min(probes, max_bytes // each)
@@ -336,10 +337,9 @@ def spectrum_steps(
     for at in range(0, probes, group):
         part = slice(at, min(at + group, probes))
         start = sphere_rows(part.stop - at, nothing, rng, counted.vectors)
-        if counted.size < LONG:
-            runs = lanczos_steps(counted, start.T, steps, seed=seed)
-        else:
-            runs = recurrence_steps(counted, start[0], steps)
+        one = counted, start[0], steps
+        runs = recurrence_steps(*one) if long else lanczos_steps(counted, start.T, steps, seed=seed)
+        del one
         del start  # as long as every other
         for result in runs:
             highest = float(torch.linalg.eigvalsh(result.tridiagonal()).max())

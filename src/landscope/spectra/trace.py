@@ -85,6 +85,7 @@ def trace_steps(
     if not tol > 0:
         raise ValueError(f"tol must be positive, got {tol}")
     counted, budget, rng = as_operator(op), check_budget(max_matvecs), generator(seed, "trace")
+    counted.refuse_narrow("a trace from products on all rows")
     settings: dict[str, Plain] = {"tol": tol, "seed": seed, "max_matvecs": budget, "max_sketch": max_sketch}
     explored = yield from explore(counted, tol, budget, max_sketch, rng)
     if explored is None:

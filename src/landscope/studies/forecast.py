@@ -104,6 +104,8 @@ class Pace:
             self._known.setdefault(kinds[key], [seconds])
         self._begun: dict[str, tuple[str, float]] = {}
         self._workers = 1
+        self.at_least = False
+        """Whether what was last said to be left is a lower bound: a run takes longer than its kind did, or none was known."""
 
     def started(self, key: str, at: float | None = None) -> None:
         """A run was begun, now or at a time."""
@@ -130,6 +132,7 @@ class Pace:
         every = mean(usual.values())
         now = time.monotonic() if at is None else at
         begun = [max(0.0, usual.get(kind, every) - (now - since)) for kind, since in self._begun.values()]
+        self.at_least = any(kind not in usual or now - since > usual[kind] for kind, since in self._begun.values())
         return schedule([*sorted(begun), *(usual.get(kind, every) for kind in self._waiting.values())], self._workers)
 
 

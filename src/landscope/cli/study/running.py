@@ -212,7 +212,8 @@ def _event_printer(
         run = study.runs[event.key]
         about = f": {event.detail}" if event.detail and event.kind != "stopped" else ""
         left = pace.left() if event.kind == "finished" else None
-        more = f"; about {duration(left)} left" if left and left >= 1 else ""
+        about_so = "more than" if pace.at_least else "about"
+        more = f"; {about_so} {duration(left)} left" if left and left >= 1 else ""
         kind = "interrupted" if event.kind == "stopped" else event.kind
         if event.kind != "skipped" or event.detail != "done before":
             note(f"[{done}/{total}] {kind} {run.condition} · seed {run.seed} ({event.key}){about}{more}")

@@ -35,7 +35,7 @@ from landscope.probe.rows.order import DrawnRows, RowOrder, look_ends
 from landscope.probe.rows.outputs import outputs_of, row_order
 from landscope.probe.shared import once_per_probe
 from landscope.probe.totals import FORWARD
-from landscope.spectra.lanczos import fresh_rows, lanczos, lanczos_steps
+from landscope.spectra.lanczos import LONG, fresh_rows, lanczos, lanczos_steps
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ def _stages(probe: Probe, name: str, seed: int) -> Generator[Ends | None, None, 
     Where a GPU is as long over ten rows as over many and no bracket is worth it, products on all rows are the faster way from the
     start; only a budget, which may end before them, then makes it ask ten rows. No clock decides: values would depend on it.
     """
-    if is_small(probe) or probe.n_samples < 4 * FEWEST_ROWS:
+    if is_small(probe) or probe.n_samples < 4 * FEWEST_ROWS or probe.narrow or probe.n_params >= LONG:
         return
     fewest = LAUNCHES.get(probe.device.type, 0) / probe.activation_bytes
     signs = (1.0, -1.0) if name == "hessian" else (1.0,)

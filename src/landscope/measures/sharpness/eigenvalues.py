@@ -230,8 +230,8 @@ class LogVolume(_Eigenvalue):
         """Ritz values of all rows lie below the eigenvalues: at least their volume, product by product."""
         if self.k > probe.n_params:
             raise NotApplicableError(f"k = {self.k} eigenvalues were asked for; the matrix has {probe.n_params}")
-        op = matrix(probe, self.matrix)
-        for step in eigsh_steps(op, self.k, self.which, self.tol, self.max_matvecs, self.seed):
+        op, cheap = matrix(probe, self.matrix), cheap_matrix(probe, self.matrix)
+        for step in eigsh_steps(op, self.k, self.which, self.tol, self.max_matvecs, self.seed, cheap=cheap):
             if isinstance(step, Eigenpairs):
                 yield self._final(probe, step)
             elif len(step.values) == self.k and float(step.values.min()) > 0:
@@ -242,16 +242,16 @@ class LogVolume(_Eigenvalue):
 
     def _final(self, probe: Probe, pairs: Eigenpairs) -> Estimate:
         values, bounds = pairs.values.tolist(), pairs.residuals.tolist()
-        positive, missed = sum(v > 0 for v in values), 2 * self.tol * values[0]
+        positive = sum(v > 0 for v in values)
         if positive < self.k:
-            unknown = values[-1] + bounds[-1] + missed > 0
+            unknown = values[-1] + bounds[-1] + pairs.hidden > 0
             known = (
                 f"only {positive} of the {self.k} largest eigenvalues are {'known to be ' if unknown else ''}positive"
             )
             raise NotApplicableError(f"{known}; lower {'tol or k' if unknown else 'k'}")
         short, (status, reason) = 0.0, _ended(probe, pairs, self.tol)
-        if RESOLVED * self.tol * values[0] > values[-1]:
-            short = missed
+        if RESOLVED / 2 * pairs.hidden > values[-1]:
+            short = pairs.hidden
             reason = reason or (
                 f"tol={self.tol:g} is coarse for the {self.k}-th eigenvalue, and the error bar wide: lower tol or k"
             )

@@ -25,6 +25,7 @@ from landscope.measures.facts import Family
 from landscope.measures.row_measure import RowValues, early_looks_pay
 from landscope.measures.tied import saying_ties
 from landscope.probe.batches import Batch
+from landscope.probe.loss.widening import ROUNDING
 from landscope.probe.points import width
 from landscope.probe.probe import Probe
 from landscope.probe.rows.last_layer import layer_bounds
@@ -150,12 +151,13 @@ class GradientNorm(Measure):
                 early = sampled_gradient(probe, look)
                 yield None if early is None else early.norm(probe.n_params)
         slope = gradient(probe)
-        norm = float(probe.vectors.norms(slope.double()))
+        norm = float(probe.vectors.norms(slope if probe.narrow else slope.double()))
         if norm == 0:
             yield Estimate(norm)
             return
         details: dict[str, Plain] = {"per_parameter": norm / probe.n_params**0.5}
-        yield Estimate(norm, details=details)
+        rounding, status = (ROUNDING * norm, Status.CONVERGED) if probe.narrow else (0.0, Status.EXACT)
+        yield Estimate(norm, rounding, status=status, details=details)
         unit = slope / norm
         try:
             if probe.mode == "batch_statistics":
@@ -167,9 +169,9 @@ class GradientNorm(Measure):
                 grad=False,
             )
         except (DifferentiationError, NotApplicableError) as error:
-            yield Estimate(norm, details={**details, "no_data_stderr": str(error)})
+            yield Estimate(norm, rounding, status=status, details={**details, "no_data_stderr": str(error)})
             return
-        yield Estimate(norm, data_stderr=mean_and_error(total, squares, probe.n_samples)[1], details=details)
+        yield Estimate(norm, rounding, mean_and_error(total, squares, probe.n_samples)[1], status, details=details)
 
 
 # The trace of the covariance of the per-sample gradients: how much the samples disagree about the direction of descent.

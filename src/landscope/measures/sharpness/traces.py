@@ -23,7 +23,6 @@ from landscope.core.errors import DifferentiationError
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
 from landscope.core.seeding import generator, hashed_signs
-from landscope.curvature import Hessian
 from landscope.curvature.chunk_traces import ChunkTraces
 from landscope.curvature.gram.row_norms import row_norms
 from landscope.curvature.multi_affine import is_multi_affine
@@ -38,6 +37,7 @@ from landscope.measures.sharpness.early import (
     row_quadratics,
 )
 from landscope.measures.sharpness.matrices import (
+    MATRICES,
     OfMatrix,
     canonical,
     fastest_matrix,
@@ -189,14 +189,15 @@ class _Trace(_Sum):
 
     def refine(self, probe: Probe) -> Iterator[Estimate | None]:
         """Row by row: without noise, or with fresh probes for every chunk of rows; otherwise from products on all rows."""
-        if probe.sharding is None and self._has_fisher_diagonal(probe) and fisher_rows(probe) is not None:
+        by_rows = probe.sharding is None and not probe.narrow and self._has_fisher_diagonal(probe)
+        if by_rows and fisher_rows(probe) is not None:
             exactly = is_small(probe)
             for mean, ends_a_look in _row_traces(probe):
                 ended = ends_a_look and not exactly and mean.meets(self.tol)
                 yield self._with_details(probe, mean.estimate(ended))
                 if ended:
                     return
-        elif is_small(probe) or probe.sharding is not None:
+        elif (is_small(probe) and not probe.narrow) or probe.sharding is not None:
             yield from self._by_products(probe)
         else:
             yield from self._from_parts(probe)
@@ -209,14 +210,14 @@ class _Trace(_Sum):
         """
         name = canonical(probe, self.matrix)
         by_rows = self.matrix != "hessian" or (probe.n_samples >= MANY_ROWS and probe.head is None)
-        if by_rows and has_row_quadratics(probe, name):
+        if by_rows and not probe.narrow and has_row_quadratics(probe, name):
             try:
                 yield from self._by_probes(probe, partial(_RowTraces, probe, name, self.seed))
                 return
             except DifferentiationError as error:  # rows that go another way than those few that it was tried on
                 log.info("the trace from products: %s", error)
-        if self.matrix == "hessian" and uniform_order(probe) is not None:
-            begin = partial(ChunkTraces, probe, Hessian, (probe.space.names,), self.seed, "trace", CHUNKS)
+        if probe.narrow or (self.matrix == "hessian" and uniform_order(probe) is not None):
+            begin = partial(ChunkTraces, probe, MATRICES[name], (probe.space.names,), self.seed, "trace", CHUNKS)
             yield from self._by_probes(probe, begin)
         else:
             yield from self._by_products(probe)
@@ -263,11 +264,11 @@ class _Trace(_Sum):
                 return
             yield self._with_details(probe, found)
             needed = probes * ((mean.stderr / goal) ** 2 - 1) if goal > 0 else 0.0
-            if 2.1 * probe.n_params <= min(traces.passes * needed, 2.1 * (most - drawn)):
+            if not probe.narrow and 2.1 * probe.n_params <= min(traces.passes * needed, 2.1 * (most - drawn)):
                 exact = trace(matrix(probe, self.matrix), tol=1e-12, seed=self.seed, max_matvecs=10 * probe.n_params)
                 yield self._with_details(probe, replace(exact, data_stderr=found.data_stderr))
                 return
-            if not deflated and needed > 3 * DEFLATED and probe.n_params < LONG:
+            if not deflated and needed > 3 * DEFLATED and probe.n_params < LONG and not probe.narrow:
                 deflated, basis = True, leading_vectors(probe, name, self.seed, DEFLATED)
                 yield None
                 traces = begin(basis)  # probes drawn before do not know of it
@@ -388,4 +389,4 @@ class _Frobenius(_Sum):
 @shared_stream
 def _shared_norm(probe: Probe, name: str, tol: float, seed: int, max_matvecs: int | None) -> Iterator[Estimate]:
     """The norm of a matrix, found once for all its names."""
-    yield from frobenius_steps(fastest_matrix(probe, name), tol, seed, max_matvecs)
+    yield from frobenius_steps(fastest_matrix(probe, name, "lengths"), tol, seed, max_matvecs)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from landscope.core import display
 from landscope.core.errors import LossError, NotApplicableError, UnknownNameError
@@ -21,13 +20,9 @@ from landscope.probe.loss.head import Head
 from landscope.probe.loss.losses import Loss
 from landscope.probe.loss.readings import Reading
 from landscope.probe.loss.targets import IGNORED, kept_labels
+from landscope.probe.loss.widening import transformed, widening
 
 Params = Mapping[str, Tensor]
-
-
-def _transformed() -> bool:
-    """Whether something of `torch.func`, or forward mode, is at work here: both need every operation in the open."""
-    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class LossFunction:
@@ -39,6 +34,9 @@ class LossFunction:
 
     device: torch.device
     dtype: torch.dtype
+    """What everything is computed in."""
+    stored: torch.dtype
+    """What weights and vectors are held in: the same, or half precision (`landscope.probe.loss.widening`)."""
     temperature: float
     space: ParameterSpace
     vectors: Vectors
@@ -95,8 +93,17 @@ class LossFunction:
     def call(self, params: Params, batch: Batch) -> object:
         """What the model returns at the given parameters; it may write into its inputs, which are copies."""
         args, kwargs = self.layout.arguments(batch.raw)
-        args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
-        return functional_call(self._model, params, args, kwargs)
+        return self.run(params, *map_tensors(torch.clone, (args, kwargs)))  # type: ignore[misc]
+
+    def run(self, params: Params, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        """What the model returns for arguments at the given parameters."""
+        with widening() if self.narrow else nullcontext():
+            return functional_call(self._model, params, args, kwargs)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether weights and vectors are held in half precision."""
+        return self.stored != self.dtype
 
     def outputs(self, params: Params, batch: Batch) -> object:
         """What the loss compares with the targets: the model's outputs at the given parameters, over the temperature."""
@@ -154,7 +161,7 @@ class LossFunction:
 
     def loss_sum(self, params: Params, batch: Batch) -> Tensor:
         """The sum of the loss over the samples of a batch, at the given parameters."""
-        if self.head is not None and self.temperature == 1.0 and not _transformed() and self.head.is_bare(self._model):
+        if self.head is not None and self.temperature == 1.0 and not transformed() and self.head.is_bare(self._model):
             return self.head.loss_sum(self, params, batch)
         return self.loss_of(self.outputs(params, batch), batch)
 

@@ -181,6 +181,11 @@ def _logits(features: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.nn.functional.linear(features, weight, bias)
 
 
+def _wide(like: Tensor, *tensors: Tensor | None) -> list[Any]:
+    """Tensors as wide as another: weights may be held in half precision."""
+    return [None if tensor is None else tensor.to(like.dtype) for tensor in tensors]
+
+
 class _Loss(torch.autograd.Function):
     """Σ_s m_s ℓ_s."""
 
@@ -190,6 +195,7 @@ class _Loss(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(features, weight, bias, labels, mass)
         total = mass.new_zeros(())
+        weight, bias = _wide(features, weight, bias)
         for at in strips(features, weight):
             log_p = _logits(features[at], weight, bias).log_softmax(1)
             total -= mass[at] @ log_p.gather(1, labels[at, None])[:, 0]
@@ -209,6 +215,8 @@ class _Slopes(torch.autograd.Function):
         ctx: Any, features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, mass: Tensor
     ) -> tuple[Tensor | None, ...]:
         ctx.save_for_backward(features, weight, bias, labels, mass)
+        held = weight.dtype
+        weight, bias = _wide(features, weight, bias)
         by_features, by_weight = torch.empty_like(features), torch.zeros_like(weight)
         by_bias = None if bias is None else torch.zeros_like(bias)
         for at in strips(features, weight):
@@ -217,7 +225,7 @@ class _Slopes(torch.autograd.Function):
             by_weight.addmm_(slope.T, features[at])
             if by_bias is not None:
                 by_bias += slope.sum(0)
-        return by_features, by_weight, by_bias
+        return by_features, by_weight.to(held), None if by_bias is None else by_bias.to(held)
 
     @staticmethod
     @once_differentiable
@@ -236,6 +244,8 @@ def _residuals(p: Tensor, labels: Tensor) -> Tensor:
 def _second_derivative(at: Parts, along: Parts, mass: Tensor, labels: Tensor | None) -> tuple[Parts, Tensor]:
     """The Hessian of the sum times a step, and ⟨r, z′⟩; with no labels the Gauss–Newton matrix."""
     (features, weight, bias), (to_features, to_weight, to_bias) = at, along
+    held = weight.dtype
+    weight, bias, to_weight, to_bias = _wide(features, weight, bias, to_weight, to_bias)
     by_features, by_weight, by_mass = [], torch.zeros_like(to_weight), []
     by_bias = None if to_bias is None else torch.zeros_like(to_bias)
     for part in strips(features, weight):
@@ -253,4 +263,5 @@ def _second_derivative(at: Parts, along: Parts, mass: Tensor, labels: Tensor | N
             found = found + slope @ to_weight
             by_weight = by_weight + slope.T @ to_features[part]
         by_features.append(found)
-    return (torch.cat(by_features), by_weight, by_bias), torch.cat(by_mass) if by_mass else mass
+    narrow = by_weight.to(held), None if by_bias is None else by_bias.to(held)
+    return (torch.cat(by_features), *narrow), torch.cat(by_mass) if by_mass else mass

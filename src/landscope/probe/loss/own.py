@@ -14,7 +14,7 @@ in that case, and are part of the definition.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from landscope.core.errors import LabelRangeError, LossError, LossReductionError, ModelError
 from landscope.core.memory import is_out_of_memory
-from landscope.core.torch_fixes.put_in import functional_call
 from landscope.probe.batches import TARGET_KEYS, Batch, Layout, diverse_sample, map_tensors
 from landscope.probe.loss.losses import LOSSES, Loss
 from landscope.probe.loss.readings import SPANS, Reading, part
@@ -44,6 +43,8 @@ SAME_SLOPE = 1e-3
 LABEL_KEYS = ("labels", "label")
 """Names that collators exchange for each other."""
 PLAIN = Reading()
+Likely = tuple[float, Reading, str]
+"""The value of a likelihood of the outputs, how outputs and labels are read for it, and its name."""
 OTHER_IGNORED = -1
 """What some models ignore in the place of −100."""
 
@@ -61,8 +62,10 @@ MODEL = Loss(returned_loss, structured=True, name="model's own")
 
 
 def loss_in(outputs: object) -> Tensor | None:
-    """The loss that a model returned: `loss`, or the only single number of a tuple; `None` where there is none."""
+    """The loss that a model returned: `loss`, the only single number of a tuple, or one number; `None` where there is none."""
     found = part(outputs, "loss")
+    if found is None and isinstance(outputs, Tensor) and outputs.dim() == 0:
+        found = outputs
     if found is None and isinstance(outputs, tuple):
         scalars = [each for each in outputs if isinstance(each, Tensor) and each.dim() == 0]
         found = scalars[0] if len(scalars) == 1 else None
@@ -96,7 +99,7 @@ def _called(probe: Probe, layout: Layout, batch: Batch) -> object | None:
     args, kwargs = layout.arguments(batch.raw)
     args, kwargs = map_tensors(torch.clone, (args, kwargs))  # type: ignore[misc]
     try:
-        return functional_call(probe.module(""), probe.params, args, kwargs)
+        return probe.run(probe.params, args, kwargs)
     except Exception as error:
         if is_out_of_memory(error):
             raise
@@ -252,62 +255,84 @@ def mean_over_labels(probe: Probe, batch: Batch, returned: object) -> Tensor:
 def _same_slope(ours: Probe, theirs: Probe, sample: Batch) -> bool:
     """Whether the gradients of a likelihood and of the model's loss agree: equal values at one point may be a coincidence."""
     few = next(sample.pieces(FEW))
-    leaves = {name: p.clone().requires_grad_() for name, p in ours.params.items()}
+    leaves = {name: p.detach().requires_grad_() for name, p in ours.params.items()}
     with torch.enable_grad():
         returned = theirs.call(leaves, few)
-        values = mean_over_labels(ours, few, returned), returned_loss(returned)
-        if not all(value.requires_grad for value in values):
-            return not any(value.requires_grad for value in values)
-        a, b = (
-            torch.autograd.grad(
-                value, list(leaves.values()), allow_unused=True, materialize_grads=True, retain_graph=True
-            )
-            for value in values
-        )
-    apart, size = (sum(float(part.double().square().sum()) for part in parts) for parts in (map(torch.sub, a, b), a))
+        mine, own = mean_over_labels(ours, few, returned), returned_loss(returned)
+        if not (mine.requires_grad and own.requires_grad):
+            return not (mine.requires_grad or own.requires_grad)
+        size, apart = _slope(mine, leaves), _slope(mine - own, leaves)
     return not apart > SAME_SLOPE**2 * size
+
+
+def _slope(value: Tensor, leaves: Mapping[str, Tensor]) -> float:
+    """‖∇‖², of which nothing is kept."""
+    parts = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, retain_graph=True)
+    return sum(float(torch.linalg.vector_norm(part, dtype=torch.float64)) ** 2 for part in parts if part is not None)
 
 
 # A loss that is not a likelihood of the outputs: the number that the model returns.
 
 
 def _as_returned(probe: Probe, fed: Layout, sample: Batch, outputs: object, own: Tensor) -> Recognised:
-    """The number that the model returns, with its reduction: over samples, over labels, or neither."""
-    nearest = _nearest(probe, fed, sample, outputs, own)
-    reading = nearest[1] if nearest else Reading()
-    loss = replace(MODEL, takes="batch" if reading.labels(fed.targets(sample.raw), sample.raw) is None else "targets")
-    loss = replace(loss, unexplained=_difference(sample, own, nearest))
+    """The number that the model returns, with its reduction: over samples, over labels, or neither.
+
+    Which labels count depends on how they are read (shifted or not): the first reading whose mean over labels fits.
+    """
+    likelihoods = _likelihoods(probe, fed, sample, outputs, own)
+    nearest = next(iter(likelihoods), None)
+    tried: list[tuple[Likely | None, Reading]] = [(like, like[1]) for like in likelihoods]
+    tried = tried or [(None, reading) for reading in _of_labels(fed, sample)]
+    for like, reading in tried:
+        loss = _returned_as_read(fed, sample, own, like, reading)
+        try:
+            return Recognised(_with_its_reduction(probe, loss, fed, reading, sample), fed, reading)
+        except LossReductionError:
+            pass
+    reading = tried[0][1]
+    loss = _returned_as_read(fed, sample, own, nearest, reading)
+    at = probe.reading_as(loss, fed, reading)
+    over_labels = loss.takes == "targets" and kept_labels(at.targets(sample)) is not None
+    return Recognised(replace(loss, reduction="label_mean" if over_labels else "mean"), fed, reading, whole=True)
+
+
+def _of_labels(fed: Layout, sample: Batch) -> tuple[Reading, ...]:
+    """How labels may be read where a model returns nothing to compare them with."""
+    labels = fed.targets(sample.raw)
+    return (PLAIN, Reading(shift=True)) if kept_labels(labels) is not None and labels.dim() == 2 else (PLAIN,)  # type: ignore[attr-defined]
+
+
+def _returned_as_read(fed: Layout, sample: Batch, own: Tensor, like: Likely | None, reading: Reading) -> Loss:
+    labels = reading.labels(fed.targets(sample.raw), sample.raw)
+    return replace(MODEL, takes="batch" if labels is None else "targets", unexplained=_difference(sample, own, like))
+
+
+def _with_its_reduction(probe: Probe, loss: Loss, fed: Layout, reading: Reading, sample: Batch) -> Loss:
     at = probe.reading_as(loss, fed, reading)
 
     def evaluate(_: Loss, batch: Batch) -> Tensor:
         return returned_loss(at.outputs(at.params, batch))
 
     others = (uneven_rows(at, sample.size), diverse_sample(at.batches(), at.targets, sample.size))
-    try:
-        with torch.no_grad():
-            loss = with_reduction(loss, evaluate, at.targets, sample, _ready(probe, others), 5 * AGREE[probe.dtype])
-    except LossReductionError:
-        over_labels = loss.takes == "targets" and kept_labels(at.targets(sample)) is not None
-        return Recognised(replace(loss, reduction="label_mean" if over_labels else "mean"), fed, reading, whole=True)
-    return Recognised(loss, fed, reading)
+    with torch.no_grad():
+        return with_reduction(loss, evaluate, at.targets, sample, _ready(probe, others), 5 * AGREE[probe.dtype])
 
 
-def _nearest(
-    probe: Probe, fed: Layout, sample: Batch, outputs: object, own: Tensor
-) -> tuple[float, Reading, str] | None:
-    """The likelihood of the outputs that comes closest to the model's loss: its value, its reading and its name."""
-    found: list[tuple[float, Reading, str]] = []
+def _likelihoods(probe: Probe, fed: Layout, sample: Batch, outputs: object, own: Tensor) -> list[Likely]:
+    """The likelihoods of the outputs, the one that comes closest to the model's loss first, one for each reading."""
+    found: dict[Reading, Likely] = {}
     for loss, reading in _candidates(outputs, fed, sample):
         try:
             with torch.no_grad():
                 value = float(mean_over_labels(probe.reading_as(loss, fed, reading), sample, outputs))
         except (LossError, RuntimeError, ValueError, IndexError):
             continue
-        found.append((value, reading, f"{loss.name}{reading}"))
-    return min(found, key=lambda each: abs(each[0] - float(own)), default=None)
+        like = value, reading, f"{loss.name}{reading}"
+        found[reading] = min(found.get(reading, like), like, key=lambda each: abs(each[0] - float(own)))
+    return sorted(found.values(), key=lambda each: abs(each[0] - float(own)))
 
 
-def _difference(sample: Batch, own: Tensor, nearest: tuple[float, Reading, str] | None) -> str:
+def _difference(sample: Batch, own: Tensor, nearest: Likely | None) -> str:
     returned = f"the model returns a loss of {float(own):.7g} on {sample.size} samples"
     if nearest is None:
         return f"{returned}, and no likelihood of its outputs is known to compare it with"

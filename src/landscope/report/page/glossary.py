@@ -12,6 +12,8 @@ from landscope.measures.base import Measure
 from landscope.measures.facts import Family
 from landscope.report.data.columns import Column
 
+UNBROKEN = re.compile(r"(?<=×) (?=\d)|(?<=\d) (?=%)")
+
 STATISTICS: Mapping[str, str] = MappingProxyType(
     {
         "Kendall's τ": "How far two columns order the models alike: the share of pairs of models in the same order less the "
@@ -53,8 +55,12 @@ def meanings(columns: Iterable[str]) -> dict[str, str]:
 def glossed(terms: Mapping[str, str]) -> Callable[[str], Markup]:
     """A filter for templates: escaped text, in which the first place of each term shows its meaning under the pointer.
 
+    Lines do not break between a number and its sign.
+
     >>> glossed({"ECE": "how far off"})("ECE <b> & ECE")
     Markup('<abbr title="how far off">ECE</abbr> &lt;b&gt; &amp; ECE')
+    >>> glossed({})("× 3.7, +85 %")
+    Markup('×\xa03.7, +85\xa0%')
     """
     ordered = sorted(terms, key=len, reverse=True)
     pattern = (
@@ -63,6 +69,7 @@ def glossed(terms: Mapping[str, str]) -> Callable[[str], Markup]:
     titles = {str(escape(term)): escape(meaning) for term, meaning in terms.items()}
 
     def gloss(text: str) -> Markup:
+        text = UNBROKEN.sub("\N{NO-BREAK SPACE}", text)
         if pattern is None:
             return escape(text)
         seen: set[str] = set()

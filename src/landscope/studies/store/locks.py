@@ -153,7 +153,7 @@ def read(folder: Path, number: int) -> Attempt:
 def take(folder: Path, stale_after: float = STALE_AFTER) -> Attempt:
     """Begin the next attempt; `ClaimError` if somebody works on this one or is faster."""
     with store_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         last = latest(folder)
         if last and last.held(filesystem_now(folder), stale_after):
             raise ClaimError(
@@ -169,7 +169,7 @@ def close(folder: Path, attempt: Attempt, outcome: Outcome, error: str = "") -> 
     """End an attempt, unless a later one has begun."""
     ended = Attempt(attempt.number, attempt.owner, attempt.since, attempt.beat, outcome, error)
     try:
-        write_in_store(_path(folder, attempt.number), _content(ended), flush=False)
+        write_in_store(_path(folder, attempt.number), _content(ended), flush=False, inside=folder)
     except StoreFullError:
         os.utime(_path(folder, attempt.number), (0, 0))  # takes no room; how it ended is lost, that it ended is not
 

@@ -152,12 +152,12 @@ class RunFolder:
     def writing(self, name: str) -> AbstractContextManager[Path]:
         """A path for a library to write to, which becomes the file `name` when the block ends without an error."""
         self._check_claim()
-        return writing_in_store(self.path(name))
+        return writing_in_store(self.path(name), inside=self.folder)
 
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""
         self._check_claim()
-        write_in_store(self.path(name), content)
+        write_in_store(self.path(name), content, inside=self.folder)
 
     def write_json(self, name: str, value: object) -> None:
         """Write plain values as JSON, whole or not at all."""
@@ -230,7 +230,7 @@ class RunFolder:
     def _write_failure(self, error: BaseException | str) -> None:
         text = error if isinstance(error, str) else "".join(traceback.format_exception(error))
         with suppress(StoreError):  # the attempt still says in one line what happened
-            write_in_store(self.path("failure.txt"), text.encode(errors="replace"))
+            write_in_store(self.path("failure.txt"), text.encode(errors="replace"), inside=self.folder)
 
     def _check_there(self) -> None:
         """Refuse to recreate a vanished folder by writing to it."""
@@ -262,7 +262,8 @@ class RunFolder:
             / f"{self.key}-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
         )
         with store_errors(place):
-            place.mkdir(parents=True)
+            place.parent.mkdir(exist_ok=True)
+            place.mkdir()
             # The record last: until it has moved, whoever comes after a crash here still sees that everything is in doubt.
             for entry in sorted(self.folder.iterdir(), key=lambda entry: entry.name == "record.json"):
                 if entry.name not in ("attempts", "spec.json"):
