@@ -48,6 +48,14 @@ class Unit:
         shown = [text.replace("-", "−") if text.strip("-0.") else text.replace("-", "") for text in texts]
         return f"{self.symbol}{shown[0]}{' ' * bool(self.word)}{self.word} [{shown[1]}, {shown[2]}]"
 
+    def size(self, value: float) -> str:
+        """A size by itself.
+
+        >>> Unit("points", 100).size(0.023), RATIO.size(0.5), TAU.size(0.31)
+        ('2.3 points', '× 1.65', 'τ = 0.31')
+        """
+        return f"{self.symbol}{self.number(value):.3g} {self.word}".strip().replace("-", "−")
+
     def number(self, value: float) -> float:
         """A value in this unit."""
         return self.scale * (math.exp(min(value, 100.0)) if self.ratio else value)

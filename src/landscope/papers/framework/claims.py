@@ -113,7 +113,10 @@ class _Asked:
             return not_tested(self.silent)
         if self.claim.question.null:
             return _nothing(self.answers, alpha)
-        return _all(self.answers, alpha, by)
+        found = _all(self.answers, alpha, by)
+        if found.verdict == "explained":
+            return replace(found, why=f"explained by: {self.claim.explained_by}, {found.why}")
+        return found
 
 
 def tell(claims: Sequence[Claim], tables: Tables) -> list[Told]:
@@ -200,14 +203,14 @@ def _no_minima(rows: pd.DataFrame) -> Iterable[str]:
 
 def _all(answers: Sequence[Answer], alpha: float, by: Judgement | None) -> Judgement:
     """All must be shown, each at the full level; one that is excluded at its share of the level excludes them all."""
-    each = [judge(one.ours, one.theirs, margin=one.margin, explained_by=by, alpha=alpha) for one in answers]
+    each = [_judged(one, alpha, by) for one in answers]
     if len(each) == 1:
         return each[0]
     shown = [found.p_value or 0.0 for found in each]
     worst = each[max(range(len(each)), key=lambda place: shown[place])]
     if all(found.verdict == "replicates" for found in each):
         return replace(worst, why=f"all {len(each)} {worst.why}")
-    strict = [judge(one.ours, one.theirs, margin=one.margin, alpha=alpha / len(each)) for one in answers]
+    strict = [_judged(one, alpha / len(each)) for one in answers]
     against = [(one, found) for one, found in zip(answers, strict, strict=True) if found.verdict == "excluded"]
     if against:
         one, found = min(against, key=lambda pair: pair[1].p_value or 0.0)
@@ -217,6 +220,10 @@ def _all(answers: Sequence[Answer], alpha: float, by: Judgement | None) -> Judge
         return explained[0]
     number = sum(found.verdict == "replicates" for found in each)
     return replace(worst, verdict="undecided", why=f"{number} of {len(each)} shown")
+
+
+def _judged(one: Answer, alpha: float, by: Judgement | None = None) -> Judgement:
+    return judge(one.ours, one.theirs, margin=one.margin, explained_by=by, alpha=alpha, written=one.unit.size)
 
 
 def _nothing(answers: Sequence[Answer], alpha: float) -> Judgement:
