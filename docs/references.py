@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from landscope.measures.reading.references import ACCURACY_SETTINGS, FILE
+from landscope.measures.reading.references import FILE
 from landscope.specs.schema import to_plain
 
 HERE = Path(__file__).parent
@@ -27,6 +27,8 @@ ROOT = HERE.parent
 MOST = 120
 """Networks of a kind that are kept, evenly from all of them."""
 DIGITS = 4
+ACCURACY_SETTINGS = ("seed", "tol", "max_matvecs", "max_probes")
+"""Settings that change how well a value is known, and not which value it is."""
 ENVIRONMENT = ("landscope", "python", "torch", "processor", "device", "threads")
 MEASURES = (
     *("hessian_top_eigenvalue", "hessian_trace", "ggn_trace", "sam_sharpness", "average_sharpness"),

@@ -233,7 +233,7 @@ def test_everything_on_a_larger_network_within_its_budget(name: str) -> None:
         )
         x = torch.randint(0, 100, (8, 16))
     seconds = {"resnet18": 240, "transformer": 60}[name]  # on two cores
-    report = measure(model, (x, torch.arange(8) % 10), seconds=seconds)
+    report = measure(model, (x, torch.arange(8) % 10), "all", seconds=seconds)
     assert len(report) == len(ALL)
     assert report["relative_flatness"].status is Status.EXACT
     assert all(

@@ -30,7 +30,7 @@ from landscope.report.page.figure import Figure
 from landscope.report.page.html import embedded_json, plotly_script
 from landscope.report.page.matplotlib import on_paper
 from landscope.report.sections.calibration import calibration_section, calibrations
-from landscope.report.sections.reference import ComparedNumber
+from landscope.report.sections.conditions import ComparedNumber
 from landscope.studies.record import MeasuredModel, Record, long_table, wide_table
 
 ORDER = [
@@ -437,7 +437,7 @@ def test_extras_that_cannot_be_read_are_named_and_the_others_shown(tmp_path: Pat
 
 def test_reliability_before_and_after_come_from_both_models(records: list[Record]) -> None:
     found, faults = calibrations(Cohorts.of(records))
-    assert not faults.faults
+    assert not faults
     assert all(set(tables) == {"before", "after"} for tables in found.values())
     assert all(tables["before"].ece > tables["after"].ece for tables in found.values())
 

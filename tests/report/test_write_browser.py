@@ -14,7 +14,7 @@ from chromium import Page
 from report_records import HOSTILE, make_records
 
 from landscope.report import Claim, ReportOptions, write_report
-from landscope.report.sections.reference import ComparedNumber
+from landscope.report.sections.conditions import ComparedNumber
 
 pytestmark = [
     pytest.mark.browser,

@@ -112,14 +112,14 @@ def of_conditions(found: Correlation, models: int, dropped: int) -> Correlation:
 
 @dataclass(frozen=True)
 class Slopes:
-    """How y differs per unit of x: inside conditions and between them; None where a side has too few to tell."""
+    """How y differs per unit of x, inside conditions and between them; None where there are too few of them."""
 
     within: Mean | None
     between: Mean | None
 
     @property
     def differ(self) -> float | None:
-        """The p of one slope for both."""
+        """The p-value of the two slopes being equal."""
         return None if self.within is None or self.between is None else self.within.differs_from(self.between)
 
 
@@ -145,11 +145,7 @@ def slopes(x: Numbers, y: Numbers, conditions: Labels) -> Slopes:
     residual = 0.0 if inside is None else float(np.square(b - y_mean[label] - inside.value * (a - x_mean[label])).sum())
     across = _between(x_mean, y_mean, sizes, residual, len(a) - len(sizes) - 1)
     unit = math.ldexp(1.0, high - wide)
-    return Slopes(*(None if side is None else _in_units(side, unit) for side in (inside, across)))
-
-
-def _in_units(slope: Mean, unit: float) -> Mean:
-    return replace(slope, value=slope.value * unit, stderr=slope.stderr * unit, spread=slope.spread * unit)
+    return Slopes(*(None if side is None else side.times(unit) for side in (inside, across)))
 
 
 def _within(x: Floats, y: Floats, label: Codes) -> Mean | None:
@@ -162,9 +158,8 @@ def _within(x: Floats, y: Floats, label: Codes) -> Mean | None:
     slope = float(cross.sum() / square.sum())
     without = ((cross.sum() - cross) / (square.sum() - square))[telling]
     stderr = math.sqrt((k - 1) / k * float(np.square(without - slope).sum()))
-    freedom = max(
-        1.0, float(square.sum()) ** 2 / float(np.square(square).sum()) - 1
-    )  # many small conditions count as few
+    # many small conditions count as few
+    freedom = max(1.0, float(square.sum()) ** 2 / float(np.square(square).sum()) - 1)
     return Mean(slope, k, stderr, freedom, stderr * math.sqrt(k)) if stderr > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""The one call of a study's report: every measure against every outcome, with all that keeps one honest about it."""
+"""The one call of a study's report: every measure against every outcome, with adjusted p-values and intervals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CorrelationTable:
         return len(self.findings)
 
     def sentence(self, measure: str, outcome: str) -> str:
-        """How sure one can be that the two go together, in plain words."""
+        """What was found about the two, and how certain it is, in plain words."""
         return self[measure, outcome].sentence(self.rules, self.group or "", " and ".join(self.given))
 
     def to_frame(self) -> pd.DataFrame:
@@ -137,7 +137,7 @@ def correlate(
     Args:
         frame: one row per model.
         measures: columns of what was measured.
-        outcomes: columns of what it might go with.
+        outcomes: columns that the measures may correlate with.
         method: "kendall", "spearman" or "pearson".
         families: {name: columns of measures or outcomes}. Tests whose measures are of the same family and whose outcomes are of
             the same family are adjusted together; without families, all of them.

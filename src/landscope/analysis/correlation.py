@@ -1,7 +1,7 @@
-"""Do two columns go together: Kendall's τ-b, Spearman's ρ or Pearson's r, with a p-value and the interval of the same test.
+"""Whether two columns are correlated: Kendall's τ-b, Spearman's ρ or Pearson's r, with p-value and interval of the same test.
 
 τ-b = (concordant − discordant pairs)/√(pairs untied in x · pairs untied in y): the chance that two units are ordered
-alike, minus the chance that they are not. It is the papers' choice, it does not care about units or outliers, and its
+alike, minus the chance that they are not. It is the papers' choice; units and outliers do not affect it, and its
 distribution is known exactly. ρ is Pearson's r of midranks.
 
 The p-value compares with rearrangements (`null_laws`); the interval holds the true values that the same test does not reject
@@ -114,7 +114,7 @@ def correlation(
     permutations: int = 9999,
     seed: int = 0,
 ) -> Correlation:
-    """The correlation of two columns with one value per model; models that miss one are left out.
+    """The correlation of two columns with one value per model; models with a missing value are left out.
 
     Args:
         x: a column.

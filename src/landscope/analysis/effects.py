@@ -28,7 +28,7 @@ from landscope.analysis.null_laws import Inversions, NullLaw, Turned
 from landscope.core.errors import OperandError
 
 INVERTED = 1e-10
-"""To which an end of an interval is found, in units of where it is looked for."""
+"""How exactly the end of an interval is found, on the scale of the effect."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        """Of runs of ours.
+        """From the values of runs.
 
         >>> Summary.of([1.0, 2.0, 3.0])
         Summary(mean=2.0, spread=1.0, n=3)
@@ -116,7 +116,7 @@ class Summary:
         return self.spread**2 / self.n
 
     def log(self) -> Summary:
-        """Of the logarithms, to first order: what is left to do where only a mean and a spread are printed."""
+        """Of the logarithms, to first order: all that a printed mean and spread allow."""
         if self.mean <= 0:
             raise OperandError(f"a logarithm needs a positive mean, got {self.mean}")
         return Summary(math.log(self.mean), self.spread / self.mean, self.n)
@@ -179,6 +179,10 @@ class Mean(Effect):
         """Counted from somewhere else: `share.shifted(-0.5)` is positive above one half."""
         return replace(self, value=self.value + by)
 
+    def times(self, factor: float) -> Mean:
+        """In other units."""
+        return replace(self, value=self.value * factor, stderr=self.stderr * factor, spread=self.spread * factor)
+
     def concordance(self, confidence: float = 0.95) -> Concordance:
         """D = 2Φ(value/spread) − 1; the interval is that of the noncentrality of t, with the same sign as the test.
 
@@ -212,10 +216,7 @@ def mean(values: Sequence[float]) -> Mean:
     >>> [round(end, 3) for end in mean([1.0, 2.0, 3.0]).interval()]
     [-0.484, 4.484]
     """
-    return _single(Summary.of(values))
-
-
-def _single(of: Summary) -> Mean:
+    of = Summary.of(values)
     return Mean(of.mean, of.n, math.sqrt(of.variance), of.n - 1, of.spread)
 
 
@@ -226,7 +227,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Mean:
     0.0742
     """
     if len(first) != len(second):
-        raise OperandError(f"pairs need as many values on both sides, got {len(first)} and {len(second)}")
+        raise OperandError(f"pairs need equally many values on both sides, got {len(first)} and {len(second)}")
     return mean(np.subtract(first, second).tolist())
 
 

@@ -1,4 +1,4 @@
-"""One measure against one outcome: all that was found, and how sure one can be, in plain words.
+"""One measure against one outcome: every result, with its certainty in plain words.
 
 goes with     the adjusted p is at most α
 weak at most  it is not, and the coefficient is shown to be smaller than one that would matter: two one-sided tests, adjusted too
@@ -115,7 +115,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Finding:
-    """Everything about one measure and one outcome; what was not asked for is None.
+    """All results about one measure and one outcome; None where one was not asked for.
 
     `correlation` is between conditions where there are several, and of models otherwise. `tests` is the size of the family within
     which p was adjusted; `within` and `partial` are adjusted among themselves, as is `weak_adjusted_p`, the p of a coefficient
@@ -151,7 +151,7 @@ class Finding:
         return "weak at most" if weak else "undecided"
 
     def sentence(self, rules: Rules, group: str = "", given: str = "") -> str:
-        """How sure one can be, in words.
+        """The finding and its certainty in one sentence.
 
         >>> from landscope.analysis.correlation import correlation
         >>> found = correlation([1, 2, 3, 4, 5, 6], [1, 3, 2, 4, 6, 5])
@@ -177,7 +177,7 @@ class Finding:
         return text + self._asides(rules, group, given)
 
     def _needed(self, rules: Rules) -> str:
-        """How many units would show what was planned, whatever was seen."""
+        """How many units would show the planned effect, whatever was observed."""
         c = self.correlation
         needed = models_needed(as_kendall(rules.relevant, c.method), rules.level(self.tests))
         if needed is None or needed <= c.n:

@@ -1,11 +1,11 @@
-"""Granulated Kendall's coefficient (Jiang et al. 2020): does the measure order models when one thing is changed at a time?
+"""Granulated Kendall's coefficient (Jiang et al. 2020): does the measure order models that differ in one hyper-parameter?
 
 A plain τ over a grid of hyper-parameters can be large because one of them moves both columns. So for each axis i, models
 that agree in all the other axes form a group, and
 
     ψ_i = mean over groups of τ(group),        Ψ = mean over axes of ψ_i
 
-τ is τ-b, so a group in which a column does not vary says nothing and is skipped; with `ties="a"` such pairs count as 0, which
+τ is τ-b, so a group in which a column does not vary is skipped; with `ties="a"` such pairs count as 0, which
 is the formula of the paper. Models that agree in all axes (seeds) are of one group: pass the seed as an axis to keep them apart.
 
 The axes are the units: Ψ ± t_{k−1} · sd(ψ_1 … ψ_k)/√k for k axes, and the test of the same t. Groups of one axis share models and

@@ -34,7 +34,7 @@ Labels: TypeAlias = "Sequence[Hashable] | NDArray[np.generic] | pd.Series"
 """A column of labels, one per model."""
 
 ENOUGH = 3
-"""Fewer models have no correlation worth the name: two always lie on a line."""
+"""The fewest models with a meaningful correlation: two always lie on a line."""
 
 
 def number_column(values: Numbers, name: str) -> Floats:
@@ -94,7 +94,7 @@ def complete(columns: dict[str, Floats], labels: tuple[Codes, ...] = ()) -> tupl
 
 
 def settled(columns: list[Floats], labels: tuple[Codes, ...]) -> tuple[list[Floats], list[Codes]]:
-    """The same models in an order of their own: what is drawn at random then gives one result, however they come.
+    """The same models in an order that depends on their values alone, so that random draws do not depend on that of the input.
 
     >>> settled([np.array([3.0, 1.0, 2.0])], (np.array([0, 1, 0]),))
     ([array([1., 2., 3.])], [array([0, 1, 1])])
@@ -135,7 +135,7 @@ def _constant(column: Floats) -> bool:
 
 # Random numbers of the analysis: NumPy generators from a seed, permutations within blocks.
 #
-# `landscope.core.seeding` does the same with torch; here torch is not known.
+# `landscope.core.seeding` does the same with torch, which this package must not import.
 
 
 def generator(seed: int, *stream: str | int) -> np.random.Generator:
@@ -182,7 +182,7 @@ def all_permutations(block: NDArray[np.intp], limit: int) -> NDArray[np.intp] | 
     return drawn
 
 
-# Columns of a frame by exact name; an unknown one is answered with the choices.
+# Columns of a frame by exact name; an error for an unknown one lists the choices.
 
 
 def column_of(frame: pd.DataFrame, name: str) -> pd.Series:
@@ -196,7 +196,7 @@ def column_of(frame: pd.DataFrame, name: str) -> pd.Series:
         raise UnknownNameError.among("column", name, map(str, frame.columns))
     column = frame[name]
     if isinstance(column, pd.DataFrame):
-        raise OperandError(f"column names must be unique, {name!r} is there {column.shape[1]} times; rename them")
+        raise OperandError(f"column names must be unique, but {column.shape[1]} are called {name!r}; rename them")
     return column
 
 
@@ -218,7 +218,7 @@ LIKE_GUESSING = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Learnt:
-    """Which models count, and by what."""
+    """Which models count, and by which criterion."""
 
     kept: NDArray[np.bool_]
     bar: str

@@ -15,7 +15,7 @@ errors its reliability λ is estimated: noise of that size is added once more, a
 λ = 2 − 1/c². The corrected coefficient comes from covariances in which the covariate's variance counts λ-fold (errors in
 variables; Fuller 1987), with a jackknife error. What is recorded bounds the error from above (all models are measured on the same
 rows), so a link must be shown with all of it and with none: the larger p counts, and the interval holds both. Below λ = 0.5 there
-is not an answer.
+is no answer.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from landscope.analysis.null_laws import Inversions, NullLaw, Student
 from landscope.core.errors import OperandError
 
 DETERMINED = 1e-9
-"""A column of which less than this is left, once the covariates are accounted for, is a function of them."""
+"""A column counts as a function of the covariates where less than this share of it remains once they are accounted for."""
 MANY = 30
-"""Units from which regressions may bend more than once."""
+"""The number of units from which regressions may bend more than once."""
 LEAST_RELIABLE = 0.5
 EXPLAINED = 0.02
 """Where less than this is left of a column after its covariate is corrected for errors, the correction has no hold."""
@@ -104,7 +104,7 @@ def partial_correlation(
 
 
 def reliability(values: Floats, errors: Floats, method: Method = "kendall", seed: int = 0) -> float:
-    """Which share of a column's variance is not error; on the scale of normal scores, for r of the values.
+    """The share of a column's variance that is not error; on the scale of normal scores, for r of the values.
 
     >>> z = np.random.default_rng(0).normal(size=400) * math.sqrt(1.25)  # a variance of 1, and of 0.25 of errors
     >>> round(reliability(z, np.full(400, 0.5)), 1), reliability(z, np.zeros(400))

@@ -1,8 +1,8 @@
 """How many units decide, and what a few can show: always for an effect that was planned, never for the one that was seen.
 
 An observed effect says little about the n that its true size needs: where τ = 0.2 (89 models) was undecided with 50, the n
-computed from the observed τ was wrong by more than a factor of two in 54 % of simulated studies. So a size is named first: the
-paper's number, or the smallest that would matter.
+computed from the observed τ was wrong by more than a factor of two in 54 % of simulated studies. So the size is fixed in advance:
+the paper's number, or the smallest that would matter.
 
 With n units τ is significant (two-sided, level α) from c_n = `smallest_significant(n)` on, and an observed τ scatters around
 the true one with σ(τ, n) = `kendall_spread`. The chance to find it is Φ((|τ| − c)/σ) + Φ((−|τ| − c)/σ) with
@@ -97,4 +97,4 @@ def runs_needed(
 
 def _check(alpha: float, power: float) -> None:
     if not 0 < alpha < 1 or not alpha < power < 1:
-        raise OperandError(f"0 < alpha < power < 1 is needed, got alpha = {alpha}, power = {power}")
+        raise OperandError(f"expected 0 < alpha < power < 1, got alpha = {alpha}, power = {power}")

@@ -1,4 +1,4 @@
-"""Is a condition better than the baseline: Wilcoxon's tests, with an effect size and what this few runs can show at all.
+"""Whether a condition is better than the baseline: Wilcoxon's tests, with an effect size and the smallest p so few runs allow.
 
 Paired (same seeds), signed-rank: the |differences| are ranked, W⁺ sums the ranks of the positive ones; under no effect every
 sign is as likely as the other. Effect: matched-pairs rank-biserial r = (W⁺ − W⁻)/(W⁺ + W⁻) (Kerby 2014).
@@ -8,7 +8,7 @@ no effect every choice of ranks is as likely. Effect: r = 2U/(n m) − 1.
 
 Both null distributions are counted exactly, ties and zeros included, by multiplying out Π(1 + z^rank) over doubled midranks;
 the normal law with tie and continuity correction only where that would take more than 2·10⁸ additions. `smallest_p` is
-what the best possible outcome would give: 1/8 for three seeds, so three seeds never show anything at 5 %.
+what the best possible outcome would give: 1/8 for three seeds, so three seeds never show anything at the 5 % level.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ WORK_LIMIT = 2e8
 
 @dataclass(frozen=True)
 class RankTest:
-    """A rank test of a sample against a baseline; without a p-value it says why.
+    """A rank test of a sample against a baseline; where it has no p-value, `reason` says why.
 
     `n` runs were compared (pairs, or runs of the sample), `n_baseline` runs of the baseline; `zeros` pairs were equal.
     """

@@ -127,38 +127,13 @@ _LATEX = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
     "–": "--",
-    "∞": r"$\infty$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "→": r"$\to$",
-    "×": r"$\times$",
-    "≤": r"$\le$",
-    "≥": r"$\ge$",
-    "·": r"$\cdot$",
-    "α": r"$\alpha$",
-    "β": r"$\beta$",
-    "γ": r"$\gamma$",
-    "δ": r"$\delta$",
-    "ε": r"$\varepsilon$",
-    "η": r"$\eta$",
-    "θ": r"$\theta$",
-    "κ": r"$\kappa$",
-    "λ": r"$\lambda$",
-    "μ": r"$\mu$",
-    "π": r"$\pi$",
-    "ρ": r"$\rho$",
-    "σ": r"$\sigma$",
-    "τ": r"$\tau$",
-    "φ": r"$\varphi$",
-    "ψ": r"$\psi$",
-    "ω": r"$\omega$",
-    "Δ": r"$\Delta$",
-    "Σ": r"$\Sigma$",
-    "Ψ": r"$\Psi$",
 }
+_SIGNS = r"""
+    ±\pm −- ∞\infty ↑\uparrow ↓\downarrow →\to ×\times ≤\le ≥\ge ·\cdot α\alpha β\beta γ\gamma δ\delta ε\varepsilon η\eta
+    θ\theta κ\kappa λ\lambda μ\mu π\pi ρ\rho σ\sigma τ\tau φ\varphi ψ\psi ω\omega Δ\Delta Σ\Sigma Ψ\Psi
+"""
+_LATEX |= {entry[0]: f"${entry[1:]}$" for entry in _SIGNS.split()}
 
 
 def latex(text: str) -> str:
@@ -345,7 +320,7 @@ def summary_table(
         columns: the columns to summarise, or {column: title}.
         spread: "std" or "sem".
         digits: decimals, for all columns or by column; None for as many as the spread leaves meaningful.
-        better: {column: "higher" or "lower"} for columns whose best and worst mean shall be marked.
+        better: {column: "higher" or "lower"} for columns whose best and worst mean are marked.
 
     >>> frame = pd.DataFrame({"condition": ["base", "base", "decay", "decay"], "error": [9.0, 11.0, 5.0, 6.0]})
     >>> print(summary_table(frame, rows="condition", columns=["error"], better={"error": "lower"}).to_markdown())

@@ -20,11 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
+from landscope.analysis.correlation import show_p as _p
 from landscope.analysis.effects import Effect, Mean
 from landscope.analysis.power import POWER, models_needed, runs_needed
 from landscope.core.errors import OperandError
+from landscope.core.text import decimal
 
 Verdict = Literal["replicates", "excluded", "undecided", "explained", "not tested"]
 VERDICTS: tuple[Verdict, ...] = ("replicates", "excluded", "undecided", "explained", "not tested")
@@ -230,9 +233,4 @@ def _explained(found: Judgement, by: Judgement | None) -> Judgement:
     return Judgement("explained", why, found.ours, found.theirs, found.p_value, found.alpha, found.needed)
 
 
-def _p(p: float) -> str:
-    return f"p = {p:.2g}" if p >= 1e-4 else "p < 0.0001"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
+_number = partial(decimal, form=".4g")

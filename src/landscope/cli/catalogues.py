@@ -251,7 +251,6 @@ def _one_measure(kind: type[Measure]) -> None:
 
 
 def _facts(kind: type[Measure]) -> dict[str, str | None]:
-    """What the measure says about itself."""
     return {
         "title": kind.title,
         "family": kind.family.value,

@@ -290,7 +290,6 @@ def _records_folder(folder: Path) -> Path:
 
 
 def _print_written(paths: Sequence[Path], as_json: bool) -> None:
-    """Print which files were written."""
     if as_json:
         print_json([str(path) for path in paths])
     else:

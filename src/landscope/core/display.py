@@ -112,18 +112,16 @@ def as_text(shown: object, width: int) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines()).strip("\n")
 
 
-def definitions(entries: Mapping[str, object], title: str = "") -> str:
+def definitions(entries: Mapping[str, object]) -> str:
     """Names, each with its text; long texts wrap.
 
     >>> "<b>a</b>" in definitions({"a": 1})
     True
     """
-    shown = f"<div><b>{escape(title)}</b></div>" if title else ""
-    lines = "".join(
+    return "".join(
         f'<div style="margin:.2em 0;max-width:60em"><b>{escape(name)}</b> {escape(str(text))}</div>'
         for name, text in entries.items()
     )
-    return f"{shown}{lines}"
 
 
 def paragraph(text: str) -> str:

@@ -35,7 +35,6 @@ class ParameterSpace:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of entries of each parameter."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property

@@ -70,6 +70,15 @@ def significant(value: float | None, digits: int = 3) -> str:
     return f"{lead}×10{str(int(power)).translate(SUPERSCRIPTS)}".replace("-", MINUS)
 
 
+def decimal(value: float | None, form: str = ".2f") -> str:
+    """A number in a form of Python's, with a minus sign.
+
+    >>> decimal(-0.345), decimal(0.345, "+.1f"), decimal(None)
+    ('−0.34', '+0.3', '–')
+    """
+    return "–" if value is None else f"{value:{form}}".replace("-", MINUS)
+
+
 def p_value(p: float | None) -> str:
     """A p-value with its sign of relation.
 

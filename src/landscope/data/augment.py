@@ -95,7 +95,7 @@ class Augmentation:
     """
 
     crop: int = 4
-    """Pixels of padding, of which a window of the old size is cut."""
+    """Pad by this many pixels, then crop to the original size at random."""
     flip: bool = True
     cutout: int = 0
     """The side of a square that is blanked."""

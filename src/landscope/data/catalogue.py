@@ -75,11 +75,9 @@ def _transfer(url: str, part: Path, progress: Progress | None, timeout: float) -
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    state = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            state.update(chunk)
-    return f"{algorithm}:{state.hexdigest()}"
+        found = hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False))
+    return f"{algorithm}:{found.hexdigest()}"
 
 
 def fetch(
@@ -172,6 +170,7 @@ _NAMING = (
     tarfile.XGLTYPE,
     tarfile.SOLARIS_XHDTYPE,
 )
+"""Types of headers that carry names and other long texts."""
 
 
 def _tar_members(archive: tarfile.TarFile) -> Iterator[_Member]:
@@ -363,7 +362,7 @@ def get(
     folder = target_folder(root)
     for item in chosen.downloads:
         target = folder / item.path
-        fetch(item.urls, target, item.checksum, progress=progress)
+        fetch([item.urls] if isinstance(item.urls, str) else item.urls, target, item.checksum, progress=progress)
         if item.unpacks_to is not None:
             try:
                 unpack(target, folder, item.unpacks_to)

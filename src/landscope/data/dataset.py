@@ -130,7 +130,7 @@ class Raw:
 class DataSet:
     """A data set: where its files are, how they are read, and what its card says.
 
-    `read` takes the located files (None for a set that is computed), `seed`, and the set's own options.
+    `read` takes the located files where the set has any, `seed` where it draws, and the set's own options by keyword.
     """
 
     name: str
@@ -146,8 +146,3 @@ class DataSet:
 
 
 DATASETS: Registry[DataSet] = Registry("data set")
-
-
-def register(dataset: DataSet) -> DataSet:
-    """File `dataset` under its name."""
-    return DATASETS.register(dataset.name)(dataset)

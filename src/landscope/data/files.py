@@ -94,11 +94,11 @@ def read(path: Path, checksum: str | None = None) -> bytes:
 # A set has one or more versions (CIFAR: binary, python); the first complete one is read.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Download:
-    """One file at its official home; an archive names the folder it unpacks to."""
+    """One file at its official home, or at one of several; an archive names the folder it unpacks to."""
 
-    urls: tuple[str, ...]
+    urls: str | tuple[str, ...]
     path: str
     checksum: str
     unpacks_to: str | None = None

@@ -136,14 +136,16 @@ def load(
     (torch.Size([1198, 1, 8, 8]), {'train': 1198, 'validation': 299, 'test': 300})
     """
     dataset = DATASETS[name]
-    own = [k for k, p in inspect.signature(dataset.read).parameters.items() if p.kind is p.KEYWORD_ONLY and k != "seed"]
+    takes = inspect.signature(dataset.read).parameters
+    own = [key for key, one in takes.items() if one.kind is one.KEYWORD_ONLY and key != "seed"]
     for key in options:
         if key not in own:
             raise UnknownNameError.among(f"option of {name}", key, own)
     if pixels not in get_args(Pixels):
         raise UnknownNameError.among("scale of pixels", str(pixels), get_args(Pixels))
     files = locate(name, dataset.versions, root=root, version=version, verify=verify) if dataset.versions else None
-    raw = dataset.read(files, seed=seed, **options)
+    draws = {"seed": seed} if "seed" in takes else {}
+    raw: Raw = dataset.read(*([files] if files else []), **draws, **options)
 
     rows, targets = _joined(raw)
     train, evaluation = _halves(dataset, raw, seed)

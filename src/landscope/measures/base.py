@@ -200,15 +200,12 @@ class Refinement:
         """Whether weights are here as a whole and in full precision."""
         return self.probe.sharding is None and not self.probe.narrow
 
-    @property
-    def _in_reach(self) -> bool:
-        return self._all_there or self.measure.on_shards
-
     def step(self) -> bool:
         """Refine once; `False` where that was the end."""
         if self._stream is None:
+            reached = self._all_there or self.measure.on_shards
             self._stream = (
-                self.measure.refine(self.probe) if self._in_reach else _out_of_reach(self.measure, self.probe.narrow)
+                self.measure.refine(self.probe) if reached else _out_of_reach(self.measure, self.probe.narrow)
             )
         found: Estimate | None = None
         with self.probe.ledger.metered() as meter, self.probe.measuring():

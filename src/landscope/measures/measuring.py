@@ -64,7 +64,6 @@ class Budget:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a limit."""
         return self._deadline is not None or self._last_pass is not None
 
     @property
@@ -141,7 +140,6 @@ class Planner:
                     return
 
     def _once(self, names: Sequence[str]) -> Iterator[str]:
-        """One step of each."""
         for position, name in enumerate(names):
             if self._budget.spent:
                 return
@@ -199,7 +197,6 @@ class Planner:
 
     @property
     def ended(self) -> set[str]:
-        """Those whose estimates will not change any more."""
         return {name for name, running in self._running.items() if running.finished}
 
     def estimates(self) -> dict[str, Estimate]:

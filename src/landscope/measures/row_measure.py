@@ -100,7 +100,7 @@ class RowValues:
                     self._units.append(np.full(part.size, unit))
                     self._read += part.size
                     due = self.ends_a_look or ledger.waited(looked, OFTEN)
-                    if due and self._read < self._local and self.order is not None:
+                    if due and self._read < self._probe.n_samples and self.order is not None:
                         yield False
                         looked, last = ledger.mark, self._read
         except BudgetSpentError:
@@ -113,10 +113,6 @@ class RowValues:
     def ends_a_look(self) -> bool:
         """Whether the rows read so far are a look of the order, whatever the clock says."""
         return self.order is not None and self.order.is_look(self._read)
-
-    @property
-    def _local(self) -> int:
-        return self._probe.n_samples
 
     @property
     def everywhere(self) -> np.ndarray:

@@ -64,5 +64,4 @@ class AllCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images of 12×12 or more."""
-        scores: Tensor = self.output(self.classifier(self.features(x)))
-        return scores.mean((-2, -1))
+        return self.output(self.classifier(self.features(x))).mean((-2, -1))

@@ -77,8 +77,7 @@ class Autoencoder3d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Probabilities, of the shape of `x`."""
-        shape: Tensor = self.up(self.decode(self.encode(self.down(x))))
-        return shape
+        return self.up(self.decode(self.encode(self.down(x))))
 
 
 def _layer(convolution: nn.Module, channels: int, *, norm: bool) -> list[nn.Module]:

@@ -112,8 +112,7 @@ class BertClassifier(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """Logits (N, classes) of token numbers (N, length); the mask is 1 for tokens and 0 for padding."""
-        logits: Tensor = self.fc(self.dropout(self._mean_token(input_ids, attention_mask, token_type_ids)))
-        return logits
+        return self.fc(self.dropout(self._mean_token(input_ids, attention_mask, token_type_ids)))
 
     def embed(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Literal, TypeAlias, TypeVar, cast, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,8 @@ class ModelEntry:
 
     `input_shape` is that of one sample under the default options; `classifier` is the name of the last layer (for
     `model.get_submodule`), which is a `Linear` unless the description says otherwise; `counts` starts with the default
-    options; `extra` is the optional dependency that it cannot do without.
+    options; `extra` is the optional dependency that it cannot do without; `fixed` holds the factory's options that this
+    network sets once and for all.
     """
 
     name: str
@@ -146,36 +147,15 @@ class ModelEntry:
 MODELS: Registry[ModelEntry] = Registry("model")
 
 
-def register(
-    name: str,
-    *,
-    description: str,
-    input_shape: tuple[int, ...],
-    classifier: str,
-    counts: tuple[ParameterCount, ...],
-    extra: str | None = None,
-    fixed: Mapping[str, OptionValue] = _NOTHING,
-    sampler: Sampler = _normal_inputs,
-) -> Callable[[F], F]:
-    """File a factory under `name`, with the options in `fixed` set once and for all; a decorator.
+def register(name: str, **facts: Any) -> Callable[[F], F]:
+    """File a factory under `name`; a decorator that takes the fields of `ModelEntry`.
 
     A factory is a class or a function whose arguments are all keyword-only, typed and have defaults; it may be filed
     under several names.
     """
 
     def file(factory: F) -> F:
-        entry = ModelEntry(
-            name=name,
-            factory=factory,
-            description=description,
-            input_shape=input_shape,
-            classifier=classifier,
-            counts=counts,
-            extra=extra,
-            fixed=MappingProxyType(dict(fixed)),
-            sampler=sampler,
-        )
-        MODELS.register(name)(entry)
+        MODELS.register(name)(ModelEntry(name=name, factory=factory, **facts))
         return factory
 
     return file

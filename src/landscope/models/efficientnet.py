@@ -132,8 +132,7 @@ class EfficientNetLite0(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images of any size; the ImageNet weights are for 224×224."""
         features = self.head(self.blocks(self.stem(x))).mean((-2, -1))
-        logits: Tensor = self.fc(self.dropout(features))
-        return logits
+        return self.fc(self.dropout(features))
 
 
 # The package's names, which count convolutions and normalisations apart, and ours.

@@ -59,5 +59,4 @@ class GAT(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Logits (nodes, classes) from features (nodes, in_features) and edges (2, edges) from row 0 to row 1."""
         x = self.dropout(elu(self.conv1(self.input_dropout(x), edge_index)))
-        logits: Tensor = self.conv2(x, edge_index)
-        return logits
+        return self.conv2(x, edge_index)

@@ -69,5 +69,4 @@ class LeNet5(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images with side `image_size`."""
-        logits: Tensor = self.fc(self.hidden(self.features(x)))
-        return logits
+        return self.fc(self.hidden(self.features(x)))

@@ -84,8 +84,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the outputs for inputs whose samples have `in_features` entries, in any shape."""
-        outputs: Tensor = self.output(self.fc(self.hidden(x.flatten(1))))
-        return outputs
+        return self.output(self.fc(self.hidden(x.flatten(1))))
 
 
 # Linear networks: softmax regression, and the deep linear network whose Hessian has a closed form.
@@ -109,8 +108,7 @@ class SoftmaxRegression(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of inputs whose samples have `in_features` entries, in any shape."""
-        logits: Tensor = self.fc(x.flatten(1))
-        return logits
+        return self.fc(x.flatten(1))
 
 
 @register(
@@ -136,5 +134,4 @@ class DeepLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the outputs for inputs whose samples have `in_features` entries, in any shape."""
-        outputs: Tensor = self.fc(self.hidden(x.flatten(1)))
-        return outputs
+        return self.fc(self.hidden(x.flatten(1)))

@@ -88,8 +88,7 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images of any size that the stages can halve."""
         features = self.stages(self.stem(x)).mean((-2, -1))
-        logits: Tensor = self.fc(self.dropout(features))
-        return logits
+        return self.fc(self.dropout(features))
 
 
 @_register(
@@ -179,8 +178,7 @@ class _Bottleneck(nn.Module):
         inner = self.conv1(relu(self.bn1(x)))
         inner = self.conv2(relu(self.bn2(inner)))
         inner = self.conv3(relu(self.bn3(inner)))
-        total: Tensor = inner + self.shortcut(x)
-        return total
+        return inner + self.shortcut(x)
 
 
 @_register(
@@ -226,8 +224,7 @@ class PreResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images of any size."""
         features = relu(self.bn(self.blocks(self.stem(x)))).mean((-2, -1))
-        logits: Tensor = self.fc(features)
-        return logits
+        return self.fc(features)
 
 
 # Wide residual network (Zagoruyko and Komodakis 2016), WideResNet-28-10 of the third and fourth papers.
@@ -253,8 +250,7 @@ class _WideBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         inner = self.dropout(self.conv1(relu(self.bn1(x))))
         inner = self.conv2(relu(self.bn2(inner)))
-        total: Tensor = inner + self.shortcut(x)
-        return total
+        return inner + self.shortcut(x)
 
 
 @_register(
@@ -313,5 +309,4 @@ class WideResNet(nn.Module):
         """Logits of images of any size."""
         features = relu(self.bn(self.blocks(self.stem(x)))).mean((-2, -1))
         # The mean of ReLU outputs is never negative: without the added layer the second ReLU changes nothing.
-        logits: Tensor = self.fc(relu(self.penultimate(features)))
-        return logits
+        return self.fc(relu(self.penultimate(features)))

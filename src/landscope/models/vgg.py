@@ -117,8 +117,7 @@ class VGG(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of 32×32 images (up to 63×63: one position must be left)."""
-        logits: Tensor = self.fc(self.hidden(self.features(x)))
-        return logits
+        return self.fc(self.hidden(self.features(x)))
 
 
 @_register(
@@ -177,5 +176,4 @@ class VGGImageNetHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images of 32×32 or more."""
-        logits: Tensor = self.fc(self.hidden(self.pool(self.features(x))))
-        return logits
+        return self.fc(self.hidden(self.pool(self.features(x))))

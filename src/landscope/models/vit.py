@@ -25,8 +25,7 @@ class _Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         weights = (self.scale * query @ key.transpose(-2, -1)).softmax(-1)
-        mixed: Tensor = self.output((weights @ value).transpose(1, 2).flatten(2))
-        return mixed
+        return self.output((weights @ value).transpose(1, 2).flatten(2))
 
 
 class _Block(nn.Module):
@@ -42,8 +41,7 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm1(x)))
-        total: Tensor = x + self.dropout(self.mlp(self.norm2(x)))
-        return total
+        return x + self.dropout(self.mlp(self.norm2(x)))
 
 
 @register(
@@ -102,5 +100,4 @@ class VisionTransformer(nn.Module):
         tokens = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), tokens], dim=1) + self.positions
         tokens = self.norm(self.blocks(self.dropout(tokens)))
-        logits: Tensor = self.fc(tokens[:, 0])
-        return logits
+        return self.fc(tokens[:, 0])

@@ -16,7 +16,7 @@ from landscope.core.json import Plain
 from landscope.core.text import counted
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts, contrasts
-from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table, words
 from landscope.report.page.html import Masthead, rendered
 from landscope.report.page.matplotlib import FORMATS
 from landscope.report.sections.against_baseline import contrast_cell, way
@@ -167,11 +167,7 @@ def _overview(found: Mapping[str, Contrasts]) -> Section:
             against = f"{condition} against {each.baseline}"
             cells = [contrast_cell(own[column]) if column in own else Cell("–", mark="muted") for column in columns]
             rows.append([Cell(title if not place else ""), Cell(against), *cells])
-    heads = [
-        Heading("study", numeric=False),
-        Heading("condition", numeric=False),
-        *(Heading(label(column)) for column in columns),
-    ]
+    heads = [*words("study", "condition"), *(Heading(label(column)) for column in columns)]
     caption = (
         "Change against the baseline of the same study, with its 95% interval. Shaded where it is shown after adjusting for "
         "the tests of its study (Holm): blue is flatter or better, orange sharper or worse. Studies differ in data, "

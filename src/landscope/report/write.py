@@ -30,7 +30,7 @@ from landscope.report.page.plotly import in_browser
 from landscope.report.sections.answer import answer_section, claim_section
 from landscope.report.sections.axes import axis_section
 from landscope.report.sections.calibration import calibration_section
-from landscope.report.sections.conditions import condition_section
+from landscope.report.sections.conditions import ComparedNumber, compared_section, condition_section
 from landscope.report.sections.correlations import correlation_section, scatter_section
 from landscope.report.sections.histories import history_section
 from landscope.report.sections.landscapes import landscape_section
@@ -44,7 +44,6 @@ from landscope.report.sections.models import (
     term_section,
     terms_of,
 )
-from landscope.report.sections.reference import ComparedNumber, compared_section
 from landscope.report.sections.spectra import igs_section, spectrum_section
 from landscope.report.sections.through_training import through_section
 from landscope.report.sections.within_between import within_between_section

@@ -84,14 +84,10 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         except yaml.YAMLError:
             raise
         except Exception as error:  # PyYAML raises any of these for a tag that does not fit its text
-            said = (
-                str(error) if isinstance(error, ValueError | ArithmeticError) else f"{node.value!r} is not {_tag(node)}"
-            )
+            kind = str(node.tag).rpartition(":")[2]
+            plain = isinstance(error, ValueError | ArithmeticError)
+            said = str(error) if plain else f"{node.value!r} is not of the type !!{kind}"
             raise _RefusedYAMLError(problem=said, problem_mark=node.start_mark) from error
-
-
-def _tag(node: yaml.Node) -> str:
-    return "of the type !!" + str(node.tag).rpartition(":")[2]
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -234,12 +234,19 @@ def describe(hint: object) -> str:
     if origin is tuple:
         return f"a list, each entry {describe(args[0])}" if args[-1] is ... else f"a list of {len(args)}"
     if origin in (dict, Mapping):
-        return f"a mapping from names, each entry {describe(args[1])}"
+        return f"a mapping from names to {describe(args[1])}"
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         fields, short = _hints(hint), getattr(hint, "SHORTHAND", None)
         alone = f"{describe(fields[short])} ({short}), or " if short else ""
         return f"{alone}a mapping with the keys {', '.join(fields)}"
-    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text", types.NoneType: "nothing"}
+    words = {
+        int: "an integer",
+        float: "a number",
+        bool: "true or false",
+        str: "a text",
+        types.NoneType: "nothing",
+        object: "any value",
+    }
     return words.get(hint, hint.__name__) if isinstance(hint, type) else str(hint)
 
 

@@ -1,9 +1,9 @@
 """A slice of a run: a little of its training and of what is measured, timed on this machine, to forecast the rest.
 
 Runs are of one kind where they differ in seeds and numbers only (learning rates, decays). A slice is real work with the threads
-that a worker will have: some gradients of each kind of training, in a moment, and everything that is measured, once for each
-network and data set; if seconds are given for it, optimizer steps, evaluations and measures of each kind, until they run out.
-What a slice does not finish is not counted, and its result is then a lower bound.
+that a worker will have: some gradients of each kind of training, in a moment, or optimizer steps and evaluations if seconds are
+given for it; and everything that is measured, once for each network and data set. What a slice does not finish is not counted,
+and its result is then a lower bound.
 
 Nothing that the spec names as `package.module:function` is called: how long such data, networks and measures take is known once
 a run is done.
@@ -95,10 +95,12 @@ def expected_from_slices(study: Study, keys: Collection[str], threads: int, give
     kinds: dict[str, RunSpec] = {}
     for key in keys:
         kinds.setdefault(kind_of(study.runs[key]), study.runs[key])
-    share = (MOMENT if given is None else given) / max(1, len(kinds))
-    over = time.monotonic() + (PATIENCE if given is None else given)
-    budget, measurings = budget_of(study), _Measurings(study.spec.measuring, MEASURING)
-    own = any(split.own() for split in study.spec.measuring.splits.values())
+    quick = given is None
+    training, measuring, patience = (
+        (MOMENT, MEASURING, PATIENCE) if given is None else (given / 3, 2 / 3 * given, given)
+    )
+    share, over = training / max(1, len(kinds)), time.monotonic() + patience
+    measurings, budget = _Measurings(study.spec.measuring, measuring), budget_of(study)
     found: dict[str, Expected] = {}
     data: dict[str, TaskData] = {}
     before = torch.get_num_threads()
@@ -116,14 +118,12 @@ def expected_from_slices(study: Study, keys: Collection[str], threads: int, give
                     continue
                 if task is None:
                     continue
-                if given is not None and not own:
-                    found[kind] = _slice(run, task, study.spec.measuring, min(share, left))
-                    continue
-                training = _training_seconds(task, share)
+                trained = _by_gradients(task, share) if quick else _by_steps(task, min(share, left))
                 begun = time.monotonic()
-                measured = Expected(0.0, budget) if budget is not None else measurings.of(run, task)
-                over += time.monotonic() - begun  # which is not the patience with trainings
-                found[kind] = replace(measured, training=training)
+                measured = Expected(0.0, budget) if quick and budget is not None else measurings.of(run, task)
+                if quick:
+                    over += time.monotonic() - begun  # which is not the patience with trainings
+                found[kind] = replace(measured, training=trained.training, whole=trained.whole and measured.whole)
     finally:
         torch.set_num_threads(before)
     return {key: found[kind] for key in keys if (kind := kind_of(study.runs[key])) in found}
@@ -155,13 +155,11 @@ class _Steps(Callback):
         self.count = self.evaluations = 0
 
     def on_step(self, step: int, loss: torch.Tensor, lr: float) -> None:
-        del step, loss, lr
         self.last = time.monotonic()
         self.first = self.first or self.last
         self.count += 1
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        del row, model
         self.evaluations += 1
 
 
@@ -169,7 +167,7 @@ class _TimeOver(BaseException):
     """The time of a slice is over."""
 
 
-def _training_seconds(task: Task, limit: float) -> float:
+def _by_gradients(task: Task, limit: float) -> Expected:
     """Seconds of a training by gradients of one batch; of some of its rows where a whole one takes longer than the limit."""
     spec = task.spec
     size = len(task.train.y) if spec.batch_size == "full" else min(spec.batch_size, len(task.train.y))
@@ -180,7 +178,7 @@ def _training_seconds(task: Task, limit: float) -> float:
         spent += TRIALS * taken
     per_step = taken * size / rows
     passes = 2.0 if spec.sam is not None and spec.sam.rho > 0 else 1.0
-    return (per_step * passes * task.steps_per_epoch + _evaluation(task, per_step)) * spec.epochs
+    return Expected((per_step * passes * task.steps_per_epoch + _evaluation(task, per_step)) * spec.epochs, 0.0)
 
 
 def _gradient_seconds(task: Task, rows: int) -> float:
@@ -244,46 +242,25 @@ def _draw(meter: ModelMeter, weights: Mapping[str, Tensor]) -> None:
         make()
 
 
-def _slice(run: RunSpec, task: Task, measuring: MeasuringSpec, limit: float) -> Expected:
-    """Train for a third of the time, two steps at least, then measure what there is."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    start = time.monotonic()
-    trained = measured = 0.0
-    try:
-        with _at_most(limit):
-            trained, weights = _train_slice(task, start, limit / 3)
-            since = time.monotonic()
-            meter = ModelMeter(task.to(device), measuring, device)
-            point = WeightsAtTemperatures(meter, weights, {0: None})
-            try:
-                measure_model(point, "final")
-                measured = (time.monotonic() - since) * len(measuring.checkpoints) * len(measuring.temperature_fits)
-                for make in figures_of(meter, meter.model(weights), 1.0).values() if run.plain["figures"] else ():
-                    begun = time.monotonic()
-                    make()
-                    measured += time.monotonic() - begun
-            except _TimeOver:
-                return Expected(trained, max(measured, time.monotonic() - since), whole=False)
-    except _TimeOver:
-        return Expected(max(trained, time.monotonic() - start), 0.0, whole=False)
-    return Expected(trained, measured)
-
-
-def _train_slice(task: Task, start: float, limit: float) -> tuple[float, Mapping[str, Tensor]]:
-    """Seconds of the whole training from `start` on, and the weights that the slice has."""
+def _by_steps(task: Task, limit: float) -> Expected:
+    """Seconds of a whole training from those of some steps, two at least."""
     steps, begun = _Steps(), time.monotonic()
-    over = begun + limit
-    result = train(
-        task.spec, progress=False, callbacks=[steps], should_stop=lambda: steps.count > 1 and time.monotonic() > over
-    )
-    weights = result.model.state_dict()
+    try:
+        with _at_most(3 * limit):
+            result = train(
+                task.spec,
+                progress=False,
+                callbacks=[steps],
+                should_stop=lambda: steps.count > 1 and time.monotonic() > begun + limit,
+            )
+    except _TimeOver:
+        return Expected(time.monotonic() - begun, 0.0, whole=False)
     if result.finished:
-        return time.monotonic() - start, weights
+        return Expected(time.monotonic() - begun, 0.0)
     per_step = (steps.last - steps.first) / max(1, steps.count - 1)
-    seconds = steps.first - start + per_step * (task.steps - 1)
-    if not steps.evaluations:
-        seconds += _evaluation(task, per_step) * task.spec.epochs
-    return seconds, weights
+    seconds = steps.first - begun + per_step * (task.steps - 1)
+    unseen = _evaluation(task, per_step) * task.spec.epochs if not steps.evaluations else 0.0
+    return Expected(seconds + unseen, 0.0)
 
 
 @contextmanager

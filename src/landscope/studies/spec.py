@@ -195,7 +195,7 @@ class MeasuringSpec:
     """What is measured on every model of the study."""
 
     checkpoints: tuple[str, ...] = ("final",)
-    """Of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots), "loss X" (`snapshots_below`;
+    """Any of "final", "best" (early stopping), "average" (iterate averaging), "step N" (snapshots), "loss X" (`snapshots_below`;
     none where a training has not reached it)."""
     temperature: Literal["none", "fitted", "both"] | tuple[str, ...] = "none"
     """Measure at T = 1, at the temperature fitted on the validation rows, at both; or a list of `none` and of names of fits."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from landscope.training.task import Forward, Task
+from landscope.training.task import Forward, Task, evaluating
 
 
 def averaged_model(task: Task, model: nn.Module, weights: Mapping[str, Tensor]) -> nn.Module:
@@ -48,23 +48,20 @@ def recompute_statistics(model: nn.Module, forward: Forward, x: Tensor, batch_si
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
-    was_training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.train()
     seen = 0
     try:
-        for batch in _batches(x, batch_size):
-            seen += len(batch)
+        with evaluating(model):
             for layer in layers:
-                layer.momentum = len(batch) / seen
-            forward(model, batch)
+                layer.reset_running_stats()
+                layer.train()
+            for batch in _batches(x, batch_size):
+                seen += len(batch)
+                for layer in layers:
+                    layer.momentum = len(batch) / seen
+                forward(model, batch)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
-        for module, mode in was_training:
-            module.training = mode
 
 
 def _batches(x: Tensor, batch_size: int) -> Sequence[Tensor]:

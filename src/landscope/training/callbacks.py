@@ -54,14 +54,10 @@ class TensorBoard(Callback):
         self._writer = module.SummaryWriter(log_dir=os.fspath(folder))
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """Add a point to every curve."""
-        del model
         for name, value in _figures(row).items():
             self._writer.add_scalar(name, value, global_step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:
-        """Write what is left, and close the file."""
-        del result
         self._writer.close()
 
 
@@ -74,13 +70,10 @@ class WeightsAndBiases(Callback):
 
     def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
         """Begin a run with the spec as its configuration."""
-        del model
         config: Plain = to_plain(spec)
         self._run = self._wandb.init(**{"config": config, **self._options})
 
     def on_epoch(self, row: Row, model: nn.Module) -> None:
-        """Log the row."""
-        del model
         self._run.log(dict(_figures(row)), step=int(row["step"]))
 
     def on_end(self, result: TrainingResult) -> None:

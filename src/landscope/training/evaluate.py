@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from landscope.core.distributed import processes, sum_over_processes
 from landscope.data import Split
 from landscope.probe.loss.answers import right_labels
-from landscope.training.task import Task
+from landscope.training.task import Task, evaluating
 
 # Several processes train one model: each takes its share of every batch, and sums are added up.
 #
@@ -113,11 +113,9 @@ def evaluate(task: Task, model: nn.Module, split: Split) -> SplitScore | None:
     x, y = split
     if not len(y):
         return None
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
     size = max(1, min(SAMPLES, ELEMENTS // max(1, x[0].numel())))
     sums = torch.zeros(2, dtype=precise(y.device), device=y.device)
-    try:
+    with evaluating(model):
         for samples in share(torch.arange(len(y), device=y.device).split(size)):
             part, targets = x[samples], y[samples]
             with autocast(task, y.device):
@@ -125,8 +123,5 @@ def evaluate(task: Task, model: nn.Module, split: Split) -> SplitScore | None:
                 loss = task.loss.sum(outputs, targets, len(samples))
             wrong = mistakes(outputs, targets) if task.classes else torch.zeros_like(loss)
             sums += torch.stack([loss.to(sums.dtype), wrong.to(sums.dtype)])
-    finally:
-        for module, mode in modes:
-            module.training = mode
     loss, wrong = (sum_over_processes(sums) / len(y)).tolist()
     return SplitScore(loss, wrong if task.classes else None)

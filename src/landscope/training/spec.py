@@ -132,17 +132,17 @@ class FAMSpec:
     SHORTHAND: ClassVar[str] = "strength"
 
     strength: float = 0.1
-    """λ. A negative one rewards what it otherwise punishes."""
+    """λ. A negative one rewards sharpness instead of penalising it."""
     warmup: Annotated[float, Range(0, 1)] = 0.0
     """The share of the run over which λ first rises linearly from 0."""
     layer: str | tuple[str, ...] | None = None
-    """Its name in the network, or those of several, whose κ are added up; the last linear layer where it is left out."""
+    """Its name in the network, or the names of several whose κ are added up; by default the last linear layer."""
     form: Literal["neuronwise", "layerwise", "unsquared"] = "neuronwise"
     """Σ over pairs of neurons; or ‖W‖² times the trace of the layer's Hessian; or ‖W‖ times it, as the published code had it."""
     probes: Natural | None = None
-    """Random vectors that estimate a trace; exact where it is left out."""
+    """Estimate the trace with this many random vectors; by default it is exact."""
     gradient: Literal["whole", "weights_only"] = "whole"
-    """`weights_only` takes the curvature for a constant, as the published code did."""
+    """`weights_only` treats the curvature as a constant, as the published code did."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class AveragingSpec:
 class EarlyStoppingSpec:
     """Keep the weights that were best on the validation data; with `patience`, stop after this many epochs without a better one.
 
-    The data is looked at where the history has a row: after every epoch, or every `evaluate_every` epochs.
+    Both happen where the history has a row: after every epoch, or every `evaluate_every` epochs.
     """
 
     SHORTHAND: ClassVar[str] = "patience"
@@ -178,11 +178,11 @@ class EarlyStoppingSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceSpec:
-    """Stop where the training loss has settled.
+    """Stop once the training loss has settled.
 
     `relative_change`: it changed by less than this share from one epoch to the next (the fifth paper: 0.05).
-    `below`: it is smaller than this. `after`: epochs that are run in any case. The loss is that of a row of the history: with
-    `evaluate_every`, the mean over that many epochs stands for that of one.
+    `below`: it is smaller than this. `after`: never before this many epochs. The loss is that of a row of the history: with
+    `evaluate_every`, the mean over that many epochs.
     """
 
     relative_change: Positive | None = None
@@ -208,11 +208,11 @@ class TrainingSpec:
     """`cross_entropy` for classes and `mse` for numbers where it is left out; `dice` for shapes."""
     epochs: Natural = 10
     evaluate_every: Natural = 1
-    """Epochs from one row of the history, with its evaluation, to the next; the last epoch always has one."""
+    """Evaluate and write a row of the history every this many epochs, and after the last one."""
     batch_size: Natural | Literal["full"] = 128
     """`full`: all rows at once."""
     drop_last: bool = False
-    """Leave out the last rows of an epoch where they are fewer than a batch."""
+    """Drop the last batch of an epoch where it is not full."""
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     sam: SAMSpec | None = None
@@ -228,16 +228,16 @@ class TrainingSpec:
     early_stopping: EarlyStoppingSpec | None = None
     convergence: ConvergenceSpec | None = None
     snapshots: tuple[Annotated[int, Range(0)], ...] = ()
-    """Optimizer steps after which the weights are kept."""
+    """Keep the weights after these optimizer steps."""
     snapshots_below: tuple[Positive, ...] = ()
-    """Training losses; for each, the weights are kept at the first row of the history where the loss of all training rows is at
-    most this: evaluated, without augmentation or dropout, until the last of them is reached."""
+    """Keep the weights where the loss of all training rows, evaluated without augmentation or dropout, first falls to each of
+    these values; it is evaluated for every row of the history until the last value is reached."""
     precision: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
     """The lower two are autocast; weights stay in float32."""
     channels_last: bool = False
-    """How images lie in memory, for speed; `memory_format` says where a CPU does without."""
+    """Store images with channels last, for speed; not on a CPU for networks with strided 1×1 convolutions."""
     compile: bool = False
-    """On a GPU, passes through the network are compiled by torch: faster steps, after half a minute or so for the first."""
+    """On a GPU, let torch compile passes through the network: the first step takes half a minute or so, the others are faster."""
     seed: Annotated[int, Range(0)] = 0
     """Of the initial weights, the order of the data, augmentation and dropout."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -84,16 +85,28 @@ def _batch(task: Task) -> int:
     return len(task.train.y) if size == "full" else size
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within it the model is in evaluation mode; then every module is in its own again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 @torch.no_grad()
 def _check_fit(task: Task) -> None:
     """Send two samples through the model and the loss, so that a model for other data is refused with an explanation."""
     data, model = task.data, task.model
     x, y = data.train.x[:2], data.train.y[:2].cpu()
-    modes = [(module, module.training) for module in model.modules()]
     home = _at_home(task)
 
     def forward() -> Tensor:
-        return home.forward(model.eval(), x.to(next(model.parameters()).device)).cpu()
+        with evaluating(model):
+            return home.forward(model, x.to(next(model.parameters()).device)).cpu()
 
     try:
         outputs = forward()
@@ -113,9 +126,6 @@ def _check_fit(task: Task) -> None:
         raise SpecError(
             f"model: {task.spec.model.name} does not take the samples of {data.name}, {found}: {reason}"
         ) from error
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def _check_labels(task: Task, outputs: Tensor) -> None:

@@ -67,7 +67,6 @@ class _Partial(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, _Geometry, torch.Size], output: Tensor) -> None:
-        del output
         first, second, ctx.missing, ctx.geometry, _ = inputs
         ctx.save_for_backward(first, second)
         ctx.set_materialize_grads(False)
@@ -92,8 +91,7 @@ _Partial.forward.__signature__ = inspect.signature(_Partial.forward)  # type: ig
 
 def _partial(held: Mapping[str, Tensor], missing: str, geometry: _Geometry, shape: torch.Size) -> Tensor:
     first, second = (held[name] for name in _TENSORS if name != missing)
-    found: Tensor = _Partial.apply(first, second, missing, geometry, shape)
-    return found
+    return _Partial.apply(first, second, missing, geometry, shape)
 
 
 class plain_derivatives(TorchFunctionMode):  # noqa: N801
@@ -115,7 +113,6 @@ class plain_derivatives(TorchFunctionMode):  # noqa: N801
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        del types
         options = dict(kwargs or {})
         found = None
         if func in _SIDES:

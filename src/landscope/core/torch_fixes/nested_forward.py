@@ -116,5 +116,4 @@ class nested_forward(TorchFunctionMode):  # noqa: N801
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        del types
         return _STAND_INS.get(func, func)(*args, **(kwargs or {}))

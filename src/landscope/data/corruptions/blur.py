@@ -11,9 +11,8 @@ from torch import Tensor
 from landscope.data.corruptions.filters import Draws, convolve, gaussian, motion, zoom
 
 
-def gaussian_blur(x: Tensor, sigma: float, draws: Draws) -> Tensor:
+def gaussian_blur(x: Tensor, sigma: float, _: Draws) -> Tensor:
     """Gaussian of the given deviation, edges repeated."""
-    del draws  # nothing is drawn
     return gaussian(x, sigma)
 
 
@@ -31,9 +30,8 @@ def disc(radius: float, sigma: float) -> Tensor:
     return convolve(flat / flat.sum(), soft[:, None] * soft)
 
 
-def defocus_blur(x: Tensor, settings: tuple[float, float], draws: Draws) -> Tensor:
+def defocus_blur(x: Tensor, settings: tuple[float, float], _: Draws) -> Tensor:
     """Correlation with a disc of (radius, softness), edges mirrored."""
-    del draws  # nothing is drawn
     return convolve(x, disc(*settings))
 
 
@@ -60,9 +58,8 @@ def motion_blur(x: Tensor, settings: tuple[int, float], draws: Draws) -> Tensor:
     return motion(x, *settings, draws.between(-45, 45, 0))
 
 
-def zoom_blur(x: Tensor, largest: float, draws: Draws) -> Tensor:
+def zoom_blur(x: Tensor, largest: float, _: Draws) -> Tensor:
     """Mean of the image and its enlargements by 1, 1.01, … up to `largest`."""
-    del draws  # nothing is drawn
     factors = np.arange(1, largest, 0.01).tolist()
     total = x.clone()
     for factor in factors:

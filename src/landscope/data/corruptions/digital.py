@@ -11,16 +11,14 @@ from torch.nn.functional import pad
 from landscope.data.corruptions.filters import Draws, box_resize, gaussian, sample
 
 
-def contrast(x: Tensor, factor: float, draws: Draws) -> Tensor:
+def contrast(x: Tensor, factor: float, _: Draws) -> Tensor:
     """Distance from the mean colour, times a factor."""
-    del draws  # nothing is drawn
     mean = x.mean((2, 3), keepdim=True)
     return (x - mean) * factor + mean
 
 
-def saturate(x: Tensor, settings: tuple[float, float], draws: Draws) -> Tensor:
+def saturate(x: Tensor, settings: tuple[float, float], _: Draws) -> Tensor:
     """Saturation times a factor plus an amount; grey pixels count as red of saturation 0."""
-    del draws  # nothing is drawn
     factor, amount = settings
     value, low = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
     saturation = (value - low) / value.clamp(min=1e-12)
@@ -30,9 +28,8 @@ def saturate(x: Tensor, settings: tuple[float, float], draws: Draws) -> Tensor:
     return value * (1 - wanted * torch.where(value > low, away, red))
 
 
-def pixelate(x: Tensor, factor: float, draws: Draws) -> Tensor:
+def pixelate(x: Tensor, factor: float, _: Draws) -> Tensor:
     """Shrunk and enlarged again with Pillow's BOX filter."""
-    del draws  # nothing is drawn
     height, width = x.shape[2:]
     small = box_resize((x * 255).round(), int(height * factor), int(width * factor))
     return box_resize(small, height, width) / 255
@@ -168,7 +165,6 @@ def jpeg_levels(levels: Tensor, quality: int) -> Tensor:
     return torch.stack(rgb, 1).clamp(0, 255)
 
 
-def jpeg_compression(x: Tensor, quality: int, draws: Draws) -> Tensor:
+def jpeg_compression(x: Tensor, quality: int, _: Draws) -> Tensor:
     """Images in [0, 1] through JPEG."""
-    del draws  # nothing is drawn
     return jpeg_levels((x * 255).round(), quality) / 255

@@ -176,13 +176,11 @@ class Draws:
         return ((shifted(bits, 41).float() + 0.5) * 2.0**-23).reshape(len(self.keys), *shape)
 
     def between(self, low: float, high: float, stream: int, *shape: int) -> Tensor:
-        """Uniform numbers in (low, high)."""
         return low + (high - low) * self.uniform(stream, *shape)
 
     def normal(self, stream: int, *shape: int) -> Tensor:
         """Draw standard normal numbers (n, *shape), by inversion."""
-        numbers: Tensor = torch.special.ndtri(self.uniform(stream, *shape))
-        return numbers
+        return torch.special.ndtri(self.uniform(stream, *shape))
 
     def below(self, limit: int, stream: int, *shape: int) -> Tensor:
         """Whole numbers 0 … limit − 1, equally likely."""

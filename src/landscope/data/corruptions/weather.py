@@ -117,9 +117,8 @@ def frost(x: Tensor, settings: tuple[float, float], draws: Draws) -> Tensor:
     return settings[0] * x + settings[1] * (ice if channels == 3 else luma(ice))
 
 
-def brightness(x: Tensor, amount: float, draws: Draws) -> Tensor:
+def brightness(x: Tensor, amount: float, _: Draws) -> Tensor:
     """Value (of hue, saturation, value) raised by `amount`."""
-    del draws  # nothing is drawn
     value = x.amax(1, keepdim=True)
     raised = (value + amount).clamp(max=1)
     return torch.where(value > 0, x * raised / value.clamp(min=1e-12), raised)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import torch
 
 from landscope.core.errors import DamagedFileError
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import parse_rows
 
+_HOME = "https://archive.ics.uci.edu"
 _CHECKSUM = "sha256:de37cdcdcaaa50c309d514f248f7c2302a5f1f88c168905eba23fe2fbc78449f"
 _COLUMNS = "M F I length diameter height whole_weight shucked_weight viscera_weight shell_weight"
 
 
-def _read(files: Files, *, seed: int, standard_targets: bool = False) -> Raw:
+def _read(files: Files, *, standard_targets: bool = False) -> Raw:
     """`standard_targets` gives the rings mean 0 and deviation 1 over all rows, as the fifth paper's notebook does."""
-    del seed  # the split is drawn by `load`
     path = files.path("abalone.data")
     rows = parse_rows(files.read("abalone.data"), path, ",", 9)
     try:
@@ -36,30 +36,26 @@ def _read(files: Files, *, seed: int, standard_targets: bool = False) -> Raw:
     return Raw(train=Split(torch.tensor(inputs), target), notes=f"columns: {_COLUMNS}; target: {unit}")
 
 
-register(
-    DataSet(
-        name="abalone",
-        title="Abalone",
-        task="regression",
-        read=_read,
-        licence="CC BY 4.0",
-        citation="W. Nash, T. Sellers, S. Talbot, A. Cawthorn, W. Ford. Abalone. UCI Machine Learning Repository, "
-        "1994. doi:10.24432/C55C7W",
-        source="https://archive.ics.uci.edu/dataset/1/abalone",
-        versions=(
-            Version(
-                name="csv",
-                folders=("abalone",),
-                files={"abalone.data": _CHECKSUM},
-                downloads=(
-                    Download(
-                        urls=("https://archive.ics.uci.edu/ml/machine-learning-databases/abalone/abalone.data",),
-                        path="abalone/abalone.data",
-                        checksum=_CHECKSUM,
-                    ),
+ABALONE = DataSet(
+    name="abalone",
+    title="Abalone",
+    task="regression",
+    read=_read,
+    licence="CC BY 4.0",
+    citation="W. Nash, T. Sellers, S. Talbot, A. Cawthorn, W. Ford. Abalone. UCI Machine Learning Repository, "
+    "1994. doi:10.24432/C55C7W",
+    source=f"{_HOME}/dataset/1/abalone",
+    versions=(
+        Version(
+            name="csv",
+            folders=("abalone",),
+            files={"abalone.data": _CHECKSUM},
+            downloads=(
+                Download(
+                    f"{_HOME}/ml/machine-learning-databases/abalone/abalone.data", "abalone/abalone.data", _CHECKSUM
                 ),
-                bundled="abalone",
             ),
+            bundled="abalone",
         ),
-    )
+    ),
 )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from landscope.core.errors import DamagedFileError
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 from landscope.data.files import Download, Files, Version, locate
 from landscope.data.formats import Labels, parse_binary, parse_npy, parse_python
 
@@ -31,11 +31,11 @@ wolf woman worm
 
 
 def _version(name: str, folder: str, archive: str, md5: str, files: dict[str, str | None]) -> Version:
-    home = Download(urls=(_HOME + archive,), path=archive, checksum=f"md5:{md5}", unpacks_to=folder)
+    home = Download(_HOME + archive, archive, f"md5:{md5}", unpacks_to=folder)
     return Version(name=name, folders=(folder,), files=files, downloads=(home,))
 
 
-CIFAR10_VERSIONS = (
+_CIFAR10_VERSIONS = (
     _version(
         "binary",
         "cifar-10-batches-bin",
@@ -95,40 +95,29 @@ def _read(files: Files, kind: Labels, classes: tuple[str, ...]) -> Raw:
     return Raw(train=split(names[:-1]), evaluation=split(names[-1:]), classes=classes)
 
 
-def read_cifar10(files: Files, *, seed: int) -> Raw:
-    """CIFAR-10 from either version."""
-    del seed  # nothing is drawn
+def _read_cifar10(files: Files) -> Raw:
     return _read(files, "labels", tuple(_CIFAR10.split()))
 
 
-def _read_cifar100(files: Files, *, seed: int) -> Raw:
-    del seed  # nothing is drawn
-    return _read(files, "fine_labels", tuple(_CIFAR100.split()))
-
-
-register(
-    DataSet(
-        name="cifar10",
-        title="CIFAR-10",
-        task="classification",
-        read=read_cifar10,
-        licence="none stated",
-        citation=_CITATION,
-        source=_HOME + "cifar.html",
-        versions=CIFAR10_VERSIONS,
-    )
+CIFAR10 = DataSet(
+    name="cifar10",
+    title="CIFAR-10",
+    task="classification",
+    read=_read_cifar10,
+    licence="none stated",
+    citation=_CITATION,
+    source=_HOME + "cifar.html",
+    versions=_CIFAR10_VERSIONS,
 )
-register(
-    DataSet(
-        name="cifar100",
-        title="CIFAR-100",
-        task="classification",
-        read=_read_cifar100,
-        licence="none stated",
-        citation=_CITATION,
-        source=_HOME + "cifar.html",
-        versions=_CIFAR100_VERSIONS,
-    )
+CIFAR100 = DataSet(
+    name="cifar100",
+    title="CIFAR-100",
+    task="classification",
+    read=lambda files: _read(files, "fine_labels", tuple(_CIFAR100.split())),
+    licence="none stated",
+    citation=_CITATION,
+    source=_HOME + "cifar.html",
+    versions=_CIFAR100_VERSIONS,
 )
 
 
@@ -138,17 +127,17 @@ register(
 # `extra["validation_counts"]` and `extra["test_counts"]`.
 
 
-_CIFAR10H_HOME = "https://github.com/jcpeterson/cifar-10h/raw/master/data/"
+_HUMAN = "https://github.com/jcpeterson/cifar-10h"
+_COUNTS = "cifar10h-counts.npy"
 _OFFICIAL = "sha256:9b36b4550349af56c79083356312eb4af856cc5fd3caf1f669d40b9d0bbb69ff"
 
 
-def _read_human(files: Files, *, seed: int) -> Raw:
+def _read_human(files: Files) -> Raw:
     (name,) = files.version.files
     counts = parse_npy(files.read(name), files.path(name))
     if counts.ndim != 2 or counts.shape[1] != 10 or counts.dtype.kind not in "iu":
         raise DamagedFileError(f"{files.path(name)}: {counts.dtype} {counts.shape} where whole numbers (n, 10) belong")
-    images = locate("cifar10", CIFAR10_VERSIONS, root=files.root, verify=files.verify)
-    raw = read_cifar10(images, seed=seed)
+    raw = _read_cifar10(locate("cifar10", _CIFAR10_VERSIONS, root=files.root, verify=files.verify))
     if raw.evaluation is None or len(counts) != len(raw.evaluation.y):
         raise DamagedFileError(
             f"{files.path(name)}: {len(counts):,} rows of counts do not match CIFAR-10's test images"
@@ -156,35 +145,27 @@ def _read_human(files: Files, *, seed: int) -> Raw:
     return dataclasses.replace(raw, beside={"counts": torch.from_numpy(counts.astype(np.int64))})
 
 
-register(
-    DataSet(
-        name="cifar10h",
-        title="CIFAR-10H (human label counts)",
-        task="classification",
-        read=_read_human,
-        licence="CC BY-NC-SA 4.0 (counts); CIFAR-10: none stated",
-        citation="J. Peterson, R. Battleday, T. Griffiths, O. Russakovsky. Human uncertainty makes classification more "
-        "robust. ICCV 2019.",
-        source="https://github.com/jcpeterson/cifar-10h",
-        versions=(
-            Version(
-                name="official",
-                folders=("cifar10h",),
-                files={"cifar10h-counts.npy": _OFFICIAL},
-                downloads=(
-                    Download(
-                        urls=(_CIFAR10H_HOME + "cifar10h-counts.npy",),
-                        path="cifar10h/cifar10h-counts.npy",
-                        checksum=_OFFICIAL,
-                    ),
-                ),
-            ),
-            Version(
-                name="bytes",
-                folders=("cifar10h",),
-                files={"counts.npy": "sha256:1428924725020a238b51763eaf54396e639f4bcd9f50567d0eab63ab822cfb25"},
-                by_hand="The official counts saved as bytes.",
-            ),
+CIFAR10H = DataSet(
+    name="cifar10h",
+    title="CIFAR-10H (human label counts)",
+    task="classification",
+    read=_read_human,
+    licence="CC BY-NC-SA 4.0 (counts); CIFAR-10: none stated",
+    citation="J. Peterson, R. Battleday, T. Griffiths, O. Russakovsky. Human uncertainty makes classification more "
+    "robust. ICCV 2019.",
+    source=_HUMAN,
+    versions=(
+        Version(
+            name="official",
+            folders=("cifar10h",),
+            files={_COUNTS: _OFFICIAL},
+            downloads=(Download(_HUMAN + "/raw/master/data/" + _COUNTS, f"cifar10h/{_COUNTS}", _OFFICIAL),),
         ),
-    )
+        Version(
+            name="bytes",
+            folders=("cifar10h",),
+            files={"counts.npy": "sha256:1428924725020a238b51763eaf54396e639f4bcd9f50567d0eab63ab822cfb25"},
+            by_hand="The official counts saved as bytes.",
+        ),
+    ),
 )

@@ -12,7 +12,7 @@ import math
 import torch
 
 from landscope.core.seeding import generator
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 
 
 def circles(n: int, noise: float, factor: float, seed: int, stream: str) -> Split:
@@ -31,20 +31,17 @@ def circles(n: int, noise: float, factor: float, seed: int, stream: str) -> Spli
     return Split(points.float(), labels)
 
 
-def _read(files: None, *, seed: int, n: int = 100, noise: float = 0.1, factor: float = 0.5) -> Raw:
-    del files  # computed
+def _read(*, seed: int, n: int = 100, noise: float = 0.1, factor: float = 0.5) -> Raw:
     train, validation, test = (circles(n, noise, factor, seed, stream) for stream in ("train", "validation", "test"))
     return Raw(train=train, validation=validation, evaluation=test, classes=("outer", "inner"))
 
 
-register(
-    DataSet(
-        name="circles",
-        title="Two circles",
-        task="classification",
-        read=_read,
-        licence="none needed: computed",
-        citation="F. Pedregosa et al. Scikit-learn: Machine Learning in Python. JMLR 12, 2011 (make_circles).",
-        source="computed",
-    )
+CIRCLES = DataSet(
+    name="circles",
+    title="Two circles",
+    task="classification",
+    read=_read,
+    licence="none needed: computed",
+    citation="F. Pedregosa et al. Scikit-learn: Machine Learning in Python. JMLR 12, 2011 (make_circles).",
+    source="computed",
 )

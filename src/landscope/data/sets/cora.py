@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import PARTS, parse_planetoid
 
@@ -36,8 +36,7 @@ _CLASSES = (
 )  # fmt: skip
 
 
-def _read(files: Files, *, seed: int) -> Raw:
-    del seed  # the split is published
+def _read(files: Files) -> Raw:
     graph = parse_planetoid(lambda part: files.read(f"ind.cora.{part}"), lambda part: files.path(f"ind.cora.{part}"))
     labels = torch.from_numpy(graph.labels)
 
@@ -54,29 +53,25 @@ def _read(files: Files, *, seed: int) -> Raw:
     )
 
 
-register(
-    DataSet(
-        name="cora",
-        title="Cora (Planetoid split)",
-        task="node classification",
-        read=_read,
-        licence="MIT",
-        citation="Z. Yang, W. W. Cohen, R. Salakhutdinov. Revisiting Semi-Supervised Learning with Graph Embeddings. "
-        "ICML 2016.",
-        source="https://github.com/kimiyoung/planetoid",
-        versions=(
-            Version(
-                name="planetoid",
-                folders=("cora", "Cora/raw"),
-                files={f"ind.cora.{part}": f"sha256:{checksum}" for part, checksum in _SHA256.items()},
-                downloads=tuple(
-                    Download(
-                        urls=(f"{_HOME}ind.cora.{part}",), path=f"cora/ind.cora.{part}", checksum=f"sha256:{checksum}"
-                    )
-                    for part, checksum in _SHA256.items()
-                ),
-                bundled="cora",
+CORA = DataSet(
+    name="cora",
+    title="Cora (Planetoid split)",
+    task="node classification",
+    read=_read,
+    licence="MIT",
+    citation="Z. Yang, W. W. Cohen, R. Salakhutdinov. Revisiting Semi-Supervised Learning with Graph Embeddings. "
+    "ICML 2016.",
+    source="https://github.com/kimiyoung/planetoid",
+    versions=(
+        Version(
+            name="planetoid",
+            folders=("cora", "Cora/raw"),
+            files={f"ind.cora.{part}": f"sha256:{checksum}" for part, checksum in _SHA256.items()},
+            downloads=tuple(
+                Download(f"{_HOME}ind.cora.{part}", f"cora/ind.cora.{part}", f"sha256:{checksum}")
+                for part, checksum in _SHA256.items()
             ),
+            bundled="cora",
         ),
-    )
+    ),
 )

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 
 from landscope.core.errors import MissingExtraError
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 
 
-def _read(files: None, *, seed: int) -> Raw:
-    del files, seed  # it is inside scikit-learn, and the split is drawn by `load`
+def _read() -> Raw:
     package = find_spec(
         "sklearn"
     )  # its file is read without it: importing it takes longer than a small study's first epoch
@@ -28,17 +27,15 @@ def _read(files: None, *, seed: int) -> Raw:
     return Raw(train=Split(images, labels), classes=tuple("0123456789"), notes="16 grey levels, scaled to [0, 1]")
 
 
-register(
-    DataSet(
-        name="digits",
-        title="Digits (scikit-learn)",
-        task="classification",
-        read=_read,
-        licence="CC BY 4.0",
-        citation="E. Alpaydin, C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, "
-        "1998. doi:10.24432/C50P49",
-        source="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
-        held_out=1 / 3,
-        requires=("sklearn", "digits"),
-    )
+DIGITS = DataSet(
+    name="digits",
+    title="Digits (scikit-learn)",
+    task="classification",
+    read=_read,
+    licence="CC BY 4.0",
+    citation="E. Alpaydin, C. Kaynak. Optical Recognition of Handwritten Digits. UCI Machine Learning Repository, "
+    "1998. doi:10.24432/C50P49",
+    source="https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
+    held_out=1 / 3,
+    requires=("sklearn", "digits"),
 )

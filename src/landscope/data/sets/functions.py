@@ -13,7 +13,7 @@ from torch import Tensor
 
 from landscope.core.registry import Registry
 from landscope.core.seeding import generator
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 
 TEST_FUNCTIONS: Registry[Callable[[Tensor], Tensor]] = Registry("test function")
 """Functions of points (n, 2) giving values (n,), by name."""
@@ -70,8 +70,7 @@ def rastrigin(p: Tensor) -> Tensor:
     return 20 + (p.square() - 10 * torch.cos(2 * math.pi * p)).sum(1)
 
 
-def _read(files: None, *, seed: int, function: str = "himmelblau", n: int = 10_000, bound: float = 3.5) -> Raw:
-    del files  # computed
+def _read(*, seed: int, function: str = "himmelblau", n: int = 10_000, bound: float = 3.5) -> Raw:
     surface = TEST_FUNCTIONS[function]
 
     def split(stream: str) -> Split:
@@ -87,15 +86,13 @@ def _read(files: None, *, seed: int, function: str = "himmelblau", n: int = 10_0
     )
 
 
-register(
-    DataSet(
-        name="functions",
-        title="Single-objective test functions",
-        task="regression",
-        read=_read,
-        licence="none needed: computed",
-        citation="M. Jamil, X.-S. Yang. A literature survey of benchmark functions for global optimisation problems. "
-        "International Journal of Mathematical Modelling and Numerical Optimisation 4(2), 2013.",
-        source="computed",
-    )
+FUNCTIONS = DataSet(
+    name="functions",
+    title="Single-objective test functions",
+    task="regression",
+    read=_read,
+    licence="none needed: computed",
+    citation="M. Jamil, X.-S. Yang. A literature survey of benchmark functions for global optimisation problems. "
+    "International Journal of Mathematical Modelling and Numerical Optimisation 4(2), 2013.",
+    source="computed",
 )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import DamagedFileError, OperandError
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import parse_tsv
 
@@ -53,8 +53,7 @@ def _rows(files: Files, name: str) -> tuple[list[tuple[str, str]], list[int]]:
     return [(row[1], row[2]) for row in rows], [_CLASSES.index(row[3]) for row in rows]
 
 
-def _read(files: Files, *, seed: int, tokenizer: PairTokenizer | None = None, length: int = 256) -> Raw:
-    del seed  # nothing is drawn
+def _read(files: Files, *, tokenizer: PairTokenizer | None = None, length: int = 256) -> Raw:
 
     def split(pairs: list[tuple[str, str]], labels: list[int]) -> Split:
         first, second = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -67,30 +66,28 @@ def _read(files: Files, *, seed: int, tokenizer: PairTokenizer | None = None, le
     return Raw(train=split(*train), evaluation=split(*dev), classes=_CLASSES, texts=(*train[0], *dev[0]))
 
 
-register(
-    DataSet(
-        name="rte",
-        title="RTE (GLUE)",
-        task="text classification",
-        read=_read,
-        licence="none stated",
-        citation="A. Wang, A. Singh, J. Michael, F. Hill, O. Levy, S. Bowman. GLUE: A Multi-Task Benchmark and "
-        "Analysis Platform for Natural Language Understanding. ICLR 2019.",
-        source="https://gluebenchmark.com/tasks",
-        versions=(
-            Version(
-                name="tsv",
-                folders=("rte", "RTE"),
-                files={"train.tsv": None, "dev.tsv": None},
-                downloads=(
-                    Download(
-                        urls=("https://dl.fbaipublicfiles.com/glue/data/RTE.zip",),
-                        path="RTE.zip",
-                        checksum="md5:bef554d0cafd4ab6743488101c638539",
-                        unpacks_to="RTE",
-                    ),
+RTE = DataSet(
+    name="rte",
+    title="RTE (GLUE)",
+    task="text classification",
+    read=_read,
+    licence="none stated",
+    citation="A. Wang, A. Singh, J. Michael, F. Hill, O. Levy, S. Bowman. GLUE: A Multi-Task Benchmark and "
+    "Analysis Platform for Natural Language Understanding. ICLR 2019.",
+    source="https://gluebenchmark.com/tasks",
+    versions=(
+        Version(
+            name="tsv",
+            folders=("rte", "RTE"),
+            files={"train.tsv": None, "dev.tsv": None},
+            downloads=(
+                Download(
+                    "https://dl.fbaipublicfiles.com/glue/data/RTE.zip",
+                    "RTE.zip",
+                    "md5:bef554d0cafd4ab6743488101c638539",
+                    unpacks_to="RTE",
                 ),
             ),
         ),
-    )
+    ),
 )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from landscope.core.seeding import generator
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 from landscope.data.files import Files
 from landscope.data.sets.skull_volumes import HEADS, ct_skull, deformed, head_volume, mri_skull, phantom_skull
 
@@ -89,10 +89,7 @@ def _skulls(
     return _shapes(levels(head_volume(files)), seed, size, n_train, n_validation, n_test)
 
 
-def _shells(
-    files: None, *, seed: int, size: int = 64, n_train: int = 100, n_validation: int = 20, n_test: int = 100
-) -> Raw:
-    del files  # computed
+def _shells(*, seed: int, size: int = 64, n_train: int = 100, n_validation: int = 20, n_test: int = 100) -> Raw:
     return _shapes(phantom_skull(), seed, size, n_train, n_validation, n_test)
 
 
@@ -101,27 +98,23 @@ _AFTER = (
     "FAM: Relative Flatness Aware Minimization. 2023."
 )
 
-register(
-    DataSet(
-        name="skulls",
-        title="Skulls with defects",
-        task="reconstruction",
-        read=_skulls,
-        licence="BSD-3-Clause (MRIcron's ch2); none stated (VTK's headsq)",
-        citation=f"{_AFTER} Head: C. J. Holmes et al. Enhancement of MR images using registration for signal "
-        "averaging. Journal of Computer Assisted Tomography 22(2), 1998.",
-        source="https://www.nitrc.org/projects/mricron",
-        versions=HEADS,
-    )
+SKULLS = DataSet(
+    name="skulls",
+    title="Skulls with defects",
+    task="reconstruction",
+    read=_skulls,
+    licence="BSD-3-Clause (MRIcron's ch2); none stated (VTK's headsq)",
+    citation=f"{_AFTER} Head: C. J. Holmes et al. Enhancement of MR images using registration for signal "
+    "averaging. Journal of Computer Assisted Tomography 22(2), 1998.",
+    source="https://www.nitrc.org/projects/mricron",
+    versions=HEADS,
 )
-register(
-    DataSet(
-        name="shells",
-        title="Ellipsoidal shells with defects",
-        task="reconstruction",
-        read=_shells,
-        licence="none needed: computed",
-        citation=_AFTER,
-        source="computed",
-    )
+SHELLS = DataSet(
+    name="shells",
+    title="Ellipsoidal shells with defects",
+    task="reconstruction",
+    read=_shells,
+    licence="none needed: computed",
+    citation=_AFTER,
+    source="computed",
 )

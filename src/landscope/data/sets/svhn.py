@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from landscope.core.errors import DamagedFileError
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 from landscope.data.files import LARGEST, Download, Files, Version
 
 _HOME = "http://ufldl.stanford.edu/housenumbers/"
@@ -23,8 +23,7 @@ _FILES = {
 }
 
 
-def _read(files: Files, *, seed: int) -> Raw:
-    del seed  # nothing is drawn
+def _read(files: Files) -> Raw:
 
     def split(name: str) -> Split:
         images, labels = parse_svhn(files.read(name), files.path(name))
@@ -33,28 +32,23 @@ def _read(files: Files, *, seed: int) -> Raw:
     return Raw(train=split("train_32x32.mat"), evaluation=split("test_32x32.mat"), classes=tuple("0123456789"))
 
 
-register(
-    DataSet(
-        name="svhn",
-        title="SVHN (cropped digits)",
-        task="classification",
-        read=_read,
-        licence="non-commercial use",
-        citation="Y. Netzer, T. Wang, A. Coates, A. Bissacco, B. Wu, A. Y. Ng. Reading Digits in Natural Images with "
-        "Unsupervised Feature Learning. NIPS Workshop on Deep Learning and Unsupervised Feature Learning, 2011.",
-        source=_HOME,
-        versions=(
-            Version(
-                name="mat",
-                folders=("svhn", "SVHN", ""),
-                files=dict(_FILES),
-                downloads=tuple(
-                    Download(urls=(_HOME + name,), path=f"svhn/{name}", checksum=checksum)
-                    for name, checksum in _FILES.items()
-                ),
-            ),
+SVHN = DataSet(
+    name="svhn",
+    title="SVHN (cropped digits)",
+    task="classification",
+    read=_read,
+    licence="non-commercial use",
+    citation="Y. Netzer, T. Wang, A. Coates, A. Bissacco, B. Wu, A. Y. Ng. Reading Digits in Natural Images with "
+    "Unsupervised Feature Learning. NIPS Workshop on Deep Learning and Unsupervised Feature Learning, 2011.",
+    source=_HOME,
+    versions=(
+        Version(
+            name="mat",
+            folders=("svhn", "SVHN", ""),
+            files=dict(_FILES),
+            downloads=tuple(Download(_HOME + name, f"svhn/{name}", checksum) for name, checksum in _FILES.items()),
         ),
-    )
+    ),
 )
 
 

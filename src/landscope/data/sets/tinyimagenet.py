@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import DamagedFileError, MissingFileError
-from landscope.data.dataset import DataSet, Raw, Split, register
+from landscope.data.dataset import DataSet, Raw, Split
 from landscope.data.files import Download, Files, Version
 from landscope.data.formats import parse_npy, parse_rows
 
+_ARCHIVE = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 _CITATION = "Y. Le, X. Yang. Tiny ImageNet Visual Recognition Challenge. Stanford CS231N, 2015."
 
 
@@ -45,8 +46,7 @@ def _decoded(paths: Sequence[Path]) -> Tensor:
     return out
 
 
-def _read_folder(files: Files, *, seed: int) -> Raw:
-    del seed  # nothing is drawn
+def _read_folder(files: Files) -> Raw:
     wnids = sorted(files.read("wnids.txt").decode().split())
     words = dict(line.split("\t", 1) for line in files.read("words.txt").decode().splitlines() if "\t" in line)
     annotations = parse_rows(files.read("val/val_annotations.txt"), files.path("val/val_annotations.txt"), "\t", 6)
@@ -66,8 +66,7 @@ def _read_folder(files: Files, *, seed: int) -> Raw:
     return Raw(train=split(train), evaluation=split(evaluation), classes=classes)
 
 
-def _read_arrays(files: Files, *, seed: int) -> Raw:
-    del seed  # nothing is drawn
+def _read_arrays(files: Files) -> Raw:
     names = parse_rows(files.read("classes.txt"), files.path("classes.txt"), "\t", 2)
 
     def split(name: str) -> Split:
@@ -82,55 +81,48 @@ def _read_arrays(files: Files, *, seed: int) -> Raw:
     return Raw(train=split("train"), evaluation=split("test"), classes=tuple(row[1] for row in names))
 
 
-register(
-    DataSet(
-        name="tinyimagenet",
-        title="TinyImageNet-200",
-        task="classification",
-        read=_read_folder,
-        licence="research use",
-        citation=_CITATION,
-        source="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        versions=(
-            Version(
-                name="jpeg",
-                folders=("tiny-imagenet-200",),
-                files={"wnids.txt": None, "words.txt": None, "val/val_annotations.txt": None},
-                downloads=(
-                    Download(
-                        urls=("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
-                        path="tiny-imagenet-200.zip",
-                        checksum="md5:90528d7ca1a48142e341f4ef8d21d0de",
-                        unpacks_to="tiny-imagenet-200",
-                    ),
+TINYIMAGENET = DataSet(
+    name="tinyimagenet",
+    title="TinyImageNet-200",
+    task="classification",
+    read=_read_folder,
+    licence="research use",
+    citation=_CITATION,
+    source=_ARCHIVE,
+    versions=(
+        Version(
+            name="jpeg",
+            folders=("tiny-imagenet-200",),
+            files={"wnids.txt": None, "words.txt": None, "val/val_annotations.txt": None},
+            downloads=(
+                Download(
+                    _ARCHIVE, "tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de", "tiny-imagenet-200"
                 ),
             ),
         ),
-        requires=("PIL", "images"),
-    )
+    ),
+    requires=("PIL", "images"),
 )
-register(
-    DataSet(
-        name="tinyimagenet100_32",
-        title="TinyImageNet, 100 classes at 32×32",
-        task="classification",
-        read=_read_arrays,
-        licence="research use",
-        citation=_CITATION,
-        source="derived from http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        versions=(
-            Version(
-                name="arrays",
-                folders=("tinyimagenet100_32",),
-                files={
-                    "train/images.npy": "sha256:8ad7b4ee442f15e6d8e16dac5cf56f597661410df72831d8ea0c41cf45c54a0a",
-                    "train/labels.npy": "sha256:fadf02cd4adb8b4b11f23b271d0dcf19923c9a8f19fe748576e3206d9a56e737",
-                    "test/images.npy": "sha256:81d514894df7c3126d69d9b2338290d24f46a10c577aa3397dc164b6789f9f78",
-                    "test/labels.npy": "sha256:4076c4191f4b4590e94d76dc9690c564f56d97dc67bc5225c536c07910f710ff",
-                    "classes.txt": "sha256:c1879fd5adae888f3a3bc4d0ac6e31d6c948d74a1b53ca651d36ef1fa739ecc6",
-                },
-                by_hand="It is derived from TinyImageNet (every other class, box-resized to 32×32) and has no home.",
-            ),
+TINYIMAGENET100_32 = DataSet(
+    name="tinyimagenet100_32",
+    title="TinyImageNet, 100 classes at 32×32",
+    task="classification",
+    read=_read_arrays,
+    licence="research use",
+    citation=_CITATION,
+    source=f"derived from {_ARCHIVE}",
+    versions=(
+        Version(
+            name="arrays",
+            folders=("tinyimagenet100_32",),
+            files={
+                "train/images.npy": "sha256:8ad7b4ee442f15e6d8e16dac5cf56f597661410df72831d8ea0c41cf45c54a0a",
+                "train/labels.npy": "sha256:fadf02cd4adb8b4b11f23b271d0dcf19923c9a8f19fe748576e3206d9a56e737",
+                "test/images.npy": "sha256:81d514894df7c3126d69d9b2338290d24f46a10c577aa3397dc164b6789f9f78",
+                "test/labels.npy": "sha256:4076c4191f4b4590e94d76dc9690c564f56d97dc67bc5225c536c07910f710ff",
+                "classes.txt": "sha256:c1879fd5adae888f3a3bc4d0ac6e31d6c948d74a1b53ca651d36ef1fa739ecc6",
+            },
+            by_hand="It is derived from TinyImageNet (every other class, box-resized to 32×32) and has no home.",
         ),
-    )
+    ),
 )

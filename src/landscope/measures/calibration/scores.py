@@ -55,26 +55,28 @@ def probabilities(p: Array) -> Probabilities:
     Traceback (most recent call last):
     landscope.core.errors.DataError: the probabilities of 1 of 1 samples do not add up to 1 (number 0: 2). ...
     """
-    given = as_tensor(p, "probabilities")
-    if given.dim() != 2 or (given.shape[1] < 2 and len(given)):
-        raise OperandError(
-            f"expected probabilities (n, C) of at least two classes, got shape {tuple(given.shape)}. One probability p per "
-            f"sample of a yes/no model becomes two with torch.stack([1 - p, p], 1)."
-        )
-    if not len(given):
-        raise EmptyDataError(
-            "there are no samples: got probabilities of shape (0, C), and a mean over nothing has no value"
-        )
-    if not given.is_floating_point():
-        raise OperandError(
-            f"probabilities must be real numbers, got {given.dtype}; class labels are the second argument"
-        )
+    given = _table(p, "probabilities", "probability p", "1 - p, p")
     tolerance = max(SUM_TOLERANCE, 2 * torch.finfo(given.dtype).eps)
     exact = given.double()
     _refuse_rows(~torch.isfinite(exact).all(1), exact, "hold NaN or infinity")
     _refuse_rows((exact < 0).any(1), exact, "hold negative numbers")
     _refuse_rows((exact.sum(1) - 1).abs() > tolerance, exact, "do not add up to 1")
     return Probabilities(exact)
+
+
+def _table(values: Array, what: str, single: str, both: str) -> Tensor:
+    """One number for each sample and class (n, C), C ≥ 2."""
+    given = as_tensor(values, what)
+    if given.dim() != 2 or (given.shape[1] < 2 and len(given)):
+        raise OperandError(
+            f"expected {what} (n, C) of at least two classes, got shape {tuple(given.shape)}. One {single} per sample of a "
+            f"yes/no model becomes two with torch.stack([{both}], 1)."
+        )
+    if not len(given):
+        raise EmptyDataError(f"there are no samples: got {what} of shape (0, C), and a mean over nothing has no value")
+    if not given.is_floating_point():
+        raise OperandError(f"{what} must be real numbers, got {given.dtype}; class labels are the second argument")
+    return given
 
 
 def _refuse_rows(bad: Tensor, p: Tensor, what: str) -> None:
@@ -166,17 +168,7 @@ def checked_logits(logits: Logits) -> Tensor:
         raise NotApplicableError(
             "the probability of every class is needed, and of tokens only the label's and the largest are kept"
         )
-    z = as_tensor(logits, "logits")
-    if z.dim() != 2 or (z.shape[1] < 2 and len(z)):
-        raise OperandError(
-            f"expected logits (n, C) of at least two classes, got shape {tuple(z.shape)}. One logit z per sample of a yes/no "
-            f"model becomes two with torch.stack([torch.zeros_like(z), z], 1)."
-        )
-    if not len(z):
-        raise EmptyDataError("there are no samples: got logits of shape (0, C), and a mean over nothing has no value")
-    if not z.is_floating_point():
-        raise OperandError(f"logits must be real numbers, got {z.dtype}; class labels are the second argument")
-    z = z.double()
+    z = _table(logits, "logits", "logit z", "torch.zeros_like(z), z").double()
     bad = ~torch.isfinite(z.amax(1))  # −∞ for all classes; +∞ or NaN for any
     if bool(bad.any()):
         raise DataError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from landscope.core.display import ACCENT, GRID, INK, MUTED, NEGATIVE
 from landscope.core.estimate import Estimate, Status
 from landscope.core.json import Plain
-from landscope.measures.base import MEASURES, Measure
+from landscope.measures.base import MEASURES
 from landscope.measures.reading.rows import Row, Rows
 from landscope.spectra import Spectrum
 
@@ -67,17 +67,13 @@ def _panels(families: Mapping[str, Sequence[Row]]) -> Iterator[tuple[str, list[R
     """What has a value, family by family; of sharpness, a number without a unit (a log volume) has an axis of its own."""
     for family, rows in families.items():
         drawn = [row for row in rows if row.estimate.status.has_value]
-        facts = {row.name: MEASURES[row.name] for row in drawn if row.name in MEASURES}
-        bare = [row for row in drawn if row.name in facts and _stands_apart(facts[row.name])]
+        known = [(row, MEASURES[row.name]) for row in drawn if row.name in MEASURES]
+        bare = [row for row, facts in known if facts.family.is_of_sharpness and not facts.unit]
         measured = [row for row in drawn if row not in bare]
         if measured:
             yield family, measured
         if bare:
             yield f"{family}, without a unit" if measured else family, bare
-
-
-def _stands_apart(facts: type[Measure]) -> bool:
-    return facts.family.is_of_sharpness and not facts.unit
 
 
 def _family(axes: Axes, rows: Sequence[Row]) -> None:

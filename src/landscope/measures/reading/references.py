@@ -29,8 +29,6 @@ NEAR = 3.0
 """Factor in size and in training loss within which networks are set against each other."""
 ENOUGH = 10
 """Networks below which a place among them says nothing."""
-ACCURACY_SETTINGS = ("seed", "tol", "max_matvecs", "max_probes")
-"""Settings that change how well a value is known, and not which value it is."""
 GRAPH_LAYER = "MessagePassing"
 """The base class of the layers of torch_geometric, which need not be installed."""
 

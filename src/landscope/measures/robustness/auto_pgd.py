@@ -169,7 +169,6 @@ class _Siege:
 
     @property
     def accuracy(self) -> float:
-        """The share of samples still classified correctly."""
         return float(self.worst.correct.double().mean())
 
 

@@ -16,7 +16,7 @@ from landscope.papers.framework.claims import Told
 from landscope.papers.framework.compare import compare
 from landscope.papers.framework.paper import PAPERS, Paper, Part, is_on_cifar100, on_cifar100
 from landscope.papers.framework.records import Bundle, Kept
-from landscope.report.sections.reference import ComparedNumber
+from landscope.report.sections.conditions import ComparedNumber
 from landscope.studies.grid import runs_of
 from landscope.studies.record import Record
 from landscope.studies.spec import StudySpec

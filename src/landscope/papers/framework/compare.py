@@ -22,7 +22,7 @@ from landscope.analysis import Summary, correlation
 from landscope.analysis.coefficients import Method
 from landscope.core.estimate import Estimate
 from landscope.papers.framework.paper import Paper, Part
-from landscope.report.sections.reference import ComparedNumber
+from landscope.report.sections.conditions import ComparedNumber
 from landscope.studies.record import MeasuredModel, Record
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from landscope.analysis import (
 from landscope.analysis.coefficients import Method
 from landscope.core.errors import UnknownNameError
 from landscope.report.data.cohorts import Cohort, Cohorts
-from landscope.report.data.columns import label, value_columns
+from landscope.report.data.columns import titles_of, value_columns
 
 FEW = 300
 """Models up to which one axis at a time is asked of every pair: the report of a thousand takes seconds."""
@@ -127,7 +127,7 @@ def associate(
     covariate = given if given in known and given not in outcomes else None
     if given is not None and given != LOSS and given not in known:
         raise UnknownNameError.among("column to account for", given, known)
-    titles = _titles([*measures, *outcomes, *([covariate] if covariate else [])])
+    titles = titles_of([*measures, *outcomes, *([covariate] if covariate else [])])
     frame = used.frame.rename(columns=titles)
     levels = [c for c in frame.columns if c.startswith("axis.")]
     frame[levels] = frame[levels].astype(str)  # a level may be a list or a mapping, which nothing can be grouped by
@@ -176,9 +176,3 @@ def _only(cohort: Cohort, guard: Learnt) -> Cohort:
         return cohort
     frame, errors = cohort.frame[guard.kept], cohort.errors[guard.kept]
     return replace(cohort, members={run: cohort.members[run] for run in frame.index}, frame=frame, errors=errors)
-
-
-def _titles(columns: Sequence[str]) -> dict[str, str]:
-    """Labels, or the columns' own names where two would be called the same."""
-    shown = [label(c) for c in columns]
-    return {c: c if shown.count(name) > 1 else name for c, name in zip(columns, shown, strict=True)}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pandas as pd
 
@@ -31,6 +31,7 @@ from landscope.studies.record import MeasuredModel, Record, wide_table
 
 SCALED, PUBLISHED, UNFITTED = "temperature-scaled", "at the paper's temperature", "without its temperature"
 PREFERRED = ("hessian", "ggn", "fisher")
+T = TypeVar("T")
 Groups: TypeAlias = dict[tuple[str, str, int], dict[int, MeasuredModel]]
 """By checkpoint, kind of temperature and how many of the same kind a run has before."""
 
@@ -72,6 +73,13 @@ class Cohorts:
         """The number of its condition, for every run."""
         place = {name: index for index, name in enumerate(self.conditions)}
         return tuple(place[record.condition] for record in self.records)
+
+    def by_condition(self, found: Mapping[int, T]) -> dict[str, list[T]]:
+        """What is known of runs, sorted by the names of their conditions."""
+        sorted_: dict[str, list[T]] = {}
+        for run, value in found.items():
+            sorted_.setdefault(self.conditions[self.condition_of[run]], []).append(value)
+        return sorted_
 
     def run_name(self, run: int) -> str:
         """What a run is called: its condition and seed."""

@@ -119,6 +119,12 @@ def label(column: str) -> str:
     return shown if split == "train" else f"{shown} ({split})"
 
 
+def titles_of(columns: Sequence[str]) -> dict[str, str]:
+    """Labels, or the columns' own names where two would be called the same."""
+    shown = [label(c) for c in columns]
+    return {c: c if shown.count(name) > 1 else name for c, name in zip(columns, shown, strict=True)}
+
+
 def better(column: str) -> int:
     """−1 where lower values are better, +1 where higher ones are, 0 where neither is, or where it is not known.
 

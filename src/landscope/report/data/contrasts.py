@@ -19,7 +19,7 @@ import pandas as pd
 from landscope.analysis import Mean, difference, holm, log_ratio
 from landscope.analysis.coefficients import mean_and_deviation
 from landscope.core.errors import OperandError, UnknownNameError
-from landscope.core.text import counted, listed, significant
+from landscope.core.text import counted, decimal, listed, significant
 from landscope.measures.base import Measure, invariances
 from landscope.measures.resolve import CORE
 from landscope.report.data.associations import learnt_of
@@ -236,7 +236,7 @@ def _exp(value: float) -> float:
 
 def _percent(ratio: float) -> str:
     change = round(100 * (ratio - 1))
-    return f"{change:+d}".replace("-", "−") if change else "0"
+    return decimal(change, "+d") if change else "0"
 
 
 def _signed(value: float) -> str:

@@ -52,26 +52,16 @@ class Corrupted:
     clean: float
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """What could not be read, for a note under the figures of those that could."""
-
-    faults: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> list[Prose]:
-        """A sentence about what is missing from a figure."""
-        if not self.faults:
-            return []
-        shown = "; ".join(self.faults[:3]) + ("; …" if len(self.faults) > 3 else "")
-        count = len(self.faults)
-        return [Prose(f"{counted(count, 'model')} could not be shown here: {shown}.", tone="note")]
+def fault_notes(faults: Sequence[str]) -> list[Prose]:
+    """A sentence about what is missing from the figures above it."""
+    shown = "; ".join(faults[:3]) + ("; …" if len(faults) > 3 else "")
+    return [Prose(f"{counted(len(faults), 'model')} could not be shown here: {shown}.", tone="note")] if faults else []
 
 
 def gather(
     study: Cohorts, key: str, read: Callable[[Plain, MeasuredModel], T], cohorts: Sequence[Cohort] | None = None
-) -> tuple[dict[int, T], Gathered]:
-    """What `read` makes of `extras[key]`, by run, in the first cohort that has any of it."""
+) -> tuple[dict[int, T], list[str]]:
+    """What `read` makes of `extras[key]`, by run, in the first cohort that has any of it; and why some could not be read."""
     for cohort in study.cohorts if cohorts is None else cohorts:
         found: dict[int, T] = {}
         faults: list[str] = []
@@ -84,8 +74,8 @@ def gather(
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 faults.append(f"{study.run_name(run)} ({type(error).__name__}: {error})")
         if found or faults:
-            return found, Gathered(tuple(faults))
-    return {}, Gathered()
+            return found, faults
+    return {}, []
 
 
 def spread_over_conditions(study: Cohorts, runs: Mapping[int, T], most: int) -> dict[int, T]:

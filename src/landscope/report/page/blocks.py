@@ -79,6 +79,11 @@ class Heading:
     """A swatch of that condition's colour."""
 
 
+def words(*texts: str) -> list[Heading]:
+    """Heads of columns that hold no numbers."""
+    return [Heading(text, numeric=False) for text in texts]
+
+
 @dataclass(frozen=True)
 class Cell:
     """A cell: a number and its error are aligned apart; `condition` gives a swatch of that condition's colour."""

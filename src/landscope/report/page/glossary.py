@@ -53,7 +53,7 @@ def meanings(columns: Iterable[str]) -> dict[str, str]:
 
 
 def glossed(terms: Mapping[str, str]) -> Callable[[str], Markup]:
-    """A filter for templates: escaped text, in which the first place of each term shows its meaning under the pointer.
+    r"""A filter for templates: escaped text, in which the first place of each term shows its meaning under the pointer.
 
     Lines do not break between a number and its sign.
 

@@ -11,7 +11,7 @@ from landscope.core.text import capital, counted, listed, p_value, significant
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import RUNS, Contrast, Contrasts, compared
-from landscope.report.page.blocks import Cell, Heading, Mark, Table
+from landscope.report.page.blocks import Cell, Heading, Mark, Table, words
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points, Rule
 
 USUAL = "train.hessian_top_eigenvalue"
@@ -297,7 +297,7 @@ def baseline_table(study: Cohorts, found: Contrasts) -> Table:
             first = next(iter(own.values()))
             cells = [Cell(label(column), title=column), Cell(kind), Cell(significant(first.means[1]))]
             rows.append(cells + [contrast_cell(own[name]) for name in found.conditions])
-    heads = [Heading("", numeric=False), Heading("", numeric=False)]
+    heads = words("", "")
     heads += [Heading(name, condition=places.get(name)) for name in (found.baseline, *found.conditions)]
     tests = f"{len(found.sharpness)} tests of sharpness and {len(found.outcomes)} of outcomes"
     return Table(

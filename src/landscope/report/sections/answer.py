@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis import Correlation, between, correlation, fits, smallest_significant
-from landscope.core.text import capital, counted
+from landscope.core.text import capital, counted, decimal
 from landscope.report.data.associations import Associations, learnt_of
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
 from landscope.report.data.contrasts import Contrasts
-from landscope.report.page.blocks import Block, Cell, Claim, Heading, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Claim, Prose, Section, Table, words
 from landscope.report.page.figure import Axis, Errors, Figure, Marker, Panel, Points
 from landscope.report.sections.against_baseline import baseline_figure, baseline_words, too_few_words
 from landscope.report.sections.through_training import through_sentence
@@ -83,8 +83,9 @@ def claim_section(study: Cohorts, claims: Sequence[Claim]) -> Section:
         if len(named) > NAMED and set(claim.runs) >= set(place):
             shown = f"all {len(place):,} runs"
         rows.append([Cell(claim.text), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
-    head = [Heading(text, numeric=False) for text in ("claim", "verdict", "why", "shown by")]
-    table = Table(head, rows, "The claims, and what this study found.", key="claims-table")
+    table = Table(
+        words("claim", "verdict", "why", "shown by"), rows, "The claims, and what this study found.", key="claims-table"
+    )
     return Section("claims", "Claims", [table] if rows else [])
 
 
@@ -180,9 +181,10 @@ def _words(found: Associations) -> tuple[str, list[str]]:
 def _clause(found: Associations, measure: str, outcome: str) -> str:
     c = found.finding(measure, outcome).correlation
     direction = "higher" if (c.value or 0.0) > 0 else "lower"
-    bounds = "" if c.low is None or c.high is None else f", {c.confidence:.0%} interval {c.low:.2f} to {c.high:.2f}"
-    text = f"higher {found.titles[measure]} goes with {direction} {found.titles[outcome]} ({c.symbol} = {c.value:.2f}{bounds})"
-    return text[:1].upper() + text[1:].replace("-", "−")
+    known = c.low is not None and c.high is not None
+    bounds = f", {c.confidence:.0%} interval {decimal(c.low)} to {decimal(c.high)}" * known
+    goes = f"Higher {found.titles[measure]} goes with {direction} {found.titles[outcome]}"
+    return f"{goes} ({c.symbol} = {decimal(c.value)}{bounds})"
 
 
 def _outcome(found: Associations, outcome: str) -> str:
@@ -198,9 +200,8 @@ def _outcome(found: Associations, outcome: str) -> str:
         parts = [f"undecided for {_share(undecided, total)}"] * (undecided > 0)
         parts += [f"weaker than ±{found.table.rules.relevant:g} for {_share(weak, total)}"] * (weak > 0)
         strongest = found.finding(order[0], outcome).correlation
-        shown = f"the strongest is {found.titles[order[0]]}, {strongest.symbol} = {strongest.value:.2f}"
-        text = f"{capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
-        return text.replace("= -", "= −")
+        shown = f"the strongest is {found.titles[order[0]]}, {strongest.symbol} = {decimal(strongest.value)}"
+        return f"{capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
     named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
     rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
     go = "goes" if len(sure) == 1 else "go"
@@ -356,4 +357,4 @@ def _share(count: int, total: int) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return f"{value:+.2f}".replace("-", "−") if value is not None else "–"
+    return decimal(value, "+.2f")

@@ -14,7 +14,7 @@ from scipy import stats
 from landscope.core.text import counted, significant
 from landscope.measures.calibration.reliability import Reliability
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.data.extras import Calibration, Gathered, gather, read_reliability, spread_over_conditions
+from landscope.report.data.extras import Calibration, fault_notes, gather, read_reliability, spread_over_conditions
 from landscope.report.page.blocks import Block, Prose, Section
 from landscope.report.page.figure import Axis, Curve, Errors, Figure, Floats, Marker, Panel, model_line
 
@@ -27,21 +27,21 @@ MODELS = 120
 """Thin lines in all diagrams together."""
 
 
-def calibrations(study: Cohorts) -> tuple[dict[int, Calibration], Gathered]:
+def calibrations(study: Cohorts) -> tuple[dict[int, Calibration], list[str]]:
     """The tables of every run, those of its scaled and its unscaled model together."""
     found: dict[int, Calibration] = {}
-    faults: tuple[str, ...] = ()
+    faults: list[str] = []
     checkpoints = list(dict.fromkeys(next(iter(c.members.values())).checkpoint for c in study.cohorts))
     for checkpoint in checkpoints:
         for cohort in study.cohorts:
             if next(iter(cohort.members.values())).checkpoint == checkpoint:
-                tables, gathered = gather(study, "reliability", read_reliability, (cohort,))
-                faults += gathered.faults
+                tables, odd = gather(study, "reliability", read_reliability, (cohort,))
+                faults += odd
                 for run, by_time in tables.items():
                     found[run] = {**by_time, **found.get(run, {})}
         if found:
             break
-    return found, Gathered(faults)
+    return found, faults
 
 
 def both_times(found: Mapping[int, Calibration]) -> bool:
@@ -51,7 +51,7 @@ def both_times(found: Mapping[int, Calibration]) -> bool:
 
 def calibration_section(study: Cohorts) -> Section:
     """A diagram for each condition."""
-    found, gathered = calibrations(study)
+    found, faults = calibrations(study)
     both = both_times(found)
     lines = spread_over_conditions(study, found, MODELS)
     panels = []
@@ -76,20 +76,19 @@ def calibration_section(study: Cohorts) -> Section:
         if len(panels) > CONDITIONS:
             blocks.append(Prose(f"{CONDITIONS} of {len(panels)} conditions are shown.", tone="note"))
     title = "Calibration before and after temperature scaling" if both else "Calibration"
-    return Section("calibration", title, [*blocks, *gathered.notes], _so_what(study, found))
+    return Section("calibration", title, [*blocks, *fault_notes(faults)], _so_what(study, found))
 
 
 def _so_what(study: Cohorts, found: Mapping[int, Calibration]) -> str:
     """Which conditions are too sure of themselves, which not sure enough, before any scaling."""
-    gaps: dict[str, list[float]] = {}
+    gaps = {}
     for run, tables in found.items():
         table = tables.get("before") or next(iter(tables.values()))
         held = table.counts > 0
-        off = float(np.average((table.confidence - table.accuracy)[held], weights=table.counts[held]))
-        gaps.setdefault(study.conditions[study.condition_of[run]], []).append(off)
+        gaps[run] = float(np.average((table.confidence - table.accuracy)[held], weights=table.counts[held]))
     over: list[str] = []
     under: list[str] = []
-    for name, values in gaps.items():
+    for name, values in study.by_condition(gaps).items():
         if len(values) > 1 and float(stats.ttest_1samp(values, 0.0).pvalue) < SURE:
             middle = float(np.mean(values))
             (over if middle > 0 else under).append(f"{name} by {significant(abs(middle), 2)}")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis import Finding
-from landscope.core.text import counted, p_value
+from landscope.core.text import counted, decimal, p_value
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label, value_columns
@@ -91,9 +91,9 @@ def _table(found: Associations) -> Table:
             row = [
                 Cell(found.titles[measure], title=measure),
                 Cell(found.titles[outcome], title=outcome),
-                Cell(_number(c.value), title=c.reason),
+                Cell(decimal(c.value), title=c.reason),
                 Cell(
-                    "–" if c.low is None or c.high is None else f"{_number(c.low)} … {_number(c.high)}",
+                    "–" if c.low is None or c.high is None else f"{decimal(c.low)} … {decimal(c.high)}",
                     title="the coefficients that the same test does not reject",
                 ),
                 Cell(p_value(c.p_value).removeprefix("= "), title=c.p_method),
@@ -103,12 +103,12 @@ def _table(found: Associations) -> Table:
                 turned = found.paradox(measure, outcome)
                 within, star = (None if f.within is None else f.within.value), "*" * found.sure_inside(measure, outcome)
                 title = "both are shown, with opposite signs" if turned else "" if f.within is None else str(f.within)
-                row.append(Cell(_number(within) + star, mark="bad" if turned else "", title=title))
+                row.append(Cell(decimal(within) + star, mark="bad" if turned else "", title=title))
             if partial:
                 row.append(_partial_cell(found, f))
             if granulated:
                 psi = None if f.granulated is None else f.granulated.value
-                row.append(Cell(_number(psi), title=str(f.granulated or "")))
+                row.append(Cell(decimal(psi), title=str(f.granulated or "")))
             rows.append([*row, Cell(str(c.n)), Cell(verdict, mark=mark)])
     heads = ["measure", "outcome", symbol, "95% interval", "p", "adjusted p"]
     heads += (
@@ -166,7 +166,7 @@ def _partial_cell(found: Associations, finding: Finding) -> Cell:
     q = finding.partial_adjusted_p
     star = "*" * (q is not None and q <= found.table.rules.alpha)
     shown = str(finding.partial) + (f"; {finding.partial.reason}" if finding.partial.reason else "")
-    return Cell(_number(finding.partial.value) + star, title=shown)
+    return Cell(decimal(finding.partial.value) + star, title=shown)
 
 
 def _coefficient(found: Associations) -> str:
@@ -178,11 +178,7 @@ def _cell(found: Associations, finding: Finding) -> str:
     value = finding.correlation.value
     if value is None:
         return ""
-    return _number(value) + "*" * (finding.verdict(found.table.rules) == "goes with")
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}".replace("-", "−")
+    return decimal(value) + "*" * (finding.verdict(found.table.rules) == "goes with")
 
 
 # Scatter plots of the strongest pairs, and one in which any two columns can be set against each other.
@@ -266,7 +262,7 @@ def _scatter(study: Cohorts, found: Associations, measure: str, outcome: str) ->
         value_axis(found.titles[measure], x),
         value_axis(found.titles[outcome], y),
         _caption(found, measure, outcome),
-        note=f"{c.symbol} = {c.value:.2f}, n = {c.units}".replace("-", "−"),
+        note=f"{c.symbol} = {decimal(c.value)}, n = {c.units}",
         size=(1.7, 1.4),
         columns=(measure, outcome),
     )
@@ -275,7 +271,7 @@ def _scatter(study: Cohorts, found: Associations, measure: str, outcome: str) ->
 def _caption(found: Associations, measure: str, outcome: str) -> str:
     f, c = found.finding(measure, outcome), found.shown(measure, outcome)
     p = f.adjusted_p if c is f.correlation else f.within_adjusted_p
-    bounds = "" if c.low is None or c.high is None else f" [{c.low:.2f}, {c.high:.2f}]"
+    bounds = "" if c.low is None or c.high is None else f" [{decimal(c.low)}, {decimal(c.high)}]"
     adjusted = "" if p is None else f", adjusted p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}"
     where = "" if not found.by_condition else "Between conditions " if c is f.correlation else "Inside conditions "
-    return f"{where}{c.symbol} = {c.value:.2f}{bounds}{adjusted}, n = {c.units}.".replace("-", "−")
+    return f"{where}{c.symbol} = {decimal(c.value)}{bounds}{adjusted}, n = {c.units}."

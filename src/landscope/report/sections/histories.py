@@ -131,14 +131,12 @@ def _so_what(study: Cohorts, found: Sequence[History]) -> str:
     loss = next((each for each in found if each.column in LOSSES), None)
     if loss is None:
         return ""
-    falling: dict[str, list[bool]] = {}
+    falling = {}
     for run, (times, values) in loss.curves.items():
-        late = [
-            value for time, value in zip(times, values, strict=True) if time >= times[-1] - 0.1 * (times[-1] - times[0])
-        ]
-        fell = len(late) > 1 and late[0] > 0 and (late[0] - late[-1]) > FALLING * late[0]
-        falling.setdefault(study.conditions[study.condition_of[run]], []).append(fell)
-    still = [name for name, each in falling.items() if sum(each) > len(each) / 2]
+        since = times[-1] - 0.1 * (times[-1] - times[0])
+        late = [value for time, value in zip(times, values, strict=True) if time >= since]
+        falling[run] = len(late) > 1 and late[0] > 0 and (late[0] - late[-1]) > FALLING * late[0]
+    still = [name for name, each in study.by_condition(falling).items() if sum(each) > len(each) / 2]
     if not still:
         return "In the last tenth of the training the loss hardly fell: the models are as settled as this schedule leaves them."
     return (

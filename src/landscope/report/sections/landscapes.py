@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from landscope.core.text import counted, significant
+from landscope.core.text import counted, decimal, significant
 from landscope.planes import Landscape
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.data.extras import Landscapes, gather, read_landscape, spread_over_conditions
+from landscope.report.data.extras import Landscapes, fault_notes, gather, read_landscape, spread_over_conditions
 from landscope.report.page.blocks import Block, Prose, Section
 from landscope.report.page.figure import Axis, ColourScale, Contour, Figure, Panel, decimated, spans_decades
 
@@ -30,7 +30,7 @@ def _loss_scale(shown: Iterable[Landscapes]) -> ColourScale:
 
 def landscape_section(study: Cohorts) -> Section:
     """One model of every condition side by side on one scale; then any model, chosen from a list or by a click elsewhere."""
-    found, gathered = gather(study, "landscape", read_landscape)
+    found, faults = gather(study, "landscape", read_landscape)
     shown = spread_over_conditions(study, found, MODELS)
     blocks: list[Block] = []
     if shown:
@@ -56,7 +56,7 @@ def landscape_section(study: Cohorts) -> Section:
         blocks.append(
             Figure("landscapes", alone, f"{len(alone)} planes, on the scale of the ones above.", kind="landscape")
         )
-    return Section("landscapes", "Loss landscapes", [*blocks, *gathered.notes], _so_what(study, shown))
+    return Section("landscapes", "Loss landscapes", [*blocks, *fault_notes(faults)], _so_what(study, shown))
 
 
 def _side_by_side(study: Cohorts, shown: dict[int, Landscapes], scale: ColourScale) -> list[Panel]:
@@ -94,11 +94,10 @@ def _panel(
 
 def _so_what(study: Cohorts, shown: dict[int, Landscapes]) -> str:
     """How far the loss rises half-way to the edge, condition by condition."""
-    rises: dict[str, float] = {}
-    for run, landscapes in shown.items():
-        plane = next(iter(landscapes.values()))
-        name = study.conditions[study.condition_of[run]]
-        if name not in rises and (rise := _rise(plane)) is not None:
+    rises = {}
+    for name, landscapes in study.by_condition(shown).items():
+        found = (_rise(next(iter(planes.values()))) for planes in landscapes)
+        if (rise := next((each for each in found if each is not None), None)) is not None:
             rises[name] = rise
     if len(rises) < 2:
         return ""
@@ -124,7 +123,7 @@ def _caption(shown: dict[int, Landscapes], count: int, scale: ColourScale) -> st
     kind = str(first.directions.get("kind", "plane")).replace("_", " ")
     some = f"{len(shown)} of {counted(count, 'model')}" if len(shown) < count else counted(count, "model")
     cosine = first.directions.get("cosine")
-    angle = f", at a cosine of {cosine:.3f}".replace("-", "−") if isinstance(cosine, float) else ""
+    angle = f", at a cosine of {decimal(cosine, '.3f')}" if isinstance(cosine, float) else ""
     paths = any(plane.path is not None for planes in shown.values() for plane in planes.values())
     way = ", the line the weights on the way there" if paths else ""
     return (

@@ -16,13 +16,14 @@ from landscope.report.data.columns import label, of_predictions
 from landscope.report.data.extras import (
     Corrupted,
     Layers,
+    fault_notes,
     gather,
     read_corruptions,
     read_invariance,
     read_layers,
     spread_over_conditions,
 )
-from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table, words
 from landscope.report.page.figure import (
     Axis,
     Bars,
@@ -47,11 +48,11 @@ BARS = 80
 
 def layer_section(study: Cohorts) -> Section:
     """A panel for each measure: mean and spread over the models of a condition."""
-    found, gathered = gather(study, "layers", read_layers)
+    found, faults = gather(study, "layers", read_layers)
     measures = list(dict.fromkeys(name for layers in found.values() for name in layers))
     panels = [_panel(study, name, found) for name in measures if any(each.get(name) for each in found.values())]
     blocks: list[Block] = [Figure("layers", panels, across=2)] if panels else []
-    return Section("layers", "Layer by layer", [*blocks, *gathered.notes], _sharpest(found))
+    return Section("layers", "Layer by layer", [*blocks, *fault_notes(faults)], _sharpest(found))
 
 
 def _sharpest(found: Mapping[int, Layers]) -> str:
@@ -73,11 +74,8 @@ def _sharpest(found: Mapping[int, Layers]) -> str:
 def _panel(study: Cohorts, measure: str, found: dict[int, Layers]) -> Panel:
     held = {run: layers[measure] for run, layers in found.items() if layers.get(measure)}
     names = list(dict.fromkeys(layer for rows in held.values() for layer in rows))
-    members = {
-        number: [rows for run, rows in held.items() if study.condition_of[run] == number]
-        for number in range(len(study.conditions))
-    }
-    moments = {number: _moments(rows, names) for number, rows in members.items() if rows}
+    members = {study.conditions.index(name): rows for name, rows in study.by_condition(held).items()}
+    moments = {number: _moments(members[number], names) for number in sorted(members)}
     few = len(moments) * len(names) <= BARS
     models = len(held)
     shown = "bars are means over the models of a condition, lines the standard deviation over them"
@@ -90,20 +88,20 @@ def _panel(study: Cohorts, measure: str, found: dict[int, Layers]) -> Panel:
         if few
         else Axis(ticks=(np.arange(float(len(names))), names), angle=-45),
         value_axis(label(f"train.{measure}"), (value for mean, _ in moments.values() for value in mean)),
-        f"Layers from input to output, the others held constant; {shown}. {_members(moments, members)}.",
+        f"Layers from input to output, the others held constant; {shown}. {_members(members)}.",
         title=label(f"train.{measure}"),
         note=f"n = {models}",
         height=320,
     )
 
 
-def _members(moments: Mapping[int, object], members: Mapping[int, Sequence[object]]) -> str:
+def _members(members: Mapping[int, Sequence[object]]) -> str:
     """How many models stand behind the bars.
 
-    >>> _members({0: 1, 1: 1}, {0: [1], 1: [1]}), _members({0: 1, 1: 1}, {0: [1, 2], 1: [1, 2, 3]})
+    >>> _members({0: [1], 1: [1]}), _members({0: [1, 2], 1: [1, 2, 3]})
     ('1 model of each of 2 conditions', '2 to 3 models of each of 2 conditions')
     """
-    sizes = sorted(len(members[number]) for number in moments)
+    sizes = sorted(map(len, members.values()))
     each = counted(sizes[0], "model") if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]} models"
     return f"{each} of each of {counted(len(sizes), 'condition')}" if len(sizes) > 1 else each
 
@@ -148,7 +146,7 @@ RESOLVED = 0.1
 
 def invariance_section(study: Cohorts) -> Section:
     """A table: measures down, transformations across, the median change over the models in the cells."""
-    found, gathered = gather(study, "invariance", read_invariance)
+    found, faults = gather(study, "invariance", read_invariance)
     measures = list(dict.fromkeys(name for each in found.values() for name in each))
     kinds = list(dict.fromkeys(kind for each in found.values() for moved in each.values() for kind in moved))
     kinds = [kind for kind in kinds if any(moved.get(kind) for each in found.values() for moved in each.values())]
@@ -172,7 +170,7 @@ def invariance_section(study: Cohorts) -> Section:
                 "generalises. Each column changes the parameters of a model and not a single prediction."
             ),
             Table(
-                [Heading("measure", numeric=False), *(Heading(kind.replace("_", " ")) for kind in kinds)],
+                [*words("measure"), *(Heading(kind.replace("_", " ")) for kind in kinds)],
                 rows,
                 f"Median relative change of the measure over {counted(count, 'model')}. {gap}“Unchanged”: within three standard "
                 f"errors, and these below {100 * RESOLVED:g} %. Where they are larger or not known: “by definition”, or “cannot "
@@ -180,7 +178,7 @@ def invariance_section(study: Cohorts) -> Section:
             ),
         ]
     return Section(
-        "invariances", "Does the measure depend on the function alone?", [*blocks, *gathered.notes], _moving(rows)
+        "invariances", "Does the measure depend on the function alone?", [*blocks, *fault_notes(faults)], _moving(rows)
     )
 
 
@@ -230,27 +228,25 @@ MODELS = 60
 
 def corruption_section(study: Cohorts) -> Section:
     """A line for every model over severity, and a heat map of conditions and corruptions."""
-    found, gathered = gather(study, "corruptions", read_corruptions)
+    found, faults = gather(study, "corruptions", read_corruptions)
     blocks: list[Block] = []
     if found:
         caption = "Accuracy over severity, a line for every model, and by corruption and condition; yellow is better."
         blocks = [Figure("corruptions", [_severity(study, found), _kinds(study, found)], caption, across=2)]
-    return Section("corruptions", "Corrupted images", [*blocks, *gathered.notes], _hurt(study, found))
+    return Section("corruptions", "Corrupted images", [*blocks, *fault_notes(faults)], _hurt(study, found))
 
 
 def _hurt(study: Cohorts, found: Mapping[int, Corrupted]) -> str:
     """How much accuracy corruption costs each condition, and which corruption hurts most."""
-    lost: dict[str, list[float]] = {}
+    if not found:
+        return ""
+    lost = study.by_condition({run: each.clean - float(each.accuracy.mean()) for run, each in found.items()})
+    means = sorted((float(np.mean(values)), name) for name, values in lost.items())
+    named = ", ".join(f"{name} {mean:.3f}" for mean, name in means)
     kinds: dict[str, list[float]] = {}
-    for run, each in found.items():
-        lost.setdefault(study.conditions[study.condition_of[run]], []).append(each.clean - float(each.accuracy.mean()))
+    for each in found.values():
         for name, row in zip(each.names, each.accuracy, strict=True):
             kinds.setdefault(name, []).append(each.clean - float(row.mean()))
-    if not lost:
-        return ""
-    named = ", ".join(
-        f"{name} {np.mean(values):.3f}" for name, values in sorted(lost.items(), key=lambda e: np.mean(e[1]))
-    )
     worst = max(kinds, key=lambda name: float(np.mean(kinds[name])))
     return f"Accuracy lost on average: {named}. The most harmful corruption is {worst.replace('_', ' ')}."
 

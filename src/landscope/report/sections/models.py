@@ -11,11 +11,11 @@ import yaml
 
 from landscope.core.estimate import Estimate
 from landscope.core.json import Plain
-from landscope.core.text import duration, size
+from landscope.core.text import decimal, duration, size
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label, value_columns
-from landscope.report.page.blocks import Block, Cell, Downloads, Heading, Mark, Section, Source, Table
+from landscope.report.page.blocks import Block, Cell, Downloads, Heading, Mark, Section, Source, Table, words
 from landscope.report.page.glossary import STATISTICS, meanings
 from landscope.report.page.html import finite, rounded
 from landscope.report.sections.conditions import summary_of
@@ -44,9 +44,8 @@ def estimate_section(study: Cohorts) -> Section:
                     )
                     caption = f"{study.run_name(run)}, {cohort.name}, {split} rows" + (f": {about}." if about else ".")
                     rows = [_estimate(f"{split}.{name}", e) for name, e in report.items()]
-                    heads = ("value", "± data", "passes", "time")
-                    head = [Heading("measure", numeric=False), *map(Heading, heads), Heading("status", numeric=False)]
-                    blocks.append(Table(head, rows, caption))
+                    numbers = map(Heading, ("value", "± data", "passes", "time"))
+                    blocks.append(Table([*words("measure"), *numbers, *words("status")], rows, caption))
     return Section("estimates", "What was measured", blocks)
 
 
@@ -56,7 +55,7 @@ def _estimate(column: str, e: Estimate) -> list[Cell]:
     return [
         Cell(label(column), title=column),
         Cell(value, error, mark="" if e.status.has_value else "muted"),
-        Cell("" if e.data_stderr is None else f"{e.data_stderr:.2g}".replace("-", "−")),
+        Cell("" if e.data_stderr is None else decimal(e.data_stderr, ".2g")),
         Cell(f"{e.cost.passes:.1f}"),
         Cell(duration(e.cost.seconds)),
         Cell(e.status.value, title=e.reason, mark=marks.get(e.status.value, "")),
@@ -84,10 +83,8 @@ def terms_of(study: Cohorts) -> dict[str, str]:
 def term_section(terms: Mapping[str, str]) -> Section:
     """What the words of the page mean, for readers without a pointer and for paper."""
     rows = [[Cell(term), Cell(meaning)] for term, meaning in terms.items()]
-    heads = [Heading("", numeric=False), Heading("", numeric=False)]
-    return Section(
-        "terms", "What the words mean", [Table(heads, rows, "Measures first, then statistics.", key="terms-table")]
-    )
+    table = Table(words("", ""), rows, "Measures first, then statistics.", key="terms-table")
+    return Section("terms", "What the words mean", [table])
 
 
 def files(study: Cohorts, every: Sequence[Associations]) -> dict[str, pd.DataFrame]:
@@ -173,12 +170,7 @@ def _facts(study: Cohorts) -> Table:
         ("axes", ", ".join(dict.fromkeys(axis for record in records for axis in record.axes)) or "–"),
     ]
     if sum(seconds) > 0:
-        facts.append(
-            (
-                "time of all runs",
-                f"{duration(sum(seconds))}; the longest took {duration(max(seconds))}",
-            )
-        )
+        facts.append(("time of all runs", f"{duration(sum(seconds))}; the longest took {duration(max(seconds))}"))
     peak = max(record.peak_memory for record in records)
     if peak > 0:
         facts.append(("largest memory of a run", size(int(peak))))
@@ -187,13 +179,11 @@ def _facts(study: Cohorts) -> Table:
         some = [value if len(found) == 1 else f"{value} ({count} runs)" for value, count in found.most_common(4)]
         facts.append((key.replace("_", " "), "; ".join(some) + ("; …" if len(found) > 4 else "")))
     rows = [[Cell(name), Cell(value)] for name, value in facts]
-    return Table(
-        [Heading("", numeric=False), Heading("", numeric=False)], rows, "What was run, and on what.", key="facts"
-    )
+    return Table(words("", ""), rows, "What was run, and on what.", key="facts")
 
 
 def _failures(failed: Sequence[Failure]) -> Table:
-    heads = [Heading("condition", numeric=False), Heading("seed"), Heading("why", numeric=False)]
+    heads = [*words("condition"), Heading("seed"), *words("why")]
     rows = [[Cell(f.condition), Cell(str(f.seed)), Cell(f.reason)] for f in failed]
     return Table(heads, rows, "Runs that failed: they are in no number of this page.", key="failures")
 
@@ -221,12 +211,7 @@ def _statuses(study: Cohorts) -> Table:
             [Cell(label(column), title=column), Cell(status), Cell(f"{len(reasons)} of {total[column]}"), Cell(common)]
         )
     return Table(
-        [
-            Heading("measure", numeric=False),
-            Heading("status", numeric=False),
-            Heading("estimates"),
-            Heading("most common reason", numeric=False),
-        ],
+        [*words("measure", "status"), Heading("estimates"), *words("most common reason")],
         rows,
         "Estimates that are neither exact nor converged. Those without a value are missing from tables and figures.",
         key="statuses",

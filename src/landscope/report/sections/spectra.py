@@ -70,10 +70,8 @@ def spectrum_section(study: Cohorts) -> Section:
 
 def _so_what(study: Cohorts, curves: Curves) -> str:
     """How far the spectra reach in each condition."""
-    reach: dict[int, list[float]] = {}
-    for run, (grid, density) in curves.items():
-        reach.setdefault(study.condition_of[run], []).append(float(grid[np.isfinite(density)].max()))
-    ends = {study.conditions[number]: float(np.median(ends)) for number, ends in reach.items()}
+    reach = {run: float(grid[np.isfinite(density)].max()) for run, (grid, density) in curves.items()}
+    ends = {name: float(np.median(each)) for name, each in study.by_condition(reach).items()}
     if len(ends) < 2:
         return ""
     near, far = min(ends, key=lambda name: ends[name]), max(ends, key=lambda name: ends[name])

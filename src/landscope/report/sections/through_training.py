@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from landscope.core.text import capital, significant
 from landscope.report.data.cohorts import Cohort, Cohorts
 from landscope.report.data.columns import label
-from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table, words
 from landscope.report.page.figure import (
     Axis,
     Band,
@@ -198,11 +198,8 @@ def _table(found: Sequence[Trend]) -> Table:
         span = f"{each.steps[0]:,} to {each.steps[-1]:,}"
         grew = f"{int((last > first).sum())} of {len(first)}"
         rows.append([Cell(label(each.column), title=each.column), Cell(span), *medians, Cell(grew)])
-    heads = [
-        Heading("", numeric=False),
-        *map(Heading, ("steps", "median at the first", "at the last", "models in which it grew")),
-    ]
-    return Table(heads, rows, "First and last measured weights of the models that have both.")
+    numbers = map(Heading, ("steps", "median at the first", "at the last", "models in which it grew"))
+    return Table([*words(""), *numbers], rows, "First and last measured weights of the models that have both.")
 
 
 def _over_steps(study: Cohorts, trend: Trend) -> Panel:

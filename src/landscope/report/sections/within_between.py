@@ -9,10 +9,10 @@ import numpy as np
 from landscope.analysis import Correlation, Mean, slopes
 from landscope.analysis.coefficients import mean_and_deviation, scaled
 from landscope.analysis.verdicts import ALPHA
-from landscope.core.text import p_value, significant
+from landscope.core.text import decimal, p_value, significant
 from landscope.report.data.associations import Associations
 from landscope.report.data.cohorts import Cohorts
-from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table
+from landscope.report.page.blocks import Block, Cell, Heading, Prose, Section, Table, words
 from landscope.report.page.figure import (
     Axis,
     Curve,
@@ -109,13 +109,7 @@ def _table(found: Associations, pairs: Sequence[tuple[str, str]]) -> Table:
         f"between conditions, and between models of one condition, where the measure is twice as large; "
         f"verdicts are those of {symbol}. n = {found.units}."
     )
-    names = ("measure", "outcome")
-    return Table(
-        [*(Heading(name, numeric=False) for name in names), *map(Heading, heads)],
-        rows,
-        caption,
-        key="within-between-table",
-    )
+    return Table([*words("measure", "outcome"), *map(Heading, heads)], rows, caption, key="within-between-table")
 
 
 def _cell(c: Correlation, adjusted: float | None, *, turned: bool = False) -> Cell:
@@ -123,7 +117,7 @@ def _cell(c: Correlation, adjusted: float | None, *, turned: bool = False) -> Ce
         return Cell("–", title=c.reason)
     star = "*" * (adjusted is not None and adjusted <= ALPHA)
     return Cell(
-        f"{c.value:.2f}{star}".replace("-", "−"),
+        decimal(c.value) + star,
         mark="bad" if turned else "",
         title=f"{c}; adjusted p {p_value(adjusted)}",
     )

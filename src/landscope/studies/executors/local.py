@@ -148,7 +148,6 @@ class MemoryWatch:
         self.peak = expected
 
     def observe(self, pid: int) -> None:
-        """Take note of a worker's peak so far."""
         self.peak = max(self.peak, _bytes(pid, "VmHWM"))
 
     def allows(self, pid: int | None = None) -> bool:
@@ -196,7 +195,7 @@ TICK = 0.2
 
 @dataclass(frozen=True)
 class LocalExecutor:
-    """Run runs on this machine.
+    """Runs are processes on this machine.
 
     A worker that dies (the kernel's out-of-memory killer, a crash in a library), also while it starts, costs its present run
     one of `attempts` and nothing else. Where memory was the cause, fewer workers continue; none is started where the largest run
@@ -206,9 +205,9 @@ class LocalExecutor:
     store: Store
     work: Work
     workers: int | None = None
-    """None: as many as the cores allow, `per_gpu` per graphics card where runs need one."""
+    """By default as many as the cores allow, and `per_gpu` per graphics card where runs need one."""
     gpus: Sequence[str] | None = None
-    """Names as in CUDA_VISIBLE_DEVICES. None: all that there are."""
+    """Names as in CUDA_VISIBLE_DEVICES; by default all of them."""
     per_gpu: int = 1
     """How many runs share a graphics card; small networks leave most of one idle."""
     mps: bool = False

@@ -18,7 +18,7 @@ from landscope.studies.work.attempt import Ending, Result, Work, name_of
 
 @dataclass(frozen=True)
 class RayExecutor:
-    """Run runs as Ray tasks, each with the resources that it needs.
+    """Runs are Ray tasks, each with the resources that it needs.
 
     When a node or a process dies, its runs are tried again on another, up to `attempts` times, and resume from their last
     checkpoint; the claim of a dead machine is given up after the store's `stale_after` seconds.
@@ -27,7 +27,7 @@ class RayExecutor:
     store: Store
     work: Work
     address: str | None = None
-    """Of the cluster; None: that of RAY_ADDRESS, or the one on this machine, or a new one on this machine alone."""
+    """Of the cluster; by default that of RAY_ADDRESS, or the one on this machine, or a new one on this machine alone."""
     attempts: int = 3
     retry_failed: bool = False
     grace: float = 30.0

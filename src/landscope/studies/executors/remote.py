@@ -24,7 +24,6 @@ class Cluster(Protocol):
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Submit jobs."""
-        ...
 
     def ended(self) -> list[tuple[Job, Result | str]]:
         """Jobs that have ended since the last call, and how: as a sentence where a process died. May wait for a second."""

@@ -35,7 +35,7 @@ ASK_QUEUE = 15.0
 
 @dataclass(frozen=True)
 class SlurmExecutor:
-    """Run runs as tasks of Slurm job arrays.
+    """Runs are tasks of Slurm job arrays.
 
     >>> from landscope.studies.work.run import run_in_folder
     >>> SlurmExecutor(Store("runs"), run_in_folder, minutes=240, options={"slurm_partition": "gpu"}).parallel
@@ -45,13 +45,13 @@ class SlurmExecutor:
     store: Store
     work: Work
     minutes: int = 60
-    """What a task may take before it is put back into the queue."""
+    """The time limit of a task, after which it is requeued."""
     requeues: int = 20
-    """How often that may happen to a run."""
+    """How often a run may be requeued."""
     parallel: int = 256
     """How many tasks run at once."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """More of submitit's parameters: slurm_partition, slurm_account, slurm_setup, slurm_signal_delay_s, …"""
+    """Further parameters of submitit: slurm_partition, slurm_account, slurm_setup, slurm_signal_delay_s, …"""
     cluster: Literal["slurm", "local", "debug"] = "slurm"
     """`local` and `debug` are submitit's stand-ins for Slurm: processes here, or this one."""
     attempts: int = 3

@@ -98,7 +98,6 @@ class RunFolder:
         return last.number if last else 0
 
     def latest(self) -> locks.Attempt | None:
-        """The last attempt at this run, open or ended."""
         return locks.latest(self._attempts)
 
     def held(self) -> bool:

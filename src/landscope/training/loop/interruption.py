@@ -38,7 +38,6 @@ class Interruption:
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         """Note a signal; a second Ctrl-C does not wait for the step to end."""
-        del frame
         name = signal.Signals(number).name
         if name == self._signal == "SIGINT":
             raise KeyboardInterrupt

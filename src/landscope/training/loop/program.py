@@ -100,7 +100,6 @@ class SingleProgram:
         return [-1]
 
     def fail(self, at: int, step: int, what: str) -> NoReturn:
-        del at
         raise non_finite_error(self._task, step, what, self._folder)
 
     def weights(self) -> dict[str, Tensor]:
@@ -120,7 +119,6 @@ class SingleProgram:
         return with_weights(self._task.model, weights).eval()
 
     def take(self, places: Sequence[int]) -> SingleProgram:
-        del places
         return self
 
     def close(self) -> None:

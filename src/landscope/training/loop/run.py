@@ -104,8 +104,7 @@ def finite(weights: Weights) -> list[bool]:
     """
     floats = [value.detach() for value in weights.values() if value.is_floating_point()]
     sums = [value.reshape(len(value), -1).sum(1, dtype=precise(value.device)) for value in floats]
-    found: list[bool] = torch.stack(sums).isfinite().all(0).tolist()
-    return found
+    return torch.stack(sums).isfinite().all(0).tolist()
 
 
 class Run:

@@ -142,8 +142,7 @@ class StackedProgram:
         return with_weights(self._task.model, weights).eval()
 
     def failed_at(self) -> list[int]:
-        found: list[int] = self._failed.tolist()
-        return found
+        return self._failed.tolist()
 
     def fail(self, at: int, step: int, what: str) -> str:
         return FAILED + str(non_finite_error(replace(self._task, spec=self.specs[at]), step, what))

@@ -249,7 +249,6 @@ class _LastGood(Callback):
     """Keeps the history and the weights at its last row."""
 
     def on_start(self, spec: TrainingSpec, model: nn.Module) -> None:
-        del spec
         self.model, self.history = model, list[Row]()
         self.weights: dict[str, Tensor] = weights_of(model)
 
