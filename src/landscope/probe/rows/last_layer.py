@@ -209,6 +209,7 @@ def _moves_alone(probe: Probe, names: list[str], features: Tensor, rows: _Rows) 
 
 def _on_a_line(z: Tensor, by: Tensor, moved: object) -> bool:
     assert isinstance(moved, Tensor), "as z is"
+    z, by, moved = z.detach(), by.detach(), moved.detach()
     room = AGREEMENT * (1 + float(z.abs().max()) + float(by.abs().max()))
     return moved.shape == z.shape and float((moved - z - by).abs().max()) <= room
 
