@@ -62,8 +62,8 @@ def test_a_direction(ours: Mean, theirs: Mean | None, margin: float | None, verd
 
 
 def test_the_paper_is_judged_by_both_errors() -> None:
-    assert "smaller than the paper's 5 by more than both errors" in judge(effect(1.0), effect(5.0)).why
-    assert "but smaller than the paper's 9" in judge(effect(3.0), effect(9.0)).why
+    assert "short of the paper's 5 by more than both errors" in judge(effect(1.0), effect(5.0)).why
+    assert "but less than the paper's 9" in judge(effect(3.0), effect(9.0)).why
 
 
 def test_n_comes_from_what_was_planned() -> None:

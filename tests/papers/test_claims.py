@@ -14,7 +14,7 @@ from landscope.analysis import Order
 from landscope.papers.framework.answers import Unit
 from landscope.papers.framework.claims import Claim, at_holms_levels, tell
 from landscope.papers.framework.questions import Question, above, correlates, every, larger, none, share
-from landscope.papers.framework.values import FAILED, GUESSING, REDUCED, Values
+from landscope.papers.framework.values import FAILED, FEW, GUESSING, INSTEAD, REDUCED, Values
 
 
 def table(conditions: dict[str, float], seeds: int = 5, spread: float = 0.1, **attrs: Any) -> pd.DataFrame:
@@ -153,6 +153,24 @@ def test_guards(attrs: dict[str, Any], change: dict[str, float], how: dict[str, 
     assert guarded.judgement.verdict == "not tested"
     assert why in guarded.judgement.why
     assert guarded.answers  # what was found is shown all the same
+
+
+def test_a_correlation_over_conditions_needs_most_of_its_design() -> None:
+    found = table({name: float(level) for level, name in enumerate("abcdefgh")}, **{FEW: "8 of 24 conditions were run"})
+    over = told(correlates(values(), "test.y", 1, over="conditions"), found)
+    assert over.judgement.verdict == "not tested"
+    assert over.judgement.why == "8 of 24 conditions were run"
+    assert over.answers  # the number is shown all the same
+    assert told(larger(values("b"), values("a")), found).judgement.verdict == "replicates"
+    assert told(every([correlates(values(), "test.y", 1, over="models")]), found).judgement.verdict == "replicates"
+    assert told(every([correlates(values(), "test.y", 1, over="conditions")]), found).judgement.verdict == "not tested"
+
+
+def test_a_verdict_says_what_stands_for_the_papers_data() -> None:
+    found = table({"a": 1.0, "b": 0.0}, **{INSTEAD: "MiniLM for BERT"})
+    assert told(larger(values("a"), values("b")), found).verdict == "**replicates** (MiniLM for BERT)"
+    found.attrs[REDUCED] = "run at size small only"
+    assert told(larger(values("a"), values("b")), found).verdict == "**not tested**"
 
 
 def test_models_that_have_not_learnt_are_left_out_of_correlations() -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from study_runs import do_here
 
+from landscope.measures import MEASURES as KNOWN
 from landscope.papers import PAPERS
 from landscope.papers.does_sharpness_predict.claims import IN_CIFAR10, MEASURES
 from landscope.papers.framework.claims import Told, tell
@@ -95,7 +96,7 @@ def _grid(noise: float = 0.0) -> pd.DataFrame:
 def _verdicts(table: pd.DataFrame) -> dict[str, Told]:
     names = ("sam_sharpness", "pac_bayes_sigma", "igs", "relative_flatness", "l2_norm", "gradient_norm")
     found = [one for one in tell(PAPER.claims, {"digits": table}) if "test error, in all three ways" in one.claim.text]
-    return {name: one for name in names for one in found if f" {name} goes" in one.claim.text}
+    return {name: one for name in names for one in found if f"er {KNOWN[name].title} goes" in one.claim.text}
 
 
 def test_only_what_passes_all_three_ways_predicts():

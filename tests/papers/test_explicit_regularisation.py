@@ -174,23 +174,9 @@ def test_tables_called_early_stopped_stand_beside_final_models():
     assert "swapped" in PAPER.differences[0]
 
 
-CONCLUSIONS = (
-    "augmentation generalises better",
-    "dropout generalises better",
-    "weight decay of 5e-4 generalises worse",
-    "augmentation gives sharper minima",
-    "weight decay gives sharper minima",
-    "rises with the training loss",
-    "larger weight norm",
-    "sharper minima are better calibrated: relative_flatness (as its code computed it) falls with the ECE before",
-    "leaves more than half of the calibration error of baseline",
-    "makes relative flatness",
-)
-
-
 def test_its_sam_sharpness_stands_beside_losses_on_redrawn_rows() -> None:
     name = "cifar10-strengths.json.gz"
-    path = next(path for folder in ("results", "papers/records") for path in (ROOT / folder).glob(f"*/{name}"))
+    path = ROOT / "results" / "explicit-regularisation" / name
     found = list(lines({"cifar10-strengths": Kept(path, load_bundle(path))}))
     assert "| dropout | 2.8 ± 2.8 | 0.9 ± 0.5 | 0.01 | 0.36 | 1 |" in found
     assert "| weight decay | 9.2 ± 0.4 | 13.5 ± 3 | 0.39 | 30.10 | 1 |" in found

@@ -43,8 +43,8 @@ def test_the_queue_names_files_that_are_there():
 
 
 def test_records_of_runs_that_are_not_complete_can_be_taken_up():
-    """`--from papers/records`: runs of the part as it is, measured as it asks."""
-    path = ROOT / "papers" / "records" / "explicit-regularisation" / "cifar10-strengths.json.gz"
+    """`--from results`: runs of the part as it is, measured as it asks."""
+    path = ROOT / "results" / "explicit-regularisation" / "cifar10-strengths.json.gz"
     part = PAPERS["explicit-regularisation"].parts("paper")["cifar10-strengths"].study
     asked = {run.condition: canonical(run.plain) for run in runs_of(part)}
     for record in load_bundle(path).records:

@@ -8,8 +8,9 @@ import pytest
 from report_records import CONDITIONS, make_records
 
 from landscope.report import ReportOptions
-from landscope.report.of_study import write_landing_page
+from landscope.report.of_study import options_of, write_landing_page
 from landscope.report.write import StudyReport
+from landscope.studies.spec import AnalysisSpec, StudySpec
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +44,14 @@ def test_conditions_that_studies_share_are_counted(page: str) -> None:
     words = re.sub(r"</?abbr[^>]*>", "", page)
     assert re.search(rf"{CONDITIONS[1]} is flatter in \d and sharper in \d of 2 studies", words)
     assert f"{CONDITIONS[2]} is flatter" not in words
+
+
+def test_the_report_of_a_study_under_way_does_without_its_baseline() -> None:
+    """A study whose baseline comes last, stopped before."""
+    records = make_records()
+    spec = StudySpec(name="s", training={}, analysis=AnalysisSpec(outcomes=("test.error",), baseline=CONDITIONS[0]))
+    assert options_of(spec, records).baseline == CONDITIONS[0]
+    later = [record for record in records if record.condition != CONDITIONS[0]]
+    found = options_of(spec, later)
+    assert found.baseline is None
+    assert f"The baseline, {CONDITIONS[0]}, has no runs yet" in found.notes[-1]

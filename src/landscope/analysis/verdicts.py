@@ -74,6 +74,7 @@ def judge(
     margin: float | None = None,
     explained_by: Judgement | None = None,
     alpha: float = ALPHA,
+    written: Callable[[float], str] | None = None,
 ) -> Judgement:
     """A claim of a direction; the effect is positive where the claim goes.
 
@@ -83,6 +84,7 @@ def judge(
         margin: the smallest effect that would matter, named before looking.
         explained_by: the judgement of a claim that says what the paper's number comes from.
         alpha: two-sided level.
+        written: how a size of the effect is written in the verdict, such as in points of a percentage.
 
     >>> from landscope.analysis.effects import Mean, Order
     >>> judge(Order(0.62, 24)).verdict, judge(Order(0.0, 200), margin=0.2).verdict
@@ -91,24 +93,24 @@ def judge(
     >>> found.verdict, found.needed
     ('undecided', 104)
     """
-    p = ours.p_value()
+    p, say = ours.p_value(), written or _number
     shown = p <= alpha
     beside = None if theirs is None else ours.differs_from(theirs)
     if shown and ours.value < 0:
         found = Judgement("excluded", f"the opposite is shown ({_p(p)})", ours, theirs, p, alpha)
     elif margin is not None and _within(ours, theirs, margin) <= alpha:
         p = ours.equivalence_p(_positive(margin))
-        why = f"shown to be smaller than {_number(margin)} ({_p(p)})"
+        why = f"shown to be smaller than {say(margin)} ({_p(p)})"
         found = Judgement("excluded", why, ours, theirs, p, alpha)
     elif shown:
         found = Judgement(
-            "replicates", f"shown ({_p(p)}){_beside(ours, theirs, beside, alpha)}", ours, theirs, p, alpha
+            "replicates", f"shown ({_p(p)}){_beside(ours, theirs, beside, alpha, say)}", ours, theirs, p, alpha
         )
     elif theirs is not None and beside is not None and beside <= alpha and ours.value < theirs.value:
-        why = f"smaller than the paper's {_number(theirs.value)} by more than both errors allow ({_p(beside)})"
+        why = f"short of the paper's {say(theirs.value)} by more than both errors allow ({_p(beside)})"
         found = Judgement("excluded", why, ours, theirs, beside, alpha)
     else:
-        found = _undecided(ours, theirs, margin, p, alpha)
+        found = _undecided(ours, theirs, margin, p, alpha, say)
     return _explained(found, explained_by)
 
 
@@ -137,7 +139,7 @@ def judge_size(
         found = Judgement("excluded", why, ours, theirs, p, alpha)
     else:
         needed = runs_needed(margin, apart.spread, alpha=alpha)
-        found = Judgement("undecided", _needs(needed, ours, margin), ours, theirs, min(p, same), alpha, needed)
+        found = Judgement("undecided", _needs(needed, ours, margin, _number), ours, theirs, min(p, same), alpha, needed)
     return _explained(found, explained_by)
 
 
@@ -188,7 +190,9 @@ def _positive(margin: float) -> float:
     return margin
 
 
-def _undecided(ours: Effect, theirs: Effect | None, margin: float | None, p: float, alpha: float) -> Judgement:
+def _undecided(
+    ours: Effect, theirs: Effect | None, margin: float | None, p: float, alpha: float, say: Callable[[float], str]
+) -> Judgement:
     planned = margin if theirs is None or theirs.value <= 0 else theirs.value
     needed = None
     if planned:
@@ -198,22 +202,28 @@ def _undecided(ours: Effect, theirs: Effect | None, margin: float | None, p: flo
             else models_needed(min(planned, 1.0), alpha)
         )
     return Judgement(
-        "undecided", f"{_p(p)}{'; ' * bool(planned)}{_needs(needed, ours, planned)}", ours, theirs, p, alpha, needed
+        "undecided",
+        f"{_p(p)}{'; ' * bool(planned)}{_needs(needed, ours, planned, say)}",
+        ours,
+        theirs,
+        p,
+        alpha,
+        needed,
     )
 
 
-def _needs(needed: int | None, ours: Effect, planned: float | None) -> str:
+def _needs(needed: int | None, ours: Effect, planned: float | None, say: Callable[[float], str]) -> str:
     if needed is None or planned is None:
         return ""
     each = " on each side" if isinstance(ours, Mean) and ours.groups == 2 else ""
-    return f"n = {ours.n}; {needed}{each} would find {_number(planned)} with a chance of {POWER:.0%}"
+    return f"n = {ours.n}; {needed}{each} would find {say(planned)} with a chance of {POWER:.0%}"
 
 
-def _beside(ours: Effect, theirs: Effect | None, p: float | None, alpha: float) -> str:
+def _beside(ours: Effect, theirs: Effect | None, p: float | None, alpha: float, say: Callable[[float], str]) -> str:
     """A note on the size that the paper reports, where its direction is shown."""
     if theirs is None or p is None or p > alpha:
         return ""
-    return f", but {'larger' if ours.value > theirs.value else 'smaller'} than the paper's {_number(theirs.value)} ({_p(p)})"
+    return f", but {'more' if ours.value > theirs.value else 'less'} than the paper's {say(theirs.value)} ({_p(p)})"
 
 
 def _explained(found: Judgement, by: Judgement | None) -> Judgement:

@@ -26,8 +26,6 @@ from landscope.core.seeding import preserved_rng
 from landscope.core.shared_state import Precision, entered, plain_arithmetic
 from landscope.core.text import first_line
 
-__all__ = ["Precision", "measuring", "usable_device"]
-
 
 @contextmanager
 def measuring(

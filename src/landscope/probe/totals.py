@@ -24,10 +24,10 @@ from landscope.probe.sharding.gathering import is_gathered
 # Sums over samples in pieces that fit into memory.
 
 
-WORKING_SET = {"cpu": 2**28, "cuda": 6 * 2**28}
+WORKING_SET = {"cpu": 2**28, "cuda": 5 * 2**28}
 """Bytes that a gradient of the samples of one piece keeps: a device is busy then, and more brings hardly any speed. On an H200
-that is 245 images of ResNet-18: a gradient of 2,000 takes as long in pieces of 125 as in one (12.8 GiB). A product in TF32,
-recorded, takes 0.27 s in pieces of 286 (4.9 GiB) and, as it is, 0.24 s in one (24 GiB)."""
+that is 204 images of ResNet-18: a gradient of 2,000 takes as long in pieces of 125 as in one (12.8 GiB). A product in TF32,
+recorded, takes 0.25 s in pieces of 342 (5.5 GiB), 0.24 s in pieces of 456 (6.3 GiB) and, as it is, 0.21 s in one (26 GiB)."""
 SLICE, PART = 1.0, 0.125
 """Seconds that one piece should take at most where a deadline is to be kept, and the part of what is left until then."""
 

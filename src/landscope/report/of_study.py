@@ -75,10 +75,23 @@ def options_of(spec: StudySpec, records: Sequence[Record]) -> ReportOptions:
         outcomes=None if others else _measured("outcome", analysis.outcomes, known) or None,
         method=analysis.method,
         given=analysis.given if analysis.given in known else None,
-        baseline=analysis.baseline,
+        baseline=analysis.baseline if _is_there(analysis.baseline, records) else None,
         checkpoint=analysis.checkpoint,
-        notes=_left_out(analysis, known),
+        notes=[*_left_out(analysis, known), *_not_there(analysis.baseline, records)],
     )
+
+
+def _is_there(baseline: str | None, records: Sequence[Record]) -> bool:
+    return any(record.condition == baseline for record in records)
+
+
+def _not_there(baseline: str | None, records: Sequence[Record]) -> list[str]:
+    """Of a study that is not finished: the baseline may come last."""
+    if baseline is None or _is_there(baseline, records):
+        return []
+    return [
+        f"The baseline, {baseline}, has no runs yet; what stands against the first condition here will stand against it."
+    ]
 
 
 def _outcomes_are_named(analysis: AnalysisSpec) -> bool:

@@ -11,7 +11,7 @@ no minimum. Nor has a cross-entropy one whose rows are all classified correctly:
 (Cohen et al. 2021).
 
 **Scale.** Multiplying one layer of a ReLU network by a and the next by 1/a changes no prediction and every number that is not
-invariant to it (Dinh et al. 2017).
+invariant to it (Dinh et al. 2017); so does a for the queries of attention and 1/a for the keys.
 
 Nothing here calls a network sharp or flat: there is no such threshold.
 """
@@ -234,9 +234,9 @@ def _scale(estimates: Mapping[str, Estimate]) -> str:
         return ""
     kept = f" Such a trade does not change {_named(fixed)}." if fixed else ""
     return (
-        f"The {_named(moved)} rows depend on the size of the weights, which says little by itself: the layers of a ReLU network "
-        f"can trade it among each other without changing a single prediction. Compare these rows between networks of one "
-        f"architecture that were trained alike, not across architectures.{kept}"
+        f"The {_named(moved)} rows depend on the size of the weights, which says little by itself: layers with ReLU between "
+        f"them, or the queries and keys of attention, can trade it without changing a single prediction. Compare these rows "
+        f"between networks of one architecture that were trained alike, not across architectures.{kept}"
     )
 
 

@@ -58,8 +58,9 @@ def claims() -> Iterator[Claim]:
                 -1,
                 over="models",
                 theirs=Order(-FAMILIES[part][2], MODELS),
+                label=label,
             )
-            for part, training in (("fcnn-notebook", "as coded"), (gat, "until learnt"))
+            for part, training, label in (("fcnn-notebook", "as coded", "FCNN"), (gat, "until learnt", "GAT"))
         )
         draws = ", a measuring seed for each model" if gat == "gat-seeds" else ""
         yield Claim(

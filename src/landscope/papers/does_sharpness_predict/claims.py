@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from landscope.analysis import between, granulated_kendall, mean, partial_between
+from landscope.measures import MEASURES as KNOWN
 from landscope.papers.framework.answers import TAU, Answer, Unit
 from landscope.papers.framework.claims import Claim
 from landscope.papers.framework.questions import Question, asked, correlates, effect_of, every
@@ -53,13 +54,13 @@ def claims() -> Iterator[Claim]:
         for name in FOLLOWING:
             yield Claim(
                 part=part,
-                text=f"{part}: {name} rises with the training loss, as the first paper suspects",
+                text=f"{part}: {KNOWN[name].title} rises with the training loss, as the first paper suspects",
                 question=correlates(Values(part=part, column=f"train.{name}"), GIVEN, 1, over="conditions"),
             )
         for name in CALIBRATED:
             yield Claim(
                 part=part,
-                text=f"{part}: sharper minima are better calibrated: {name} falls with the ECE, in all three ways",
+                text=f"{part}: sharper minima are better calibrated: {KNOWN[name].title} falls with the ECE, in all three ways",
                 question=_three_ways(part, f"train.{name}", ECE, -1),
             )
         measures = IN_CIFAR10 if part == "cifar10" else MEASURES
@@ -67,21 +68,25 @@ def claims() -> Iterator[Claim]:
             sign = _sign(name)
             yield Claim(
                 part=part,
-                text=f"{part}: {'lower' if sign < 0 else 'higher'} {name} goes with a higher test error, in all three ways",
+                text=f"{part}: {'lower' if sign < 0 else 'higher'} {KNOWN[name].title} goes with a higher test error, "
+                "in all three ways",
                 question=_three_ways(part, f"train.{name}", ERROR, sign),
             )
         for name in measures:
             yield Claim(
                 part=part,
-                text=f"{part}: among models that fit 99 % of their training rows, {name} orders the test error",
+                text=f"{part}: among models that fit 99 % of their training rows, {KNOWN[name].title} orders the test error",
                 question=_orders(part, f"train.{name}", _sign(name), fitted=True),
             )
     yield Claim(
         part="digits",
         text="the trace of the Hessian orders the test error: digits, and FashionMNIST among the models that fit",
         question=every(
-            _orders(part, "train.hessian_trace", 1, fitted=fitted)
-            for part, fitted in (("digits", False), ("fashion-mnist", True))
+            _orders(part, "train.hessian_trace", 1, fitted=fitted, label=label)
+            for part, fitted, label in (
+                ("digits", False, "digits"),
+                ("fashion-mnist", True, "FashionMNIST, those that fit"),
+            )
         ),
         headline=20,
         ours=True,
@@ -93,14 +98,14 @@ def _sign(measure: str) -> int:
     return -1 if measure in FLATTER_WHEN_LARGER else 1
 
 
-def _orders(part: str, measure: str, sign: int, *, fitted: bool) -> Question:
+def _orders(part: str, measure: str, sign: int, *, fitted: bool, label: str = "") -> Question:
     def fits(rows: pd.DataFrame) -> pd.Series[bool]:
         if MISSED not in rows:
             raise NoAnswerError(f"{part} has no {MISSED}")
         return rows[MISSED] <= FITS
 
     x = Values(part=part, column=measure)
-    return correlates(x, ERROR, sign, over="conditions", keep=fits if fitted else None)
+    return correlates(x, ERROR, sign, over="conditions", keep=fits if fitted else None, label=label)
 
 
 def _three_ways(part: str, measure: str, outcome: str, sign: int) -> Question:
@@ -115,12 +120,12 @@ def _three_ways(part: str, measure: str, outcome: str, sign: int) -> Question:
         given = partial_between(x, y, {GIVEN: rows[GIVEN]}, conditions, errors=errors)
         unit = replace(TAU, scale=sign)
         return [
-            Answer(f"overall (n = {overall.n} conditions)", effect_of(overall, sign, part), None, unit),
+            Answer("overall", effect_of(overall, sign, part), None, unit, n=f"{overall.n} conditions"),
             _one_axis_at_a_time(tables[part], measure, outcome, sign),
-            Answer("given the training loss", effect_of(given, sign, part), None, unit),
+            Answer("given the training loss", effect_of(given, sign, part), None, unit, n=f"{given.n} conditions"),
         ]
 
-    return asked(part, answers)
+    return asked(part, answers, spans=True)
 
 
 def _one_axis_at_a_time(table: pd.DataFrame, measure: str, outcome: str, sign: int) -> Answer:
@@ -129,4 +134,4 @@ def _one_axis_at_a_time(table: pd.DataFrame, measure: str, outcome: str, sign: i
     found = granulated_kendall(table, measure, outcome, axes)
     values = [sign * axis.value for axis in found.axes if axis.value is not None]
     unit = Unit(symbol="Ψ = ", scale=sign)
-    return Answer(f"one axis at a time (n = {len(values)} axes)", mean(values), None, unit)
+    return Answer("one axis at a time", mean(values), None, unit, n=f"{len(values)} axes")

@@ -35,7 +35,8 @@ HEADLINE = ("cifar10-seeds", "cifar10")
 """Where a headline claim is asked of both, the first that was run counts."""
 MEASURES = {"fisher_rao": True, "relative_flatness": True, "sam_sharpness": True, "log_igs": False}
 """Of sharpness, and whether they are compared by their ratio; IGS has its logarithm."""
-KINDS = {"published": "as its code computed them", "corrected": "as its text defines them"}
+KINDS = {"published": "as coded", "corrected": "as defined"}
+WORDS = {"relative_flatness": "relative flatness", "sam_sharpness": "SAM-sharpness", "log_igs": "ln IGS"}
 POINTS = Unit("points", 100)
 SEEDS = 3
 STRENGTHS, LEVELS, CONDITIONS = "cifar10-strengths", "cifar10-levels", 4
@@ -210,8 +211,8 @@ def _larger_with(
             Values(part=part, column=column, condition=name).rows(tables) for name in (regulariser, "baseline")
         )
         ours = log_ratio(list(one[column] + added(one)), list(other[column]))
-        label = f"{column} with its decay: {regulariser} over baseline (n = {len(one)} and {len(other)})"
-        return [Answer(label, ours, None, RATIO)]
+        label = f"{column} with its decay: {regulariser} over baseline"
+        return [Answer(label, ours, None, RATIO, n=f"{len(one)} and {len(other)}")]
 
     return answers
 
@@ -236,7 +237,7 @@ def _over_conditions() -> Iterator[Claim]:
             if (kind, name) == ("corrected", "sam_sharpness"):
                 continue
             yield claim(
-                f"{name} ({meaning}) rises with the training loss",
+                f"{WORDS[name]} ({meaning}) rises with the training loss",
                 correlates(values(of + name), "train.loss", 1, over="conditions", theirs=_rho(rho)),
                 f"ρ = {rho}".replace("-", "−"),
                 6 if (kind, name) == ("published", "log_igs") else 0,
@@ -251,7 +252,7 @@ def _over_conditions() -> Iterator[Claim]:
                     "coded": "after that of its code",
                 }
                 yield claim(
-                    f"sharper minima are better calibrated {when[temperature]}: {name} ({meaning}) falls with the ECE",
+                    f"sharper minima are better calibrated {when[temperature]}: {WORDS[name]} ({meaning}) falls with the ECE",
                     correlates(values(of + name, temperature), "test.ece", -1, over="conditions", theirs=_rho(rho)),
                     f"ρ = {rho}".replace("-", "−"),
                     4 if (kind, name, temperature) == ("published", "relative_flatness", "none") else 0,

@@ -145,7 +145,7 @@ def _sizes(tables: Tables, part: str) -> list[Answer]:
         [-value for value in Values(part=part, column=column, condition=each, at="average").numbers(tables)]
         for each in ("adam", "sgd")
     )
-    return [Answer(f"−λ_min: adam less sgd (n = {len(adam)} and {len(sgd)})", difference(adam, sgd))]
+    return [Answer("−λ_min: adam less sgd", difference(adam, sgd), n=f"{len(adam)} and {len(sgd)}")]
 
 
 def _smaller(part: str, name: str) -> Iterator[Claim]:
@@ -216,7 +216,7 @@ def _below(tables: Tables, part: str, bound: Callable[[float, float], float]) ->
             raise NoAnswerError(f"{condition}: α² λ₁(Var H) > 1, so that no λ₁ keeps SGD in place")
         logs = [math.log(b / value) for b, value in zip(bounds, own[top], strict=True)]
         unit = Unit(ratio=True, symbol="bound over λ₁ = ")
-        yield Answer(f"{condition} (n = {len(logs)})", mean(logs), None, unit)
+        yield Answer(condition, mean(logs), None, unit, n=str(len(logs)))
 
 
 def _converged() -> Claim:

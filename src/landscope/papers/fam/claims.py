@@ -145,7 +145,7 @@ def _sweeps() -> Iterator[Claim]:
         yield Claim(
             part=part,
             text=f"{part}: the larger λ, {words}",
-            question=asked(part, _with_strength(part, column, sign, "axis.method")),
+            question=asked(part, _with_strength(part, column, sign, "axis.method"), spans=True),
             ours=True,
             trains=True,
         )
@@ -174,7 +174,7 @@ def _with_strength(part: str, column: str, sign: int, axis: str) -> Callable[[Ta
         words = rows[axis].astype(str).str.removeprefix("λ ").str.replace("−", "-")
         found = between(rows[column], words.where(words != "baseline", "0").astype(float), rows["condition"])
         unit = replace(TAU, scale=sign)
-        return [Answer(f"{column} and λ (n = {found.n} conditions)", effect_of(found, sign, part), None, unit)]
+        return [Answer(f"{column} and λ", effect_of(found, sign, part), None, unit, n=f"{found.n} conditions")]
 
     return answers
 
@@ -185,7 +185,7 @@ def _dose_and_response() -> Iterator[Claim]:
     yield Claim(
         part=part,
         text=f"{part}: the larger λ, the smaller relative flatness κ",
-        question=asked(part, _with_strength(part, KAPPA, -1, "axis.penalty")),
+        question=asked(part, _with_strength(part, KAPPA, -1, "axis.penalty"), spans=True),
         ours=True,
     )
     for at, when in (("final", "at the end"), ("loss 0.1", "at a loss of 0.1"), ("loss 0.01", "at a loss of 0.01")):
@@ -202,7 +202,7 @@ def _dose_and_response() -> Iterator[Claim]:
             yield Claim(
                 part=part,
                 text=f"{part}: the test error rises with {words} from condition to condition {when}",
-                question=asked(part, _response(Values(part=part, column=column, at=at))),
+                question=asked(part, _response(Values(part=part, column=column, at=at)), spans=True),
                 ours=True,
             )
             for radius in ("SAM 0.05", "SAM 0.1"):
@@ -227,7 +227,7 @@ def _response(x: Values) -> Callable[[Tables], list[Answer]]:
         found = slopes(rows[x.column].map(math.log), rows["test.error"], rows["condition"]).between
         if found is None:
             raise NoAnswerError(f"{x.part} has too few conditions to tell")
-        return [Answer(f"test.error and {x.column} (n = {found.n} conditions)", found, None, _PER_E)]
+        return [Answer(f"test.error and {x.column}", found, None, _PER_E, n=f"{found.n} conditions")]
 
     return answers
 

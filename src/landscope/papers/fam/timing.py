@@ -275,10 +275,11 @@ def _faster(part: str, fast: str, slow: str, where: str, factor: float) -> Calla
         sizes = {"at every layer": list(means.index), "at some layer": [means.idxmax()]}.get(where, [units.max()])
         return [
             Answer(
-                f"{size} units (n = {len(ratios.get_group(size))})",
+                f"{size} units",
                 mean([math.log(value) for value in ratios.get_group(size)]).shifted(-math.log(factor)),
                 None,
                 Unit(ratio=True, symbol="× ", word="" if factor == 1 else f"as long, less a factor of {factor:.3g}"),
+                n=str(len(ratios.get_group(size))),
             )
             for size in sizes
         ]

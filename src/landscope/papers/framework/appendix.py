@@ -94,7 +94,7 @@ def _claim_line(told: Told, files: Mapping[str, PurePosixPath]) -> str:
     cells = [
         f"{number}{_cell(claim.text)}{ours}",
         _cell(claim.paper) or "–",
-        f"**{told.judgement.verdict}**",
+        told.verdict,
         _cell(told.why),
     ]
     return f"| {' | '.join(cells)} | {records} |"
@@ -103,7 +103,7 @@ def _claim_line(told: Told, files: Mapping[str, PurePosixPath]) -> str:
 def _part_lines(paper: Paper, name: str, kept: Kept, home: Path, where: PurePosixPath) -> list[str]:
     bundle, file = kept.bundle, _from(kept.path, home)
     entry, records = part_of(bundle), bundle.records
-    machines = sorted({f"{r.environment.get('device')} ({r.environment.get('processor')})" for r in records})
+    machines = sorted({_machine(record.environment) for record in records})
     seconds = sum(record.seconds for record in records)
     lines = [
         f"## {name}",
@@ -126,6 +126,12 @@ def _part_lines(paper: Paper, name: str, kept: Kept, home: Path, where: PurePosi
     if numbers:
         lines += ["", *_comparison_lines(numbers)]
     return lines
+
+
+def _machine(environment: Mapping[str, object]) -> str:
+    """A device, and the processor beside it where that is known."""
+    processor = environment.get("processor")
+    return f"{environment.get('device')} ({processor})" if processor else str(environment.get("device"))
 
 
 def _without_value(records: Sequence[Record]) -> str:

@@ -4,6 +4,8 @@ A claim is a text and a question. Before it is judged, guards look at the models
 not tested:
 
     reduced    the part was run at a reduced size, or on data that stands for the paper's
+    few        a claim over the conditions of a design of which fewer than three quarters were run: the order of runs is fixed
+               beforehand, so that those that are there are no choice, but tables are looked at before they are full
     failed     runs of a condition failed, so that those that are left are no fair sample
     learnt     a condition has networks that have not learnt: training loss above half of that of guessing among its classes
                (out of correlations they are left)
@@ -24,7 +26,17 @@ from landscope.core.errors import OperandError
 from landscope.core.text import counted
 from landscope.papers.framework.answers import Answer
 from landscope.papers.framework.questions import Question
-from landscope.papers.framework.values import FAILED, GUESSING, REDUCED, NoAnswerError, Tables, have_learnt, own_losses
+from landscope.papers.framework.values import (
+    FAILED,
+    FEW,
+    GUESSING,
+    INSTEAD,
+    REDUCED,
+    NoAnswerError,
+    Tables,
+    have_learnt,
+    own_losses,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,20 +77,26 @@ class Told:
     judgement: Judgement
     answers: tuple[Answer, ...] = ()
     runs: tuple[str, ...] = ()
-    note: str = ""
-    """What guards have to say."""
+    instead: str = ""
+    """What stands for the paper's data or network."""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict, and of what where that is not the paper's."""
+        verdict = self.judgement.verdict
+        return f"**{verdict}** ({self.instead})" if self.instead and verdict != "not tested" else f"**{verdict}**"
 
     @property
     def found(self) -> str:
         """The effects with their intervals."""
         return "; ".join(
-            f"{answer.label}: {answer.unit.written(answer.ours, self.judgement.alpha)}" for answer in self.answers
+            f"{answer.name}: {answer.unit.written(answer.ours, self.judgement.alpha)}" for answer in self.answers
         )
 
     @property
     def why(self) -> str:
         """Everything that stands behind the verdict."""
-        return ". ".join(filter(None, (self.found, self.judgement.why, self.note)))
+        return ". ".join(filter(None, (self.found, self.judgement.why)))
 
 
 @dataclass(frozen=True)
@@ -88,13 +106,17 @@ class _Asked:
     runs: tuple[str, ...] = ()
     silent: str = ""
     """Why it is not tested."""
+    instead: str = ""
 
     def judged(self, alpha: float, by: Judgement | None = None) -> Judgement:
         if self.silent:
             return not_tested(self.silent)
         if self.claim.question.null:
             return _nothing(self.answers, alpha)
-        return _all(self.answers, alpha, by)
+        found = _all(self.answers, alpha, by)
+        if found.verdict == "explained":
+            return replace(found, why=f"explained by: {self.claim.explained_by}, {found.why}")
+        return found
 
 
 def tell(claims: Sequence[Claim], tables: Tables) -> list[Told]:
@@ -102,7 +124,7 @@ def tell(claims: Sequence[Claim], tables: Tables) -> list[Told]:
     asked = [_ask(claim, tables) for claim in claims if claim.part in tables]
     plain = {each.claim.text: each.judged(ALPHA) for each in asked}
     return [
-        Told(each.claim, each.judged(ALPHA, plain.get(each.claim.explained_by)), each.answers, each.runs)
+        Told(each.claim, each.judged(ALPHA, plain.get(each.claim.explained_by)), each.answers, each.runs, each.instead)
         for each in asked
     ]
 
@@ -135,13 +157,16 @@ def _ask(claim: Claim, tables: Tables) -> _Asked:
         return _Asked(claim, silent=str(error))
     except OperandError as error:
         return _Asked(claim, silent=str(error))
-    return _Asked(claim, answers, runs, "; ".join(_guards(claim, rows)))
+    instead = "; ".join(sorted({str(words) for each in rows if (words := each.attrs.get(INSTEAD))}))
+    return _Asked(claim, answers, runs, "; ".join(_guards(claim, rows)), instead)
 
 
 def _guards(claim: Claim, rows: Sequence[pd.DataFrame]) -> Iterable[str]:
     if short := sorted({short for each in rows if (short := each.attrs.get(REDUCED))}):
         yield from short
         return  # whatever else such networks are
+    if claim.question.spans:
+        yield from sorted({few for each in rows if (few := each.attrs.get(FEW))})
     yield from dict.fromkeys(_failures(rows))
     if not claim.trains:
         yield from dict.fromkeys(text for each in rows for text in _not_learnt(each))
@@ -178,14 +203,14 @@ def _no_minima(rows: pd.DataFrame) -> Iterable[str]:
 
 def _all(answers: Sequence[Answer], alpha: float, by: Judgement | None) -> Judgement:
     """All must be shown, each at the full level; one that is excluded at its share of the level excludes them all."""
-    each = [judge(one.ours, one.theirs, margin=one.margin, explained_by=by, alpha=alpha) for one in answers]
+    each = [_judged(one, alpha, by) for one in answers]
     if len(each) == 1:
         return each[0]
     shown = [found.p_value or 0.0 for found in each]
     worst = each[max(range(len(each)), key=lambda place: shown[place])]
     if all(found.verdict == "replicates" for found in each):
         return replace(worst, why=f"all {len(each)} {worst.why}")
-    strict = [judge(one.ours, one.theirs, margin=one.margin, alpha=alpha / len(each)) for one in answers]
+    strict = [_judged(one, alpha / len(each)) for one in answers]
     against = [(one, found) for one, found in zip(answers, strict, strict=True) if found.verdict == "excluded"]
     if against:
         one, found = min(against, key=lambda pair: pair[1].p_value or 0.0)
@@ -195,6 +220,10 @@ def _all(answers: Sequence[Answer], alpha: float, by: Judgement | None) -> Judge
         return explained[0]
     number = sum(found.verdict == "replicates" for found in each)
     return replace(worst, verdict="undecided", why=f"{number} of {len(each)} shown")
+
+
+def _judged(one: Answer, alpha: float, by: Judgement | None = None) -> Judgement:
+    return judge(one.ours, one.theirs, margin=one.margin, explained_by=by, alpha=alpha, written=one.unit.size)
 
 
 def _nothing(answers: Sequence[Answer], alpha: float) -> Judgement:

@@ -104,7 +104,8 @@ def compare(paper: Paper, part: Part, records: Sequence[Record]) -> list[Compare
         read = of_data if of_data in part.published.columns else metric
         texts = _texts(paper, part, records, condition, read, checkpoint)
         if texts is not None:
-            named = part.published.corrected.get(condition, condition)
+            right = part.published.corrected.get(condition, condition)
+            named = condition if right == condition else f"{condition}; corrected: {right}"
             found.append(ComparedNumber(table, named, read, str(row["written"]), *texts))
     return found
 

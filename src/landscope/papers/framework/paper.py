@@ -99,6 +99,10 @@ class Part:
     """Whether its runs are made one after another on a machine, since what they measure is time."""
     note: str = ""
     """What differs from the paper: data, size, number of seeds."""
+    reduced: str = ""
+    """In what its trainings fall short of the paper's at size `paper`: its claims are not tested."""
+    instead: str = ""
+    """What stands for the paper's data or network, in few words: verdicts on its claims say so."""
     classes: int | None = None
     """Of a classification: networks whose training loss is above half of that of guessing among them have not learnt."""
 

@@ -32,7 +32,7 @@ from landscope.analysis import (
     partial_between,
     slopes,
 )
-from landscope.papers.framework.answers import RATIO, TAU, Answer, Unit
+from landscope.papers.framework.answers import RATIO, TAU, Answer, Counted, Unit
 from landscope.papers.framework.values import (
     GUESSING,
     LOSS_ERROR,
@@ -49,18 +49,7 @@ from landscope.papers.framework.values import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "Question",
-    "above",
-    "asked",
-    "correlates",
-    "effect_of",
-    "every",
-    "larger",
-    "moves",
-    "none",
-    "share",
-]
+__all__ = ["Question", "above", "asked", "correlates", "effect_of", "every", "larger", "moves", "none", "share"]
 
 GIVEN_LOSS = "train.loss"
 """The covariate whose standard errors are known."""
@@ -79,6 +68,11 @@ class Question(ABC):
 
     null = False
     """Whether what is claimed is that there is nothing."""
+
+    @property
+    def spans(self) -> bool:
+        """Whether it is asked over the conditions of a design, so that most of them must be there."""
+        return False
 
 
 # The questions.
@@ -109,7 +103,7 @@ class _Larger(Question):
         theirs = _of_single_runs(self.theirs, ours) if isinstance(self.theirs, float) else self.theirs
         n = f"{len(a)} pairs" if self.pairs else f"{len(a)} and {len(b)}"
         label = self.label or _versus(self.first, self.second)
-        return [Answer(f"{label} (n = {n})", ours, theirs, self.unit, self.margin)]
+        return [Answer(label, ours, theirs, self.unit, self.margin, n)]
 
     def _effect(self, a: list[float], b: list[float]) -> Mean:
         if self.log:
@@ -168,6 +162,11 @@ class _Correlates(Question):
     margin: float | None
     keep: Callable[[pd.DataFrame], pd.Series[bool]] | None
     given: tuple[str, ...]
+    label: str
+
+    @property
+    def spans(self) -> bool:
+        return self.over == "conditions" or bool(self.given)
 
     def answers(self, tables: Tables) -> list[Answer]:
         rows = self.rows(tables)[0]
@@ -186,9 +185,10 @@ class _Correlates(Question):
             else ""
         )
         told = f" given {' and '.join(self.given)}" if self.given else ""
-        label = f"{first} and {second}{told} (n = {found.n} {self.over}{left})"
+        label = self.label or f"{first} and {second}{told}"
         ours = effect_of(found, self.sign, self.x.part)
-        return [Answer(label, ours, self.theirs, replace(TAU, scale=self.sign), self.margin)]
+        unit = replace(TAU, scale=self.sign)
+        return [Answer(label, ours, self.theirs, unit, self.margin, f"{found.n} {self.over}{left}")]
 
     def _all(self, tables: Tables) -> pd.DataFrame:
         found = self.x.rows(tables)
@@ -225,6 +225,7 @@ def correlates(
     margin: float | None = None,
     keep: Callable[[pd.DataFrame], pd.Series[bool]] | None = None,
     given: Iterable[str] = (),
+    label: str = "",
 ) -> Question:
     """Kendall's τ of a column with another one of the same models has this sign; `keep` says which of them count.
 
@@ -232,7 +233,7 @@ def correlates(
     """
     y_of = replace(x, column=y)
     return _Correlates(
-        x=x, y=y_of, sign=sign, over=over, theirs=theirs, margin=margin, keep=keep, given=tuple(given)
+        x=x, y=y_of, sign=sign, over=over, theirs=theirs, margin=margin, keep=keep, given=tuple(given), label=label
     )  # fmt: skip
 
 
@@ -246,6 +247,10 @@ class _Moves(Question):
     between: bool
     temperature: Temperature
 
+    @property
+    def spans(self) -> bool:
+        return True
+
     def answers(self, tables: Tables) -> list[Answer]:
         (rows,) = self.rows(tables)
         x, y = rows[self.x], rows[self.y]
@@ -257,8 +262,8 @@ class _Moves(Question):
             raise NoAnswerError(f"{self.part} has too few models of one training to tell")
         unit = Unit(f"per {'factor e of ' if self.log else 'unit of '}{self.x}", self.sign)
         where = "between" if self.between else "inside"
-        label = f"{self.y}, {where} trainings (n = {found.n} trainings, {len(rows)} models)"
-        return [Answer(label, -found if self.sign < 0 else found, None, unit)]
+        n = f"{found.n} trainings, {len(rows)} models"
+        return [Answer(f"{self.y}, {where} trainings", -found if self.sign < 0 else found, None, unit, n=n)]
 
     def rows(self, tables: Tables) -> list[pd.DataFrame]:
         if self.part not in tables or tables[self.part].empty:
@@ -311,25 +316,12 @@ class _Above(Question):
             raise NoAnswerError(f"{self.part} has {len(found)} such runs; two are the fewest")
         known = mean([math.log(value) for value in found] if self.log else found)
         ours = known.shifted(-(math.log(self.bound) if self.log else self.bound))
-        unit = _Counted("%" if self.percent else "", 100.0 if self.percent else 1.0, self.log,
+        unit = Counted("%" if self.percent else "", 100.0 if self.percent else 1.0, self.log,
                         "× " if self.log and not self.percent else "", self.bound, self.below)  # fmt: skip
-        return [Answer(f"{self.label} (n = {len(found)})", -ours if self.below else ours, None, unit)]
+        return [Answer(self.label, -ours if self.below else ours, None, unit, n=str(len(found)))]
 
     def rows(self, tables: Tables) -> list[pd.DataFrame]:
         return [rows_at(tables, self.part)]
-
-
-@dataclass(frozen=True)
-class _Counted(Unit):
-    """An effect that is counted from a bound is written as the number itself."""
-
-    bound: float = 0.0
-    turned: bool = False
-
-    def written(self, effect: Effect, alpha: float) -> str:
-        assert isinstance(effect, Mean)
-        own = -effect if self.turned else effect
-        return super().written(own.shifted(math.log(self.bound) if self.ratio else self.bound), alpha)
 
 
 def above(
@@ -360,6 +352,11 @@ def share(first: Values, second: Values) -> Callable[[Tables], pd.Series[float]]
 class _Asked(Question):
     part: str
     function: Callable[[Tables], list[Answer]]
+    over_conditions: bool = False
+
+    @property
+    def spans(self) -> bool:
+        return self.over_conditions
 
     def answers(self, tables: Tables) -> list[Answer]:
         return self.function(tables)
@@ -368,15 +365,19 @@ class _Asked(Question):
         return [rows_at(tables, self.part)]
 
 
-def asked(part: str, function: Callable[[Tables], list[Answer]]) -> Question:
-    """What only one paper asks: effects from a function of the tables."""
-    return _Asked(part, function)
+def asked(part: str, function: Callable[[Tables], list[Answer]], *, spans: bool = False) -> Question:
+    """What only one paper asks: effects from a function of the tables; `spans` says that it is over conditions."""
+    return _Asked(part, function, spans)
 
 
 @dataclass(frozen=True)
 class _Family(Question):
     questions: tuple[Question, ...]
     null: bool = False
+
+    @property
+    def spans(self) -> bool:
+        return any(question.spans for question in self.questions)
 
     def answers(self, tables: Tables) -> list[Answer]:
         return [answer for question in self.questions for answer in question.answers(tables)]

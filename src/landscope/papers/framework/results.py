@@ -17,15 +17,19 @@ from landscope.papers.framework.compare import compare
 from landscope.papers.framework.paper import HUNDRED_CLASSES, PAPERS, Paper, Size, stands_in
 from landscope.papers.framework.records import Bundle, Kept, kept_parts, save_bundle
 from landscope.papers.framework.results_page import figures, page_text
-from landscope.papers.framework.values import FAILED, GUESSING, LOSS_ERROR, OWN_LOSS, REDUCED
+from landscope.papers.framework.values import FAILED, FEW, GUESSING, INSTEAD, LOSS_ERROR, OWN_LOSS, REDUCED
 from landscope.report.data.cohorts import error_bar, estimate_of
 from landscope.report.of_study import options_of
 from landscope.report.page.blocks import Claim as ShownClaim
 from landscope.report.write import write_report
+from landscope.studies.grid import runs_of
 from landscope.studies.record import wide_table
 from landscope.studies.study import Study
 
 __all__ = ["Findings", "findings", "finish_part", "write_results"]
+
+ENOUGH = 0.75
+"""The share of the conditions of a design from which on claims over them are judged."""
 
 Reports: TypeAlias = Literal["none", "light", "full"]
 
@@ -77,11 +81,16 @@ def _table(bundle: Bundle) -> pd.DataFrame:
     if "train.loss" in table:
         table[OWN_LOSS] = table.groupby(["run", "checkpoint"])["train.loss"].transform("first")
     table.attrs[FAILED] = dict(Counter(failure.condition for failure in bundle.failed))
+    part = part_of(bundle)
     short = [] if is_whole(bundle) else [f"run at size {bundle.size} only"]
     short += [f"run on {HUNDRED_CLASSES} in place of CIFAR-100"] if stands_in(bundle.spec) else []
-    table.attrs[REDUCED] = "; ".join(short)
-    classes = part_of(bundle).classes
-    table.attrs[GUESSING] = math.log(classes) if classes else None
+    table.attrs[REDUCED] = "; ".join([*short, *([part.reduced] if part.reduced else [])])
+    table.attrs[INSTEAD] = part.instead
+    planned = {run.condition for run in runs_of(bundle.spec)}
+    done = {record.condition for record in bundle.records}
+    few = len(done) < ENOUGH * len(planned)
+    table.attrs[FEW] = f"{len(done)} of {len(planned)} conditions were run" if few else ""
+    table.attrs[GUESSING] = math.log(part.classes) if part.classes else None
     return table
 
 

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from landscope.analysis.verdicts import ALPHA, VERDICTS
+from landscope.measures import MEASURES
 from landscope.papers.framework.answers import Answer
 from landscope.papers.framework.claims import Told
 from landscope.papers.framework.drawing import ForestRow, forest, scatter
@@ -43,8 +44,8 @@ LABELS = {
     13: "L2: sharper and better (residual networks)",
     14: "SAM beats plain training (ResNet-18)",
     15: "FAM beats plain training (ResNet-18)",
-    16: "FAM completes shapes better",
-    17: "FAM beats plain training (RTE)",
+    16: "FAM completes shapes better (made-up skulls)",
+    17: "FAM beats plain training (RTE, MiniLM)",
     18: "Adaptive sharpness against test loss (FCNN, GAT)",
     19: "Adaptive sharpness against test loss (LeNet-5)",
     20: "Ours: the Hessian's trace orders the test error",
@@ -53,15 +54,22 @@ LABELS = {
 INTRODUCTION = """\
 Five papers ask what flat and sharp minima have to do with generalisation and calibration. We ran their experiments again, as
 their text describes them and as their code did them, and put their claims to one test. Made by `landscope paper results {folder}`
-from the records under `{folder}/`; every number comes from them."""
+from the records under `{folder}/`; every number comes from them. `landscope paper run PAPER --size paper --from {folder}` makes
+the runs that a paper lacks."""
+CAPTION = """\
+D is how often a claim holds among pairs of models (one of either condition; for a correlation any two) less how often it fails:
+1 is always, 0 is chance, −1 is never. Filled marks are ours, with the interval of the test; hollow ones are the papers', where
+they give a spread or a number of models. In the band |D| < 0.2, which is too little to be of use."""
 RULES = """\
 A claim **replicates** where its effect is shown in the claimed direction (two-sided p ≤ its level). It is **excluded** where
 the opposite is shown, where it is shown to be smaller than a margin named beforehand, or where it differs from the paper's
 number by more than both errors allow. It is **explained** where another claim that replicates shows what the paper's number comes
-from, **undecided** where none of these is so, and **not tested** where networks have not learnt, runs failed, or only a reduced
-size was run. Twenty claims were fixed as headlines; Holm's procedure gives each its level. All others are exploratory, at 0.05
-each. Brackets are intervals of the same tests: at the level of the claim in the figure and the table of headlines, of 95 %
-elsewhere. Where conditions differ, a condition is the unit, not a run."""
+from, **undecided** where none of these is so, and **not tested** where networks have not learnt, runs failed, only a reduced
+size was run, or fewer than three quarters of the conditions that a correlation is over. Behind a verdict stands what took the
+place of the paper's data or network, if anything did. Twenty claims were fixed as headlines; Holm's procedure gives each its
+level. All others are exploratory, at 0.05 each. Brackets are intervals of the same tests: at the level of the claim in the figure
+and the table of headlines, of 95 % elsewhere. n counts what is independent: runs of either condition (3 and 3), pairs of runs
+that share a seed, conditions where conditions differ. Of a claim of several parts the two that decide are shown."""
 
 
 def page_text(found: Findings, folder: Path, home: Path) -> str:
@@ -73,6 +81,8 @@ def page_text(found: Findings, folder: Path, home: Path) -> str:
         INTRODUCTION.format(folder=where),
         "",
         f"![Twenty claims on one scale]({where}/{FOREST})",
+        "",
+        CAPTION,
         "",
         *(f"- {_filled(PAPERS[name].lead, found)}" for name in found.kept if PAPERS[name].lead),
         "",
@@ -108,12 +118,12 @@ def _rows(told: Told) -> list[ForestRow]:
     claim, verdict, alpha = told.claim, told.judgement.verdict, told.judgement.alpha
     label = f"{claim.headline}  {LABELS[claim.headline]}"
     if not told.answers or verdict == "not tested":
-        return [ForestRow(label, verdict, value="")]
+        return [ForestRow(label, verdict, value=told.judgement.why)]
     rows = []
     for number, answer in enumerate(_telling(told, 2)):
         ours = answer.ours.concordance(1 - alpha)
         theirs = None if answer.theirs is None or answer.theirs.n < 2 else answer.theirs.concordance().value
-        name = label if number == 0 else "and"
+        name = label if number == 0 else in_words(answer.label)
         rows.append(
             ForestRow(name, verdict, (ours.value, ours.low, ours.high), theirs, answer.unit.written(answer.ours, alpha))
         )
@@ -136,15 +146,9 @@ def _scatter(figure: Figure, found: Findings, paper: str) -> str:
 
 
 def _headlines(found: Findings) -> list[str]:
-    lines = ["| # | claim | ours | paper | verdict |", "|--:|---|---|---|---|"]
+    lines = ["| # | claim | ours | n | paper | verdict |", "|--:|---|---|---|---|---|"]
     for one in found.headlines:
-        cells = [
-            str(one.claim.headline),
-            one.claim.text,
-            _ours(one),
-            one.claim.paper or "–",
-            f"**{one.judgement.verdict}**",
-        ]
+        cells = [str(one.claim.headline), one.claim.text, _ours(one), _units(one), one.claim.paper or "–", one.verdict]
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     return lines
 
@@ -169,8 +173,33 @@ def _ours(told: Told, most: int = 2, alpha: float | None = None) -> str:
     level = told.judgement.alpha if alpha is None else alpha
     if told.judgement.verdict == "not tested":
         return told.judgement.why
-    texts = [answer.unit.written(answer.ours, level) for answer in _telling(told, most)]
+    family = len(told.answers) > 1
+    texts = [
+        f"{in_words(answer.label)}: " * family + answer.unit.written(answer.ours, level)
+        for answer in _telling(told, most)
+    ]
     return "; ".join(texts) + (f"; and {len(told.answers) - most} more" if len(told.answers) > most else "")
+
+
+def _units(told: Told, most: int = 2) -> str:
+    """Of how many, once where all have as many."""
+    if told.judgement.verdict == "not tested":
+        return "–"
+    return "; ".join(dict.fromkeys(answer.n.partition(";")[0] for answer in _telling(told, most) if answer.n)) or "–"
+
+
+def in_words(label: str) -> str:
+    """A label without the grammar of columns.
+
+    >>> in_words("factor 0.7, train.corrected.relative_flatness"), in_words("train.igs and test.error")
+    ('factor 0.7, relative flatness', 'IGS and test error')
+    """
+
+    def named(match: re.Match[str]) -> str:
+        return MEASURES[match[1]].title if match[1] in MEASURES else match[1].replace("_", " ")
+
+    bare = re.sub(r"\btrain\.(?:published\.|corrected\.)?(\w+)", named, label)
+    return re.sub(r"(?<=[a-z])[._](?=[a-z])", " ", bare)
 
 
 def _counts(found: Findings, where: PurePosixPath) -> list[str]:
@@ -195,12 +224,10 @@ def _screen(paper: Paper, found: Findings, where: PurePosixPath) -> list[str]:
         if one.claim.text not in known or known[one.claim.text].judgement.verdict == "not tested":
             known[one.claim.text] = one
     if also := [known[text] for text in paper.also if text in known]:
-        lines += ["", "| also | ours | paper | verdict |", "|---|---|---|---|"]
-        lines += [
-            f"| {_cell(one.claim.text)} | {_cell(_ours(one, 1))} | {_cell(one.claim.paper or '–')} | "
-            f"**{one.judgement.verdict}** |"
-            for one in also
-        ]
+        lines += ["", "| also | ours | n | paper | verdict |", "|---|---|---|---|---|"]
+        for one in also:
+            cells = [one.claim.text, _ours(one, 1), _units(one, 1), one.claim.paper or "–", one.verdict]
+            lines.append(f"| {' | '.join(map(_cell, cells))} |")
     if paper.surprise:
         lines += ["", f"**What surprised us.** {_filled(paper.surprise, found)}"]
     return lines

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAILED",
+    "FEW",
     "GUESSING",
+    "INSTEAD",
     "LOSS_ERROR",
     "OWN_LOSS",
     "PLACES",
@@ -30,9 +32,10 @@ __all__ = [
 
 Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
 """Part → one row per measured model (`Study.table`)."""
-FAILED, REDUCED, GUESSING = "failed", "reduced", "guessing"
-"""In the `attrs` of a table: how many runs of each condition failed, in what it falls short of the paper's own ("run at size
-small only"), the training loss of guessing."""
+FAILED, REDUCED, FEW, INSTEAD, GUESSING = "failed", "reduced", "few", "instead", "guessing"
+"""In the `attrs` of a table: how many runs of each condition failed; in what it falls short of the paper's own ("run at size
+small only"), and of its own design ("10 of 24 conditions were run"); what stands for the paper's ("MiniLM for BERT"); the
+training loss of guessing."""
 LOSS_ERROR = "error of train.loss"
 """A column of these tables: the standard error of the training loss."""
 OWN_LOSS = "train.loss of the weights"

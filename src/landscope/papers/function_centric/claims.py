@@ -61,9 +61,11 @@ def claims() -> Iterator[Claim]:
     yield from _doses()
 
 
-def _against(part: str, axis: str, level: str, base: str, column: str, sign: int = 1, *, log: bool = False) -> Question:
+def _against(
+    part: str, axis: str, level: str, base: str, column: str, sign: int = 1, *, log: bool = False, at: str = "final"
+) -> Question:
     """A level of an axis against another, run by run; the sign says which way the claim goes."""
-    one, other = (Values(part=part, column=column, condition=name, axis=axis) for name in (level, base))
+    one, other = (Values(part=part, column=column, condition=name, axis=axis, at=at) for name in (level, base))
     first, second = (one, other) if sign > 0 else (other, one)
     return larger(first, second, pairs=axis, log=log, label=f"{level}, {column}", unit=RATIO if log else POINTS)
 
@@ -129,8 +131,8 @@ def _redrawn(network: str) -> Iterator[Claim]:
 def _circles() -> Iterator[Claim]:
     axis, base = "axis.task", "factor 0.5"
 
-    def sharper(level: str) -> Question:
-        return every(_against("circles", axis, level, base, column, log=True) for column in SHARPNESS.values())
+    def sharper(level: str, part: str = "circles", at: str = "final") -> Question:
+        return every(_against(part, axis, level, base, column, log=True, at=at) for column in SHARPNESS.values())
 
     for level in ("factor 0.7", "factor 0.9", "random labels", "factor 0.9, longer", "random labels, longer"):
         yield Claim(
@@ -146,6 +148,15 @@ def _circles() -> Iterator[Claim]:
         headline=9,
         minima=True,
     )
+    for level in ("factor 0.7", "factor 0.9"):
+        for loss in ("0.01", "0.001"):
+            yield Claim(
+                part="circles-levels",
+                text=f"circles, {level}: at a training loss of {loss}, minima are sharper than of {base}",
+                question=sharper(level, "circles-levels", f"loss {loss}"),
+                minima=True,
+                ours=True,
+            )
 
 
 def _names() -> Iterator[Claim]:
@@ -180,7 +191,7 @@ def _doses() -> Iterator[Claim]:
         yield Claim(
             part=part,
             text=f"{part}: {meaning}",
-            question=every(asked(part, _with_dose(part, dose, column)) for column in columns.values()),
+            question=every(asked(part, _with_dose(part, dose, column), spans=True) for column in columns.values()),
             minima=part != "images-random-labels",
         )
 
@@ -190,7 +201,7 @@ def _with_dose(part: str, dose: str, column: str) -> Callable[[Tables], list[Ans
         rows = Values(part=part, column=column).rows(tables)
         amounts = [0.0 if str(level) == "base" else float(str(level).split()[-1]) for level in rows[f"axis.{dose}"]]
         tau = between(rows[column], amounts, rows["condition"])
-        return [Answer(f"{column} and {dose} (n = {tau.n} conditions)", effect_of(tau, 1, part), None, TAU)]
+        return [Answer(f"{column} and {dose}", effect_of(tau, 1, part), None, TAU, n=f"{tau.n} conditions")]
 
     return answers
 
@@ -229,7 +240,7 @@ def _through_training(part: str) -> Claim:
         logs = np.log(_medians(tables, part, "final") / _medians(tables, part, "step 0"))
         return [
             Answer(
-                f"ρ = {radius}, last over first (n = {len(logs)} functions)", mean(logs[column].tolist()), None, RATIO
+                f"ρ = {radius}, last over first", mean(logs[column].tolist()), None, RATIO, n=f"{len(logs)} functions"
             )
             for radius, column in zip(RADII, logs, strict=True)
         ]
@@ -251,7 +262,7 @@ def _complexity(part: str) -> Claim:
         found = []
         for radius, column in zip(RADII, medians, strict=True):
             tau = correlation(medians[column], rough)
-            found.append(Answer(f"ρ = {radius} (n = {tau.n} functions)", effect_of(tau, 1, part), None, TAU))
+            found.append(Answer(f"ρ = {radius}", effect_of(tau, 1, part), None, TAU, n=f"{tau.n} functions"))
         return found
 
     return Claim(
