@@ -294,3 +294,14 @@ def test_what_was_measured_is_shown_even_if_the_disk_is_full(
     assert code == 2
     assert "± data" in out
     assert err.splitlines()[-1].endswith("No space left on device. Free some space, and run the command again")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_while_torch_is_imported_is_not_swallowed(tmp_path: Path) -> None:
+    swallows = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    pass\n"
+    (tmp_path / "torch.py").write_text(swallows)
+    code = "import signal; from landscope.cli.failures import interrupted; signal.signal(signal.SIGINT, interrupted)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(SOURCE)])}
+    command = [sys.executable, "-c", f"{code}; import torch; print('went on')"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "landscope: stopped\n")

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import atexit
 import gc
+import signal
 import sys
 from typing import Annotated
 
 import typer
 
 from landscope.cli import bench, catalogues, compare, doctor, measure, paper, robustness, study, train
-from landscope.cli.failures import EXIT_CODES, Commands
+from landscope.cli.failures import EXIT_CODES, Commands, interrupted
 from landscope.core.text import examples
 
 __all__ = ["app", "main"]
@@ -77,6 +78,7 @@ def landscope(
 
 def main() -> None:
     """Run the command that the process was started with."""
+    signal.signal(signal.SIGINT, interrupted)
     gc.set_threshold(200_000, 50, 50)  # thousands of records are read at once, and none of them is a cycle
     atexit.register(gc.freeze)  # a search for cycles in all of torch, at the very end, would take 0.2 s
     if hasattr(sys.stdout, "reconfigure"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -84,6 +85,15 @@ def one_line(error: Exception) -> str:
     if remedy := _remedy(error):
         return f"{text}. {remedy}"
     return f"{type(error).__name__}: {text or 'no message'} (unexpected; --debug shows where)"
+
+
+def interrupted(_number: int, _frame: object) -> None:
+    """Ctrl-C: at once while a large package is imported, where torch would swallow it and go on with half of numpy."""
+    loading = (sys.modules.get(name) for name in ("torch", "numpy", "scipy", "pandas"))
+    if any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in loading):
+        os.write(2, b"landscope: stopped\n")
+        os._exit(130)
+    raise KeyboardInterrupt
 
 
 class Commands(TyperGroup):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-INK, MUTED, GRID, ACCENT, NEGATIVE = "#1d2126", "#646c76", "#e9eae5", "#0b5d8f", "#d55e00"
+INK, MUTED, GRID, ACCENT, NEGATIVE = "#1d2126", "#5f6771", "#e9eae5", "#0b5d8f", "#d55e00"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#c2589b", "#d99000", "#46a5dc", "#6f4e9c", "#6d7278")
 """Of figures: of text, lines and what is set against each other."""
 LINE = "border-bottom:1px solid rgba(128,128,128,.35)"
