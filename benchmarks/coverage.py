@@ -175,6 +175,7 @@ def dense_truths(net: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float
         "hessian_frobenius": float(hessian.norm()),
         "ggn_top_eigenvalue": float(torch.linalg.eigvalsh(ggn)[-1]),
         "ggn_trace": float(ggn.trace()),
+        "ggn_frobenius": float(ggn.norm()),
         "log_volume": float(values[-LogVolume.k :].log().sum()),
     }
 

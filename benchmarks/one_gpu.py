@@ -4,6 +4,8 @@
     python benchmarks/one_gpu.py --only gpt2 resnet18         # some of the subjects; --help names them all
     python benchmarks/one_gpu.py --size tiny --device cpu     # does it run here?
     python benchmarks/one_gpu.py --wheels FOLDER              # PyHessian and hessian-eigenthings beside it, from wheels
+    python benchmarks/one_gpu.py --only llama-7b-bf16 --seconds 110 --row-seconds 40 --into rows.json    # 6.7 billion parameters:
+                                                              # λ₁ and trace in two minutes; again, for what a first run left out
 
 The language models (random weights, then a short training on the sources of Python's standard library, words hashed into
 the vocabulary) are measured at the loss that they compute themselves, GPT-2 on 16 sequences of 512 tokens; ResNet-18 as in
@@ -44,11 +46,22 @@ Row = dict[str, Any]
 
 
 class Table:
-    """Rows that are printed and written as soon as they are known, so that a run that is stopped keeps what it has."""
+    """Rows that are printed and written as soon as they are known, so that a run that is stopped keeps what it has.
+
+    The rows of a file of this machine stay: another run makes those that it lacks, and those that came to nothing.
+    """
 
     def __init__(self, path: Path | None, device: str, seconds: float) -> None:
         self.rows: list[Row] = []
         self._path, self._device, self._end = path, device, time.monotonic() + seconds
+        if path is not None and path.exists():
+            held = json.loads(path.read_text())
+            if held["machine"]["device"] == machine(device)["device"]:
+                self.rows = [row for row in held["rows"] if "seconds" in row]
+
+    def has(self, what: str) -> bool:
+        """Whether a row of an earlier run has a value."""
+        return any(row["what"] == what and row.get("status") not in ("failed", "skipped") for row in self.rows)
 
     def timed(self, what: str, work: Callable[[], object]) -> Any:
         """Do it; its time and peak memory make a row. Nothing is begun after the end."""
@@ -67,6 +80,7 @@ class Table:
         return found
 
     def _add(self, row: Row) -> None:
+        self.rows = [held for held in self.rows if held["what"] != row["what"]]
         self.rows.append(row)
         print(" | ".join(f"{value}" for value in row.values()), flush=True)
         if self._path is not None:
@@ -137,10 +151,10 @@ class Language:
 
         torch.manual_seed(0)
         config = AutoConfig.for_model(self.kind, **self.shape)
-        with torch.device(device):
-            model = AutoModelForCausalLM.from_config(config).to(self.dtype)
+        with torch.device(device):  # drawn there, in the precision that it has
+            model = AutoModelForCausalLM.from_config(config, dtype=self.dtype)
         tokens = words(config.vocab_size, max(self.batch * self.steps, self.rows), self.length)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=device == "cuda")
         order = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))
         for step in range(self.steps):
             rows = tokens[order[torch.arange(step * self.batch, (step + 1) * self.batch) % len(order)]].to(device)
@@ -188,9 +202,7 @@ LANGUAGES = {
         "gpt2-long": Language("gpt2", GPT2, rows=512),
         "llama-1b": Language("llama", LLAMA_1B, rows=4, length=256, batch=32, steps=150),
         "llama-1b-bf16": Language("llama", LLAMA_1B, rows=4, length=256, batch=32, steps=150, dtype=BF16),
-        "llama-7b-bf16": Language(
-            "llama", LLAMA_7B, rows=2, length=256, batch=16, steps=40, dtype=BF16, options=NARROW
-        ),
+        "llama-7b-bf16": Language("llama", LLAMA_7B, rows=2, length=256, batch=8, steps=40, dtype=BF16, options=NARROW),
     },
     "tiny": {
         "gpt2": Language("gpt2", TINY_GPT2, length=32, batch=4, steps=5),
@@ -221,18 +233,20 @@ STEPS = {"gpt2": 64, "llama-1b": 32, "llama-1b-bf16": 32}
 def measure_language_model(table: Table, name: str, options: argparse.Namespace) -> None:
     """Products, λ₁, traces, density, and of GPT-2 the head's relative flatness; where memory is short λ₁ and trace come first."""
     language = LANGUAGES[options.size][name]
+    wanted = {f"{name}: {key} {settings}": (key, settings) for key, settings in WANTED[name].items()}
     made = table.timed(f"{name}: training", lambda: language.made(options.device))
     if made is None:
         return
     model, data = made
     if name != "gpt2-long" and not language.options:
         _time_products(table, name, model, data)
-    for key, settings in WANTED[name].items():
+    for what, (key, settings) in wanted.items():
 
         def measured(key: str = key, settings: Settings = settings) -> ls.Estimate:
             return ls.measure(model, data, {key: settings}, seconds=options.row_seconds, **language.options)[key]
 
-        table.timed(f"{name}: {key} {settings}", measured)
+        if not table.has(what):
+            table.timed(what, measured)
     if language.options:
         _time_products(table, name, model, data, **language.options)
     if name in STEPS:

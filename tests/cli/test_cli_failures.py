@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -118,7 +119,7 @@ def test_settings_files(call: Call, digits_net: Path, tmp_path: Path) -> None:
         "loss: [1": "the bracket that opens here is not closed",
         "3": "expected measures with settings",
         "loss: 3": "must be written {key: value}",
-        "hessian_trace: {tool: 1}": "Its settings: ",
+        "hessian_trace: {tool: 1}": "did you mean 'tol'?",
         "los:": "did you mean 'loss'?",
     }.items():
         file.write_text(content)
@@ -280,3 +281,16 @@ def test_time_limits_that_are_none(call: Call, tmp_path: Path, limit: str) -> No
     code, _, err = call("train", tmp_path / "t.yaml", "--into", tmp_path / "into", f"--checkpoint-every={limit}")
     assert code == 2
     assert "--checkpoint-every must be a number of seconds, 0 or more" in err
+
+
+def test_what_was_measured_is_shown_even_if_the_disk_is_full(
+    call: Call, digits_net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Report, path: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Report, "save", full)
+    code, out, err = call("measure", digits_net, *DIGITS, "--measures", "loss", "--output", tmp_path / "report.json")
+    assert code == 2
+    assert "± data" in out
+    assert err.splitlines()[-1].endswith("No space left on device. Free some space, and run the command again")

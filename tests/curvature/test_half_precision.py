@@ -12,6 +12,7 @@ from landscope import GGN, MEASURES, Hessian, Probe, Status, errors, measure, sp
 from landscope.curvature import dense
 from landscope.curvature.operator import CurvatureOperator
 from landscope.probe import first_derivatives
+from landscope.spectra import long_pairs
 
 transformers = pytest.importorskip("transformers")
 
@@ -107,6 +108,20 @@ def test_bars_hold_the_rounding(name: str) -> None:
     density = spectrum(Hessian(narrow), steps=30, probes=2)
     assert density.nodes.max() == pytest.approx(float(values[-1]), rel=0.01)
     assert density.rounding == Hessian(narrow).rounding
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_top_eigenvalue_to_five_per_cent(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is no room for a basis, as of billions of weights: rounding does not take the whole of the tolerance."""
+    if not kept:
+        monkeypatch.setattr(long_pairs.Basis, "place", staticmethod(lambda _: None))
+    narrow, exact = pair("llama")
+    truth = float(torch.linalg.eigvalsh(dense.hessian(exact))[-1])
+    for seed in range(4):
+        found = MEASURES["hessian_top_eigenvalue"](tol=5e-2, seed=seed)(narrow)
+        assert found.status is Status.CONVERGED
+        assert found.stderr is not None
+        assert abs(found.value - truth) <= found.stderr
 
 
 def test_weights_stay_where_copies_do_not_fit() -> None:

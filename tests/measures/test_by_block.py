@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import landscope as ls
+from landscope.core.errors import OperandError
 from landscope.core.estimate import Status
 from landscope.curvature.chunk_traces import ChunkTraces
 from landscope.curvature.dense import hessian
@@ -217,7 +218,9 @@ def test_with_a_budget_small_networks_begin_with_shared_products_and_end_exactly
 
 
 def test_a_probe_has_its_data(probe: ls.Probe) -> None:
-    with pytest.raises(TypeError, match="holds its data"):
+    with pytest.raises(OperandError, match="holds its data"):
         ls.by_block(probe, (torch.zeros(1), torch.zeros(1)))
-    with pytest.raises(TypeError, match="data is missing"):
+    with pytest.raises(OperandError, match="leave out loss"):
+        ls.by_block(probe, loss="mse")
+    with pytest.raises(OperandError, match="no data"):
         ls.by_block(Decoder())

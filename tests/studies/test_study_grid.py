@@ -145,6 +145,7 @@ def test_every_mistake_with_its_line(tmp_path: Path) -> None:
         ({"axes": {"a": {"x": 3}}}, "a condition is a mapping of changes"),
         ({"axes": {"a": {"epochs": [1, 2]}, "b": {"epochs": [3]}}}, "changed by two axes"),
         ({"axes": {"a": {"epochs.x": [1]}}}, "which has no keys"),
+        ({"axes": {"a": {"training.epochs": [1, 2]}}}, "write its own key, epochs"),
         ({"seeds": [1, 1]}, "expected different numbers"),
         ({"analysis": {"checkpoint": "best"}}, "analysis.checkpoint: expected one of measuring.checkpoints"),
         ({"training": {"model": "mlpp"}, "axes": {}}, "did you mean 'mlp'"),

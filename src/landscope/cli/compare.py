@@ -105,15 +105,15 @@ def compare(
     comparison = landscope.compare(
         nets, (x, y), chosen, seconds=seconds, progress=True, loss=meter.task.loss, device=place, seed=seed
     )
+    if as_json:
+        print_json(comparison.to_dict())
+    else:
+        console().print(comparison)
     if output is not None:
         note(f"written: {comparison.save(output)}")
     if figure is not None:
         comparison.plot().savefig(figure, dpi=150)
         note(f"written: {figure}")
-    if as_json:
-        print_json(comparison.to_dict())
-    else:
-        console().print(comparison)
 
 
 def _names(checkpoints: Sequence[Path]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from landscope.core.errors import DataFileError, LandscopeError, MissingExtraError
+from landscope.core.files import is_full
 
 EXIT_CODES = {
     0: "done (a measure that does not apply or fails shows that in its row)",
@@ -45,7 +47,19 @@ def exit_code(error: BaseException) -> int:
         return 3
     if isinstance(error, StoppedError):
         return 4
-    return 2 if isinstance(error, LandscopeError | _UsageError) else 1
+    return 2 if isinstance(error, LandscopeError | _UsageError) or _remedy(error) else 1
+
+
+def _remedy(error: BaseException) -> str:
+    """What to do about a place that cannot be written to; empty for any other error.
+
+    >>> _remedy(OSError(errno.ENOSPC, "No space left on device")), _remedy(ValueError())
+    ('Free some space, and run the command again', '')
+    """
+    if is_full(error):
+        return "Free some space, and run the command again"
+    closed = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    return "Name another place" if closed else ""
 
 
 def one_line(error: Exception) -> str:
@@ -67,6 +81,8 @@ def one_line(error: Exception) -> str:
         text += (" " if text.endswith((".", ":")) else "; " if text else "") + line
     if isinstance(error, LandscopeError):
         return text
+    if remedy := _remedy(error):
+        return f"{text}. {remedy}"
     return f"{type(error).__name__}: {text or 'no message'} (unexpected; --debug shows where)"
 
 

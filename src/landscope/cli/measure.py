@@ -185,13 +185,13 @@ def measure(
     ]
     named = {"notices": notices} if notices else {}
     report = replace(report, about={**report.about, **about, **named})
-    if output is not None:
-        report.save(output)
-        note(f"written: {output}")
     if as_json:
         typer.echo(report.to_json())
     else:
         console().print(report)
+    if output is not None:  # last: what was measured is on the screen even where no file can be written any more
+        report.save(output)
+        note(f"written: {output}")
     if any(estimate.reason.startswith(INTERRUPTED) for estimate in report.values()):
         note("this is what was measured until you stopped it; the same command would start over")
         raise typer.Exit(130)

@@ -127,14 +127,14 @@ def robustness(
                 f"warning: no gradient led anywhere on {blind:.0%} of the images, so attacks by gradient tell nothing of them. "
                 f"Does the network round or threshold its inputs? Attack it without that step"
             )
-        if output is not None:
-            rows = "".join(f"{name},{accuracy}\n" for name, accuracy in left.items())
-            write_whole(output, f"attack,accuracy\n{rows}".encode(), flush=False)
-            note(f"written: {output}")
         if as_json:
             print_json({**about, "eps": eps, "samples": len(x), "accuracy_at_most": left, "blind": blind})
         else:
             console().print(_attack_table(left, len(x), f"{title}, each pixel moved by at most {eps:g}"))
+        if output is not None:
+            rows = "".join(f"{name},{accuracy}\n" for name, accuracy in left.items())
+            write_whole(output, f"attack,accuracy\n{rows}".encode(), flush=False)
+            note(f"written: {output}")
         return
     with progress() as tick:
         scores = corruption_accuracy(
@@ -148,15 +148,15 @@ def robustness(
             seed=seed,
             progress=lambda done, total, what: tick(what, done, total),
         )
-    if output is not None:
-        write_whole(output, scores.to_long_frame().to_csv(index=False).encode(), flush=False)
-        note(f"written: {output}")
     if as_json:
         print_json({**about, **_plain(scores)})
     else:
         console().print(_table(scores, title))
         if scores.mean_stderr is not None:
             typer.echo(f"Other images would change the mean by ± {100 * scores.mean_stderr:.2g}.")
+    if output is not None:
+        write_whole(output, scores.to_long_frame().to_csv(index=False).encode(), flush=False)
+        note(f"written: {output}")
 
 
 def _preparation(pixels: Pixels, card: DataCard, flat: bool) -> Callable[[Tensor], Tensor]:

@@ -28,7 +28,7 @@ from landscope.cli.output import note
 from landscope.core.errors import CheckpointError, LandscopeError, SpecError
 from landscope.core.files import LARGEST_DOCUMENT, LARGEST_RECORD, not_there, read_regular
 from landscope.core.json import Plain, parse_json
-from landscope.core.text import first_line, shape
+from landscope.core.text import shape
 from landscope.core.weights import load_weights, read_weights
 from landscope.data import load, status
 from landscope.data.texts import read_rows, token_batch
@@ -369,9 +369,6 @@ def sharded(model: nn.Module, place: torch.device, processes: int) -> nn.Module:
 
 def usable_device(name: str | None) -> torch.device:
     """The device called `name`; by default CUDA's where there is one."""
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise CommandError(f"--device {name} cannot be used: {first_line(error)}. See: landscope doctor") from error
-    return device
+    from landscope.probe import conditions
+
+    return conditions.usable_device(name or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -52,6 +52,8 @@ def compare(
     >>> [difference.measure for difference in found.differences]
     ['loss', 'l2_norm']
     """
+    if not isinstance(models, Mapping):
+        raise OperandError(f"models need names, as in {{'before': one, 'after': other}}; got a {type(models).__name__}")
     if len(models) < 2:
         raise OperandError(f"a comparison needs at least two models by name, got {len(models)}")
     allowed = checked_limit("seconds", seconds)

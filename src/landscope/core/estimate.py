@@ -150,6 +150,19 @@ class Estimate:
         cells = [(str(self), data, self.status.value, self.reason)]
         return display.table(["value", "± data", "status", ""], cells, left=(0, 2, 3))
 
+    def as_row(self) -> dict[str, Any]:
+        """Value, errors, status and cost by the names of a table's columns; NaN where there is no number."""
+        known = self.status.has_value
+        return {
+            "value": self.value if known else math.nan,
+            "stderr": self.stderr if known and self.stderr is not None else math.nan,
+            "data_stderr": math.nan if self.data_stderr is None else self.data_stderr,
+            "status": self.status.value,
+            "reason": self.reason,
+            "passes": self.cost.passes,
+            "seconds": self.cost.seconds,
+        }
+
     def to_dict(self) -> dict[str, Plain]:
         """Plain values only; a missing value becomes `None`."""
         plain = asdict(self)

@@ -87,9 +87,13 @@ def select_parameters(model: nn.Module, selection: Selection) -> tuple[str, ...]
     if selection is None:
         chosen = {name for name, p in named.items() if p.requires_grad}
         if not chosen:
-            found = f"{len(named)} parameters, none of which requires a gradient" if named else "no parameters at all"
+            if not named:
+                raise NoParametersError(
+                    "the model has no parameters at all: there is nothing whose change could be measured"
+                )
             raise NoParametersError(
-                f"the model has {found}. Call model.requires_grad_(True), or name what to measure: Probe(..., params=['*'])."
+                f"the model has {len(named)} parameters, none of which requires a gradient. Call "
+                f"model.requires_grad_(True), or name what to measure: Probe(..., params=['*'])."
             )
     else:
         wanted: Sequence[str | nn.Module | nn.Parameter]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 # Numbers of things in sentences.
 
@@ -25,6 +25,16 @@ def listed(names: Sequence[str], word: str = "and") -> str:
     """
     *first, last = names
     return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def some(names: Iterable[str], most: int = 5, comma: str = ", ") -> str:
+    """The first of many names, and how many more there are.
+
+    >>> some("abcdefg"), some("ab")
+    ('a, b, c, d, e and 2 more', 'a, b')
+    """
+    held = list(names)
+    return comma.join(held[:most]) + (f" and {len(held) - most} more" if len(held) > most else "")
 
 
 def first_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from landscope.core.errors import CheckpointError
 from landscope.core.files import nearest_name
+from landscope.core.text import some
 
 _NESTED = ("state_dict", "model_state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")
-_LISTED = 5
 _MOST_UNPACKED = 4
 _ALWAYS_UNPACKED = 64 * 2**20
 """An archive may expand to this many times its size, and to this many bytes in any case."""
@@ -46,11 +46,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if len(weights) < len(content):
         others = [str(name) for name in content if str(name) not in weights]
         raise CheckpointError(
-            f"{path}: {_listed(others)} are not tensors. Save model.state_dict(), alone or under 'state_dict'"
+            f"{path}: {some(others)} are not tensors. Save model.state_dict(), alone or under 'state_dict'"
         )
     if odd := [f"{name} ({kind})" for name, value in weights.items() if (kind := _odd_kind(value))]:
         raise CheckpointError(
-            f"{path}: expected dense tensors with values, found {_listed(odd)}. Save the state dict of a model with plain weights"
+            f"{path}: expected dense tensors with values, found {some(odd)}. Save the state dict of a model with plain weights"
         )
     for prefix in _WRAPPERS:
         if all(name.startswith(prefix) for name in weights):
@@ -139,7 +139,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, remedy: str
     ]
     wrong = {"missing": missing, "unexpected": unexpected, "other shapes": reshaped, "other types": retyped}
     if any(wrong.values()):
-        found = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
+        found = "; ".join(f"{what}: {some(names)}" for what, names in wrong.items() if names)
         raise CheckpointError(f"the checkpoint does not fit the model: {found}. {remedy}")
     model.load_state_dict(dict(weights), strict=False)
 
@@ -172,11 +172,6 @@ def _first_line(error: Exception) -> str:
 
 def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "a number"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
 
 
 def _words(content: object) -> str:

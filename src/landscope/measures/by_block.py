@@ -8,7 +8,6 @@ is called after its kind (`conv`, `linear`) or by its own path.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from landscope.core import display
+from landscope.core.errors import OperandError
 from landscope.core.estimate import Estimate
 from landscope.measures.base import MEASURES
-from landscope.measures.by_layer import measured_parts
+from landscope.measures.by_layer import PartReport, measured_parts
+from landscope.measures.measuring import probe_at
 from landscope.probe.probe import Probe
 from landscope.probe.reading import DataLike
 
@@ -141,76 +141,39 @@ def by_block(
     >>> [str(block) for block in found["l2_norm"]][-2:]
     ['1.layers.1 norm', 'head']
     """
-    if isinstance(model, Probe):
-        if data is not None or options:
-            raise TypeError("a Probe holds its data and options: pass either a Probe, or a model with data")
-        probe = model
-    else:
-        if data is None:
-            raise TypeError("by_block(model, data): data is missing")
-        probe = Probe(model, data, **options)
+    if isinstance(model, Probe) and options:
+        raise OperandError(f"a Probe has its own options already; leave out {', '.join(options)}")
+    probe = probe_at(model, data, **options)
     blocks = blocks_of(probe.module(""), probe.params)
     found = measured_parts(probe, {str(block): names for block, names in blocks.items()}, measures, seconds)
     return BlockReport({name: {block: each[str(block)] for block in blocks} for name, each in found.items()})
 
 
-@dataclass(frozen=True)
-class BlockReport:
+class BlockReport(PartReport[Block]):
     """Estimates by measure and block: a table (`print`), a frame, a heat map."""
 
-    estimates: Mapping[str, Mapping[Block, Estimate]]
-
-    def __getitem__(self, name: str) -> Mapping[Block, Estimate]:
-        return self.estimates[name]
-
-    @property
-    def blocks(self) -> list[Block]:
-        """In the order of the model."""
-        return list(next(iter(self.estimates.values())))
+    part = "block"
 
     def to_frame(self) -> pd.DataFrame:
         """One row per block (place, depth, role) and two columns (value, stderr) per measure."""
         import pandas as pd
 
-        rows = []
-        for block in self.blocks:
-            row: dict[str, object] = {"place": block.place, "depth": block.depth, "role": block.role}
-            for name, found in self.estimates.items():
-                one = found[block]
-                row[name] = one.value if one.status.has_value else math.nan
-                row[f"{name}_stderr"] = math.nan if one.stderr is None or not one.status.has_value else one.stderr
-            rows.append(row)
-        return pd.DataFrame(rows)
-
-    def __str__(self) -> str:
-        rows = [["block", *self.estimates]]
-        rows += [[str(block), *(_shown(found[block]) for found in self.estimates.values())] for block in self.blocks]
-        first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-        pairs = ((name, zip(cells, widths, strict=True)) for name, *cells in rows)
-        return "\n".join(
-            "  ".join([name.ljust(first), *(cell.rjust(width) for cell, width in row)]) for name, row in pairs
+        return pd.DataFrame(
+            [{"place": one.place, "depth": one.depth, "role": one.role, **self.columns(one)} for one in self.parts]
         )
-
-    def _repr_html_(self) -> str:
-        rows = [[block, *(_shown(found[block]) for found in self.estimates.values())] for block in self.blocks]
-        return display.table(["block", *self.estimates], rows)
 
     def plot(self) -> Figure:
         """A heat map for each measure on a log scale: roles down, depth across; what lies outside of the stack is at its ends."""
         from matplotlib.figure import Figure
 
-        roles = list(dict.fromkeys(block.role for block in self.blocks))
-        places = _columns(self.blocks)
+        roles = list(dict.fromkeys(block.role for block in self.parts))
+        places = _columns(self.parts)
         size = (0.45 * len(places) + 2.2, 0.32 * len(roles) + 1.3)
         figure = Figure(figsize=(size[0], size[1] * len(self.estimates)), layout="constrained")
         axes = figure.subplots(len(self.estimates), 1, squeeze=False)[:, 0]
         for axis, (name, found) in zip(axes, self.estimates.items(), strict=True):
             _heat(axis, MEASURES[name].title, found, roles, places)
         return figure
-
-
-def _shown(estimate: Estimate) -> str:
-    return str(estimate) if estimate.status.has_value else "–"
 
 
 def _columns(blocks: Sequence[Block]) -> dict[str, int]:

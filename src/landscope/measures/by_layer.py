@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from landscope.core import display
 from landscope.core.estimate import Estimate, Status
@@ -34,38 +33,66 @@ TRACES = {"hessian_trace": "hessian", "ggn_trace": "ggn", "fisher_trace": "fishe
 LAYER_MEASURES = ("l2_norm", "hessian_trace", "hessian_top_eigenvalue", "relative_flatness")
 
 
+P = TypeVar("P")
+
+
 @dataclass(frozen=True)
-class LayerReport:
+class PartReport(Generic[P]):
+    """Estimates by measure and part of the network: a table (`print`), a frame, a figure."""
+
+    estimates: Mapping[str, Mapping[P, Estimate]]
+    part: ClassVar[str]
+    """What a part is called."""
+
+    def __getitem__(self, name: str) -> Mapping[P, Estimate]:
+        return self.estimates[name]
+
+    @property
+    def parts(self) -> list[P]:
+        """In the order of the model."""
+        return list(next(iter(self.estimates.values())))
+
+    def columns(self, part: P) -> dict[str, float]:
+        """Value and standard error of every measure of a part, by name; NaN where there is none."""
+        found: dict[str, float] = {}
+        for name, estimates in self.estimates.items():
+            row = estimates[part].as_row()
+            found |= {name: row["value"], f"{name}_stderr": row["stderr"]}
+        return found
+
+    def _cells(self) -> Iterator[list[str]]:
+        for part in self.parts:
+            held = (found[part] for found in self.estimates.values())
+            yield [str(part), *(str(one) if one.status.has_value else "–" for one in held)]
+
+    def __str__(self) -> str:
+        rows = [[self.part, *self.estimates], *self._cells()]
+        first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+        pairs = ((name, zip(cells, widths, strict=True)) for name, *cells in rows)
+        return "\n".join(
+            "  ".join([name.ljust(first), *(cell.rjust(width) for cell, width in row)]) for name, row in pairs
+        )
+
+    def _repr_html_(self) -> str:
+        return display.table([self.part, *self.estimates], self._cells())
+
+
+class LayerReport(PartReport[str]):
     """Estimates by measure and layer."""
 
-    estimates: Mapping[str, Mapping[str, Estimate]]
-
-    def __getitem__(self, name: str) -> Mapping[str, Estimate]:
-        return self.estimates[name]
+    part = "layer"
 
     def to_frame(self) -> pd.DataFrame:
         """One row per layer, two columns (value, stderr) per measure; missing where there is none."""
         import pandas as pd
 
-        columns = {}
-        for name, layers in self.estimates.items():
-            columns[name] = {layer: e.value for layer, e in layers.items()}
-            columns[f"{name}_stderr"] = {
-                layer: math.nan if e.stderr is None or not e.status.has_value else e.stderr
-                for layer, e in layers.items()
-            }
-        return pd.DataFrame(columns).rename_axis("layer")
-
-    def _repr_html_(self) -> str:
-        layers = next(iter(self.estimates.values()))
-        rows = [[layer, *(found[layer] for found in self.estimates.values())] for layer in layers]
-        return display.table(["layer", *self.estimates], rows)
+        return pd.DataFrame({layer: self.columns(layer) for layer in self.parts}).T.rename_axis("layer")
 
     def plot(self) -> Figure:
         """One panel of bars per measure, layers from input to output."""
         from matplotlib.figure import Figure
 
-        layers = list(next(iter(self.estimates.values())))
+        layers = self.parts
         count = len(self.estimates)
         figure = Figure(figsize=(3.2 * count + 1.5, max(2.5, 0.25 * len(layers) + 1.2)), layout="constrained")
         for axis, (name, found) in zip(

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from landscope.core.distributed import anywhere
-from landscope.core.errors import LandscopeError, LostProcessError, NotApplicableError
+from landscope.core.errors import LandscopeError, LostProcessError, NotApplicableError, OperandError
 from landscope.core.estimate import Cost, Estimate, Status
 from landscope.core.memory import beyond_gpu_share
 from landscope.core.parameters import Selection
@@ -258,10 +258,24 @@ def measure(  # noqa: PLR0913 (options of a public function, by keyword)
     'converged'
     """
     start, seconds, passes = time.monotonic(), checked_limit("seconds", seconds), checked_limit("passes", passes)
-    probe = _probe(
-        model, data, loss, params, mode, per, temperature, batch_size, device, dtype, precision, max_bytes, seed
+    probe = probe_at(
+        model,
+        data,
+        loss=loss,
+        params=params,
+        mode=mode,
+        per=per,
+        temperature=temperature,
+        batch_size=batch_size,
+        device=device,
+        dtype=dtype,
+        precision=precision,
+        max_bytes=max_bytes,
+        seed=seed,
     )
     chosen = resolve_measures(measures, probe.seed)
+    if not chosen:
+        raise LandscopeError("no measures are named; leave them out for the core set. See: landscope measures")
     planner = Planner(probe, chosen, Budget(probe, start, seconds, passes))
     with display(watch, progress, chosen, about(probe), None if seconds is None else start + seconds) as shown:
         try:
@@ -306,8 +320,7 @@ def progressive(
     """The reports of `measure` as they get better: one after every estimate that has changed, the last one whole.
 
     `point` is what `Probe` takes: `loss`, `params`, `mode`, `per`, `temperature`, `batch_size`, `device`, `dtype`, `precision`,
-    `max_bytes`. Leaving the
-    loop ends the work.
+    `max_bytes`. Leaving the loop ends the work.
 
     >>> net = nn.Linear(2, 2)
     >>> *_, last = progressive(net, (torch.randn(16, 2), torch.arange(16) % 2), ["l2_norm", "loss"])
@@ -315,51 +328,22 @@ def progressive(
     ['exact', 'exact']
     """
     start, seconds, passes = time.monotonic(), checked_limit("seconds", seconds), checked_limit("passes", passes)
-    probe = model if isinstance(model, Probe) else None
-    if probe is None or data is not None:
-        probe = _probe(model, data, seed=seed, **point)  # type: ignore[arg-type]
+    probe = probe_at(model, data, seed=seed, **point)
     planner = Planner(probe, resolve_measures(measures, probe.seed), Budget(probe, start, seconds, passes))
     for _ in planner.run(first_of_all=True):
         yield Report(planner.estimates(), about(probe))
     yield Report(planner.estimates(), about(probe))
 
 
-def _probe(  # noqa: PLR0913
-    model: nn.Module | Probe,
-    data: DataLike | None,
-    loss: LossLike = None,
-    params: Selection = None,
-    mode: Mode = "eval",
-    per: Per | None = None,
-    temperature: float = 1.0,
-    batch_size: int | None = None,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-    precision: Effort = "auto",
-    max_bytes: float | None = None,
-    seed: int = 0,
-) -> Probe:
+def probe_at(model: nn.Module | Probe, data: DataLike | None, **point: object) -> Probe:
+    """The probe of a model and its data, or the one that is given."""
     if isinstance(model, Probe):
         if data is not None:
-            raise LandscopeError("a Probe holds its data already; pass it alone (measures=[…]), or a model and data")
+            raise OperandError("a Probe holds its data already; pass it alone (measures=[…]), or a model and data")
         return model
     if data is None:
-        raise LandscopeError("no data: pass a DataLoader, a Dataset, or (x, y) tensors as the second argument")
-    return Probe(
-        model,
-        data,
-        loss,
-        params=params,
-        mode=mode,
-        per=per,
-        temperature=temperature,
-        batch_size=batch_size,
-        device=device,
-        dtype=dtype,
-        precision=precision,
-        max_bytes=max_bytes,
-        seed=seed,
-    )
+        raise OperandError("no data: pass a DataLoader, a Dataset, or (x, y) tensors as the second argument")
+    return Probe(model, data, **point)  # type: ignore[arg-type]
 
 
 # How many samples suffice: from the error over the data, which shrinks with the square root of their number.

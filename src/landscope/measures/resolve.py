@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
-from landscope.core.errors import LandscopeError, SpecError
+from landscope.core.errors import LandscopeError, SpecError, UnknownNameError
 from landscope.measures.base import MEASURES, Measure
 from landscope.specs.names import import_function, is_import
 from landscope.specs.schema import describe
@@ -59,16 +59,17 @@ def _with_settings(name: str, settings: Mapping[str, object] | Measure | None, s
     if isinstance(settings, Measure):
         return settings
     kind = _imported(name) if is_import(name) else MEASURES[name]
-    hints = _hints(kind)
+    hints, known = _hints(kind), [f.name for f in fields(kind)]
     for key, value in (settings or {}).items():
+        if key not in known:
+            raise UnknownNameError.among(f"setting of {name}", key, known)
         if key in hints and not _fits(value, hints[key]):
             raise SpecError(f"{name}: {key} must be {describe(hints[key])}, but is {value!r}")
     try:
         return kind(**{"seed": seed, **(settings or {})})  # type: ignore[arg-type]
     except TypeError as error:
-        known = ", ".join(f.name for f in fields(kind))
         raise LandscopeError(
-            f"{name} cannot be set up with {dict(settings or {})}: {error}. Its settings: {known}"
+            f"{name} cannot be set up with {dict(settings or {})}: {error}. Its settings: {', '.join(known)}"
         ) from error
     except LandscopeError:
         raise

@@ -230,7 +230,11 @@ class Layout:
             )
         tensors = tensors_in(raw)
         if not tensors:
-            raise MissingTargetsError("a batch holds no tensors")
+            held = ", ".join(sorted({type(leaf).__name__ for leaf in pytree.tree_leaves(raw)})) or "nothing"
+            raise MissingTargetsError(
+                f"a batch holds no tensors (found: {held}). Data is (inputs, targets), both tensors, or batches of such; "
+                f"classes are the integers 0 … C−1"
+            )
         lead = targets if isinstance(targets, Tensor) else tensors[0]
         if lead.dim() == 0:
             raise DataError("a batch holds single numbers where tensors with a first (sample) dimension are expected")

@@ -28,7 +28,7 @@ from landscope.core.errors import (
 )
 from landscope.core.memory import is_out_of_memory
 from landscope.core.parameters import Selection, select_parameters
-from landscope.core.text import shape
+from landscope.core.text import shape, some
 from landscope.probe.batches import Batch, tensors_in
 from landscope.probe.frozen import dropouts_left_on
 from landscope.probe.loss.losses import Loss
@@ -54,7 +54,8 @@ def check_options(
     if per not in (None, "token", "sequence"):
         raise LossError(f"per must be 'token' or 'sequence', got {per!r}")
     if not isinstance(model, nn.Module):
-        raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        hint = "Load weights: model.load_state_dict(…)" if isinstance(model, dict | str) else "The model comes first"
+        raise ModelError(f"model must be a torch.nn.Module, got {type(model).__name__}. {hint}")
     if mode not in ("eval", "batch_statistics"):
         raise ModelError(f"mode must be 'eval' or 'batch_statistics', got {mode!r}")
     if not (math.isfinite(temperature) and temperature > 0):
@@ -348,7 +349,7 @@ def _refuse_quantised(model: nn.Module, params: Selection) -> None:
             else "No parameters are left to measure"
         )
         raise ModelError(
-            f"the weights of {_listed(layers)} are quantised: integers that have no gradient and do not let one through. "
+            f"the weights of {some(layers)} are quantised: integers that have no gradient and do not let one through. "
             f"{left}. Measure the model before its quantisation, or name what you want measured: params=[…]."
         )
 
@@ -372,7 +373,7 @@ def _refuse_scripted(model: nn.Module, params: Selection) -> None:
     chosen = select_parameters(model, params)
     held = [name for name in chosen if any(not layer or name.startswith(layer + ".") for layer in scripted)]
     if "" in scripted or held:
-        which = "the model" if "" in scripted else f"the layer that holds {_listed(held)}"
+        which = "the model" if "" in scripted else f"the layer that holds {some(held)}"
         raise ModelError(
             f"{which} is compiled by torch.jit: other values cannot be put in for its parameters, which derivatives of second "
             f"order need. Measure the eager model that was scripted or traced (load the weights into it: "
@@ -392,7 +393,3 @@ def _refuse_non_finite(model: nn.Module) -> None:
                 f"{name} holds {bad} NaN or infinite values out of {tensor.numel()}. A diverged model has no minimum to "
                 f"measure: load an earlier checkpoint."
             )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

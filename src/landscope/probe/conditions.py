@@ -20,11 +20,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 from torch.utils import checkpoint as checkpointing
 
+from landscope.core.errors import ModelError
 from landscope.core.memory import at_most
 from landscope.core.seeding import preserved_rng
 from landscope.core.shared_state import Precision, entered, plain_arithmetic
-
-__all__ = ["Precision", "measuring"]
+from landscope.core.text import first_line
 
 
 @contextmanager
@@ -57,6 +57,21 @@ def measuring(
         stack.enter_context(entered("forward passes", _plain_forward_passes))
         stack.enter_context(_in_this_thread())
         yield
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """A device that tensors can be put on.
+
+    >>> usable_device("gpu")
+    Traceback (most recent call last):
+    landscope.core.errors.ModelError: device 'gpu' cannot be used: Expected one of cpu, cuda, ...
+    """
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ModelError(f"device '{name}' cannot be used: {first_line(error)}. See: landscope doctor") from error
+    return device
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from landscope.core.errors import ModelError
 from landscope.core.memory import available_bytes
 from landscope.core.seeding import generator, normal
+from landscope.core.text import some
 from landscope.core.torch_fixes.padding import padding_rows
 from landscope.probe.batches import Batch, map_tensors
 from landscope.probe.checks import output_tensors, refuse_simulated_quantisation, relative_change
@@ -51,8 +52,6 @@ ROUNDING_UNITS = 50
 """Rounding error of a loss in units of the machine epsilon."""
 REPEATED = 2**16 + 1
 """Random numbers of a direction, before they repeat: no power of two, so that rows of a matrix differ."""
-NAMED = 5
-"""How many tensors a message names."""
 ROWS = 32
 """Samples at once where all of the data is searched for a way from the parameters to the loss."""
 LARGE = 2**24
@@ -82,7 +81,7 @@ def checked_gradient(probe: Probe, batch: Batch) -> tuple[str, ...]:
             _refuse(at, list(_disagreeing(at, group)) or list(group))
     if not idle:
         return ()
-    return (f"the gradient of {_listed(idle)} is exactly 0 on the first {batch.size} samples",)
+    return (f"the gradient of {some(idle)} is exactly 0 on the first {batch.size} samples",)
 
 
 def _check_values_are_used(point: _Point) -> None:
@@ -352,10 +351,6 @@ def _disagreeing(point: _Point, names: Sequence[str]) -> Iterator[str]:
     yield from _disagreeing(point, names[middle:])
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-
-
 def _refuse(point: _Point, names: list[str]) -> None:
     slope, _ = point.slope(names)
     quotient = point._quotient(tuple(names), point.step)
@@ -377,6 +372,6 @@ def _refuse(point: _Point, names: list[str]) -> None:
             "a straight-through gradient gives something else than the derivative. Remove it from the model that you measure."
         )
     raise ModelError(
-        f"the gradient of {_listed(names)} is not that of the loss: along a random direction automatic differentiation gives "
+        f"the gradient of {some(names)} is not that of the loss: along a random direction automatic differentiation gives "
         f"{slope:.4g}, the difference quotient of the loss {quotient:.4g}. {cause}"
     )

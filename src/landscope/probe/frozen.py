@@ -6,7 +6,7 @@ The user's model is read once, here, and never touched again: what is evaluated 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -86,6 +86,30 @@ def frozen_copy(
     if isinstance(bound, nn.Module) and bound is not loss:
         _move_strange(bound, target, device)
     return twin, bound
+
+
+def unset_statistics(model: nn.Module) -> Iterator[str]:
+    """A notice about BatchNorms whose running statistics are those of a new layer, as after averaging weights.
+
+    >>> list(unset_statistics(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))))[0][:55]
+    'the running statistics of BatchNorm (1) were never set:'
+    """
+    new = [
+        name or type(module).__name__
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+        and module.running_mean is not None
+        and module.running_var is not None
+        and not bool(module.running_mean.any())
+        and bool((module.running_var == 1).all())
+    ]
+    if new:
+        named = ", ".join(new[:3]) + (f" and {len(new) - 3} more" if len(new) > 3 else "")
+        yield (
+            f"the running statistics of BatchNorm ({named}) were never set: they are a new layer's, mean 0 and variance 1, and "
+            f"predictions are not those of training. Read the training data once in training mode, as "
+            f"torch.optim.swa_utils.update_bn does, or measure mode='batch_statistics'"
+        )
 
 
 def _fixed_tensors(

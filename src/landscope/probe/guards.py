@@ -9,7 +9,7 @@ reference under `no_grad`), but no gradient may lead there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from landscope.core.errors import LossError, ModelError
+from landscope.core.text import some
 from landscope.core.torch_fixes import LightDispatchMode
 from landscope.probe.batches import Batch, map_tensors, tensors_in
 from landscope.probe.checks import output_tensors, quantised_layers
@@ -202,12 +203,12 @@ def guarded(probe: Probe, original: nn.Module, settle: Callable[[], None]) -> tu
     notices = checked_gradient(probe, probe.few)
     if notices and (layers := quantised_layers(original)):
         raise ModelError(
-            f"{notices[0]}, because {_listed(layers)} let no gradient through: they are quantised. Measure the model before "
+            f"{notices[0]}, because {some(layers)} let no gradient through: they are quantised. Measure the model before "
             f"its quantisation, or only parameters that come after those layers: params=[…]."
         )
     if notices and not reaches_the_loss(probe):
         raise ModelError(
-            f"the loss does not depend on any measured parameter ({_listed(probe.params)}): every derivative would be 0. A "
+            f"the loss does not depend on any measured parameter ({some(probe.params)}): every derivative would be 0. A "
             f"tensor that was computed from them earlier is used in their place (self.w = self.weight.view(…) in __init__, "
             f"weights cached or merged for eval mode), or they belong to a part of the model that is not called. Compute such "
             f"tensors in the forward pass, switch the cache off, or measure other parameters: params=…."
@@ -255,7 +256,7 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
     by_loss += _differentiated(probe, original, batch)
     if by_model:
         raise ModelError(
-            f"the forward pass reads {_listed(by_model)} past the module that holds it, so that a copy of the model still uses "
+            f"the forward pass reads {some(by_model)} past the module that holds it, so that a copy of the model still uses "
             f"the original's tensor: a forward that was replaced by a function, a list of parameters, or a global name. "
             f"Landscope measures a private copy. Define the forward pass as a method of a module that looks its parameters "
             f"up on self, or undo the replacement before measuring (accelerate: unwrap_model(model, "
@@ -263,7 +264,7 @@ def check_isolated(probe: Probe, original: nn.Module, batch: Batch) -> None:
         )
     if by_loss:
         raise ModelError(
-            f"the loss function reads {_listed(by_loss)} of your model directly, or something that was computed from it before. "
+            f"the loss function reads {some(by_loss)} of your model directly, or something that was computed from it before. "
             f"Landscope moves the parameters of a private copy, for which that is a constant: a penalty on weights would have "
             f"no gradient. Return it from the model's forward pass together with the outputs, or leave it out; a fixed "
             f"reference belongs under torch.no_grad()."
@@ -342,8 +343,3 @@ class _Reads(LightDispatchMode):
             if isinstance(leaf, Tensor) and (at := place(leaf)) in self.watched:
                 self.found.append(self.watched[at])  # type: ignore[index]
         return func(*args, **(kwargs or {}))
-
-
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

@@ -16,9 +16,17 @@ from landscope.core.memory import allowance
 from landscope.core.parameters import ParameterSpace, Selection, Vectors, select_parameters
 from landscope.probe import checks
 from landscope.probe.batches import Batch, Layout, diverse_sample, with_non_finite_inputs
-from landscope.probe.conditions import measuring
+from landscope.probe.conditions import measuring, usable_device
 from landscope.probe.copying import copied_with
-from landscope.probe.frozen import Mode, frozen_copy, is_recurrent, stays_narrow, unwrap, working_dtype
+from landscope.probe.frozen import (
+    Mode,
+    frozen_copy,
+    is_recurrent,
+    stays_narrow,
+    unset_statistics,
+    unwrap,
+    working_dtype,
+)
 from landscope.probe.guards import guarded
 from landscope.probe.loss.criteria import LossLike, resolve_loss
 from landscope.probe.loss.head import find_head
@@ -94,7 +102,7 @@ class Probe(Sums):
         checks.check_options(model, mode, temperature, dtype, per, precision)
         inner = unwrap(model)
         devices = list(dict.fromkeys(p.device for p in inner.parameters()))
-        self.device = torch.device(device or next(iter(devices), "cpu"))
+        self.device = usable_device(device) if device else next(iter(devices), torch.device("cpu"))
         kept = None if device is None and len(devices) > 1 else self.device  # what lies on several devices stays there
         self.mode: Mode = mode
         self.temperature, self.seed = float(temperature), int(seed)
@@ -202,6 +210,7 @@ class Probe(Sums):
             )
         yield from self._data.notices()
         yield from self.loss.notices()
+        yield from unset_statistics(self._model)
         if self._whole and self.mode == "eval":
             yield "the model's loss depends on which samples share a batch: your batches are part of what is measured"
 

@@ -183,11 +183,16 @@ class Recurrence:
 
     diagonal: list[float]
     offdiagonal: list[float]
+    sizes: list[float]
+    """‖A q‖ of every vector q of the basis."""
     beta: float = 0.0
-    scale: float = 0.0
-    """The largest ‖A q‖ so far."""
     asymmetry: float = 0.0
     """How far A was from symmetric, as coefficients along the vector before show."""
+
+    @property
+    def scale(self) -> float:
+        """The largest ‖A q‖ so far."""
+        return max(self.sizes)
 
     def ritz(self) -> tuple[Tensor, Tensor]:
         """Ritz values in ascending order, and their coordinates as columns, in float64."""
@@ -200,14 +205,14 @@ class Recurrence:
 
 def recurrence(op: CountedOperator, row: Tensor, note: Callable[[Tensor], None]) -> Iterator[Recurrence]:
     """Step after step from a unit vector (P,); `note` is given every vector of the basis in turn."""
-    found, before = Recurrence([], []), None
+    found, before = Recurrence([], [], []), None
     dot = partial(inner, vectors=op.vectors)
     if op.narrow:  # a length that was rounded
         row.div_(dot(row, row) ** 0.5)
     while True:
         note(row)
         rest = op.rows(row[None])[0]
-        size = dot(rest, rest) ** 0.5
+        found.sizes.append(dot(rest, rest) ** 0.5)
         if before is not None:
             found.asymmetry = max(found.asymmetry, abs(dot(rest, before) - found.beta))
             found.offdiagonal.append(found.beta)
@@ -218,7 +223,7 @@ def recurrence(op: CountedOperator, row: Tensor, note: Callable[[Tensor], None])
             rest.add_(row, alpha=-more)
             along += more
         found.diagonal.append(along)
-        found.beta, found.scale = dot(rest, rest) ** 0.5, max(found.scale, size)
+        found.beta = dot(rest, rest) ** 0.5
         yield found
         before, row = row, rest.div_(max(found.beta, torch.finfo(torch.float32).tiny))
 

@@ -2,8 +2,9 @@
 
 Lanczos with three vectors. The basis is kept only to put the eigenvector together at the end: on the device where that leaves
 most of its memory free, in the memory of the host where it fits there, and nowhere otherwise. Without it there is the value and
-no vector. ‖A v − θ v‖ ≤ β |s_m| / ‖v‖ for the vector v = Σ s_j q_j that was put together; for the value alone 2.5 β |s_m| and
-the rounding bound its distance from an eigenvalue, whatever became of the orthogonality (Paige 1980).
+no vector. ‖A v − θ v‖ ≤ (β |s_m| + ρ) / ‖v‖ for the vector v = Σ s_j q_j that was put together, where products that are wrong by
+a part ε of their size add at most ρ = ε Σ |s_j| ‖A q_j‖; for the value alone 2.5 (β |s_m| + ρ) bounds its distance from an
+eigenvalue, whatever became of the orthogonality (Paige 1980).
 """
 
 from __future__ import annotations
@@ -85,25 +86,30 @@ def long_pairs(
         order = prefer(values).argsort(descending=True)
         best = int(order[0])
         scale = max(found.scale, float(values.abs().max()))
-        value, rounding = values[[best]], op.rounding * scale
-        bound = found.beta * abs(float(coordinates[-1, best])) + rounding * len(values) ** 0.5 + found.asymmetry
+        value, weights = values[[best]], coordinates[:, best].abs()
+        residual = found.beta * float(weights[-1])
+        rounding = op.rounding * float(weights @ torch.tensor(found.sizes, dtype=weights.dtype))
+        bound = residual + rounding + found.asymmetry
         wanted = prefer(values)[order]
         seen = op.matvecs >= products_to_claim(op.size, share, float(wanted[0]), float(wanted[-1]))
         yield RitzValues(value, torch.tensor([bound], dtype=torch.float64), op.matvecs, seen, found.scale)
-        ended = found.beta <= rounding or len(values) == op.size
-        settled = basis.wider * bound <= tol * scale or bound - found.asymmetry <= 2 * rounding * len(values) ** 0.5
-        if ended or op.matvecs >= budget or (seen and settled):
-            break
-    vector = basis.combined(coordinates[:, best], op.device)
-    length = 0.0 if vector is None else inner(vector, vector, op.vectors) ** 0.5
-    vectors = op.empty(0).T if vector is None else vector.div_(length)[:, None]
-    bound = basis.wider * bound if vector is None else bound / length
+        within = tol * scale / basis.wider
+        whole = found.beta <= op.rounding * scale or len(values) == op.size
+        ended = whole or op.matvecs >= budget
+        hopeless = residual <= rounding and bound - residual > within
+        if not (ended or (seen and (bound <= within or hopeless))):
+            continue
+        vector = basis.combined(coordinates[:, best], op.device)
+        length = 0.0 if vector is None else inner(vector, vector, op.vectors) ** 0.5
+        found_bound = basis.wider * bound if vector is None else bound / length
+        if ended or hopeless or found_bound <= tol * scale:
+            break  # a sum of vectors that are no longer orthogonal may be short, and its bound longer than the tolerance
     yield Eigenpairs(
         values=value,
-        vectors=vectors,
-        residuals=torch.tensor([bound], dtype=torch.float64),
-        accurate=torch.tensor([bound <= tol * scale]),
-        complete=seen or ended,
+        vectors=op.empty(0).T if vector is None else vector.div_(length)[:, None],
+        residuals=torch.tensor([found_bound], dtype=torch.float64),
+        accurate=torch.tensor([found_bound <= tol * scale]),
+        complete=seen or whole,
         matvecs=op.matvecs,
         scale=found.scale,
     )

@@ -195,6 +195,9 @@ def _training_run(
     changed: dict[str, Level] = {}
     for level in chosen.values():
         for key in level.changes:
+            if key.startswith("training."):
+                own = key.removeprefix("training.")
+                raise MismatchError((level.path, f"{key}: axes change the training; write its own key, {own}"))
             if key in changed and changed[key] is not level:
                 raise MismatchError((level.path, f"{key} is changed by two axes"))
             changed[key] = level

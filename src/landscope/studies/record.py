@@ -152,21 +152,10 @@ def long_table(records: Iterable[Record]) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {
-            **identity,
-            "split": split,
-            "measure": name,
-            "value": e.value if e.status.has_value else math.nan,
-            "stderr": math.nan if e.stderr is None or not e.status.has_value else e.stderr,
-            "data_stderr": math.nan if e.data_stderr is None else e.data_stderr,
-            "status": e.status.value,
-            "reason": e.reason,
-            "passes": e.cost.passes,
-            "seconds": e.cost.seconds,
-        }
+        {**identity, "split": split, "measure": name, **estimate.as_row()}
         for identity, subject in _subjects(records)
         for split, report in subject.reports.items()
-        for name, e in report.items()
+        for name, estimate in report.items()
     ]
     return pd.DataFrame(rows)
 

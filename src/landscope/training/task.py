@@ -178,6 +178,18 @@ Callee = Callable[..., object]
 Forward = Callable[[Callee, Tensor], Tensor]
 """How a model is called on inputs: `forward(model, x)`. The model may be any function with its signature."""
 
+
+class AsCalled(nn.Module):
+    """A model that takes rows the way its task gives them (a node's number, tokens with their mask)."""
+
+    def __init__(self, model: nn.Module, call: Forward) -> None:
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call(self.model, x)
+
+
 REGRESSION = ("mse", "dice")
 """Losses to which whole numbers are numbers, not classes."""
 

@@ -166,6 +166,21 @@ def test_crossing_is_found_from_either_side_and_past_overflow() -> None:
     assert crossing(lambda s: 1.0, 0.1, 1.0, 0.01) is None
 
 
+def test_a_crossing_takes_few_values_and_stays_the_first() -> None:
+    for exponent in (1.0, 2.0, 3.5, 6.0):
+        for bend in (0.0, 3.0):
+            bracket = crossing(lambda s, q=exponent, b=bend: s**q * (1 + b * s**2), 0.1, 0.25, 0.02)
+            assert bracket is not None
+            assert bracket.low**exponent * (1 + bend * bracket.low**2) <= 0.1
+            assert bracket.high**exponent * (1 + bend * bracket.high**2) > 0.1
+            assert bracket.high / bracket.low <= 1.02
+            assert bracket.evaluations <= 8
+    steps = crossing(lambda s: math.floor(20 * s**2) / 20, 0.1, 1.0, 0.02)  # as an accuracy rises
+    assert steps is not None
+    assert steps.low < math.sqrt(0.15) <= steps.high
+    assert crossing(lambda s: max(0.0, 50 * (s - 1)), 0.1, 0.25, 0.02).evaluations <= 12  # type: ignore[union-attr]
+
+
 # What they share
 
 MEASURES = [

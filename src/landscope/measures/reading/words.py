@@ -154,12 +154,12 @@ def _slope(estimates: Mapping[str, Estimate]) -> tuple[bool | None, str] | None:
     share, flattest = gain / loss.value, _flattest(_value(estimates, "hessian_bottom_eigenvalue"), top)
     told = f"{shown}: a step of 1/λ₁ along it would lower the loss by "
     if share * top.value / flattest < STATIONARY:
-        return True, f"{told}{'at most' if top.status.is_bound else 'about'} {_percent(share)}"
+        return True, f"{told}{'at most ' if top.status.is_bound else ''}{_about(share)}"
     if top.status.is_bound:  # a larger λ₁ makes the step smaller, and what it gains
         return None, f"{told}at most {_percent(2 * share)}" if 2 * share < 1 else shown
     if share >= DESCENDING:
         return False, f"{told}about {_percent(share)} or more" if share < 1 else f"{told}more than all of it"
-    return None, f"{told}about {_percent(share)}, and directions that curve less may lower it further"
+    return None, f"{told}{_about(share)}, and directions that curve less may lower it further"
 
 
 def _flattest(bottom: Estimate | None, top: Estimate) -> float:
@@ -234,9 +234,9 @@ def _scale(estimates: Mapping[str, Estimate]) -> str:
         return ""
     kept = f" Such a trade does not change {_named(fixed)}." if fixed else ""
     return (
-        f"The {_named(moved)} rows depend on the size of the weights, which the layers of a ReLU network can trade among "
-        f"each other without changing a single prediction: compare them between networks of one architecture that were trained "
-        f"alike, not across architectures.{kept}"
+        f"The {_named(moved)} rows depend on the size of the weights, which says little by itself: the layers of a ReLU network "
+        f"can trade it among each other without changing a single prediction. Compare these rows between networks of one "
+        f"architecture that were trained alike, not across architectures.{kept}"
     )
 
 
@@ -346,6 +346,15 @@ def _percent(share: float) -> str:
     if not math.isfinite(share):
         return "–"
     return "less than 0.01 %" if share < 1e-4 else f"{significant(100 * share, 2)} %"
+
+
+def _about(share: float) -> str:
+    """The same as an approximate number.
+
+    >>> _about(0.0312), _about(1e-9)
+    ('about 3.1 %', 'less than 0.01 %')
+    """
+    return _percent(share) if share < 1e-4 else f"about {_percent(share)}"
 
 
 def _named(names: Sequence[str]) -> str:

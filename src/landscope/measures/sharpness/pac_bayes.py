@@ -3,8 +3,9 @@
     σ* = largest σ with  E_{z ~ N(0, I)} [ L(θ + σ c ⊙ z) ] − L(θ) ≤ target,   c = 1, or c = |θ| (`adaptive`)
 
 σ is a standard deviation; 1/σ² is the sharpness in the bounds. The mean is taken over the same pairs ±z at every
-σ, so that it is a smooth function of σ, whose first crossing of the target is bracketed by doubling and found by bisection in
-log σ. For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop in accuracy.
+σ, so that it is a smooth function of σ, whose first crossing of the target is bracketed by doubling, and found where the power
+law through both ends meets the target. For small targets σ* ≈ √(2 target / tr H). With `metric="accuracy"` the target is a drop
+in accuracy.
 """
 
 from __future__ import annotations
@@ -101,16 +102,38 @@ def first_crossing(
     exponent = 2.0
     if rise_low > 0 and math.isfinite(rise_high):
         exponent = math.log(rise_high / rise_low) / math.log(high / low)
-    while high / low > 1 + tol:
-        middle = math.sqrt(low * high)
-        at_middle = rise(middle)
+    widths = [math.inf, math.inf]
+    while (width := high / low) > 1 + tol:
+        slow = math.log(width) > math.log(widths[-2]) / 2
+        widths.append(width)
+        sigma = math.sqrt(low * high) if slow else _predicted(low, high, rise_low, rise_high, target, tol)
+        found = rise(sigma)
         yield
         count += 1
-        if at_middle <= target:
-            low, rise_low = middle, at_middle
+        if found <= target:
+            low, rise_low = sigma, found
         else:
-            high, rise_high = middle, at_middle
+            high, rise_high = sigma, found
     return Bracket(low, high, rise_low, rise_high, exponent, count)
+
+
+def _power_of_two(size: float) -> float:
+    """The nearest: a bracket that doubling finds does then not depend on where it started."""
+    return 2.0 ** round(math.log2(size))
+
+
+def _predicted(low: float, high: float, rise_low: float, rise_high: float, target: float, tol: float) -> float:
+    """Where the power law through both ends meets the target, less than `tol` beyond that as seen from the nearer end.
+
+    Where the law holds, two values close the bracket.
+    """
+    if not (rise_low > 0 and math.isfinite(rise_high)):
+        return math.sqrt(low * high)
+    met = low * (high / low) ** (math.log(target / rise_low) / math.log(rise_high / rise_low))
+    beyond = 1 + tol / 3
+    return (
+        min(met * beyond, math.sqrt(met * high)) if met / low < high / met else max(met / beyond, math.sqrt(met * low))
+    )
 
 
 def sample_errors(probe: Probe, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
@@ -172,8 +195,11 @@ class PacBayesSigma(PerturbationMeasure):
         """The search on the first rows, then on all."""
         moved = included(probe, self.include)
         noise = self._noise(moved)
+        start = self._start(moved)
         if RowChanges.fit(moved, self.samples, self._values) and early_looks_pay(moved):
-            yield (yield from self._early(moved, noise))
+            early, near = yield from self._early(moved, noise, start)
+            start = start if near is None else _power_of_two(near)
+            yield early
         else:
             yield None
         seen: dict[float, float] = {}
@@ -187,7 +213,7 @@ class PacBayesSigma(PerturbationMeasure):
             return seen[sigma]
 
         try:
-            bracket = yield from first_crossing(rise, self.target, self._start(moved), self.tol)
+            bracket = yield from first_crossing(rise, self.target, start, self.tol)
         except BudgetSpentError:
             if (between := self._between(seen)) is not None:
                 yield between
@@ -224,7 +250,7 @@ class PacBayesSigma(PerturbationMeasure):
 
     def _start(self, moved: Probe) -> float:
         size = 1.0 if self.adaptive else float(moved.vector().square().mean().sqrt())
-        return 2.0 ** round(math.log2(0.1 * size or 0.01))  # a power of two: the bracket does not depend on the start
+        return _power_of_two(0.1 * size or 0.01)
 
     def _noise(self, moved: Probe) -> Callable[[float], Callable[[int], Tensor]]:
         """δ_j at a scale σ; the same normals at every σ, kept where there is room."""
@@ -245,8 +271,8 @@ class PacBayesSigma(PerturbationMeasure):
         return Estimate(low, status=Status.LOWER_BOUND, reason=f"of {len(seen)} scales tried")
 
     def _early(
-        self, moved: Probe, noise: Callable[[float], Callable[[int], Tensor]]
-    ) -> Generator[None, None, Estimate | None]:
+        self, moved: Probe, noise: Callable[[float], Callable[[int], Tensor]], start: float
+    ) -> Generator[None, None, tuple[Estimate | None, float | None]]:
         """The search on the first rows: where their mean rise meets the target, with the errors of rows and of noise."""
         order = row_order(moved)
         assert order is not None, "rows can be taken"
@@ -260,9 +286,9 @@ class PacBayesSigma(PerturbationMeasure):
             mean = part(sigma).columns().pair_mean()[0]
             return mean if math.isfinite(mean) else math.inf
 
-        bracket = yield from first_crossing(rise, self.target, self._start(moved), EARLY_TOL)
+        bracket = yield from first_crossing(rise, self.target, start, EARLY_TOL)
         if bracket is None or not math.isfinite(bracket.rise_high):
-            return None
+            return None, None
         sigma = bracket.crossing(self.target)
         found = part(sigma)
         mean = found.mean(np.full(count, 1 / count))
@@ -272,6 +298,6 @@ class PacBayesSigma(PerturbationMeasure):
         below = math.hypot(mean.value - mean.low, 2 * pairs) / self.target + EARLY_TOL
         low = sigma * (1 + above) ** power
         if not mean.reliable or below >= ALMOST_ALL:
-            return Estimate(low, status=Status.LOWER_BOUND, reason=found.reason)
+            return Estimate(low, status=Status.LOWER_BOUND, reason=found.reason), sigma
         high = sigma * (1 - below) ** power
-        return Estimate(sigma, (high - low) / 4, None, Status.RUNNING, found.reason, bracket=(low, high))
+        return Estimate(sigma, (high - low) / 4, None, Status.RUNNING, found.reason, bracket=(low, high)), sigma

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from landscope.probe.loss.function import LossFunction, Params
     from landscope.probe.probe import Probe
 
-__all__ = ["Head", "find_head", "masses", "strips"]
-
 LARGE_VOCABULARY = 4096
 """Classes from which on logits are not held."""
 AT_ONCE = 2**25

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from landscope.core.errors import LabelRangeError, LossError
+from landscope.core.text import some
 
 IGNORED = -100
 """The label of a position that counts for nothing."""
-_NAMED = 5
 ROUNDING = 1e-3
 """How far the probabilities of one prediction may be from adding up to one: half precision is off by less."""
 
@@ -93,10 +93,9 @@ def check_label_range(classes: int, targets: object, ignored: int | None = IGNOR
             else "Map the labels to 0 … C−1, or give the model more outputs."
         )
         outside = [str(int(label)) for label in present.unique() if not 0 <= label < classes]
-        more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
         raise LabelRangeError(
             f"labels run from {low} to {high}, but the model has {classes} outputs (classes 0 … {classes - 1}); outside are "
-            f"{', '.join(outside[:_NAMED])}{more}. {remedy}"
+            f"{some(outside)}. {remedy}"
         )
 
 

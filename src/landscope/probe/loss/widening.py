@@ -23,8 +23,6 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-__all__ = ["NARROW", "ROUNDING", "transformed", "widening"]
-
 NARROW = torch.bfloat16
 """What weights may stay in: float16 has gradients that are too small for it."""
 ROUNDING = 2.0**-9

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from landscope.analysis import Correlation, between, correlation, fits, smallest_significant
-from landscope.core.text import capital, counted, decimal
+from landscope.core.text import capital, counted, decimal, some
 from landscope.report.data.associations import Associations, learnt_of
 from landscope.report.data.cohorts import Cohorts
 from landscope.report.data.columns import label
@@ -79,7 +79,7 @@ def claim_section(study: Cohorts, claims: Sequence[Claim]) -> Section:
     rows = []
     for claim in claims:
         named = [study.run_name(place[run]) if run in place else run for run in claim.runs]
-        shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
+        shown = some(named, NAMED)
         if len(named) > NAMED and set(claim.runs) >= set(place):
             shown = f"all {len(place):,} runs"
         rows.append([Cell(claim.text), Cell(claim.verdict), Cell(claim.why), Cell(shown, title=", ".join(claim.runs))])
@@ -202,10 +202,9 @@ def _outcome(found: Associations, outcome: str) -> str:
         strongest = found.finding(order[0], outcome).correlation
         shown = f"the strongest is {found.titles[order[0]]}, {strongest.symbol} = {decimal(strongest.value)}"
         return f"{capital(name)}: none of {counted(total, 'measure')} can be shown to go with it ({', '.join(parts)}); {shown}."
-    named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure[:SENTENCES]]
-    rest = f" and {len(sure) - SENTENCES} more" if len(sure) > SENTENCES else ""
+    named = [f"{found.titles[m]} ({_signed(found.finding(m, outcome).correlation.value)})" for m in sure]
     go = "goes" if len(sure) == 1 else "go"
-    return f"{capital(name)}: {len(sure)} of {counted(total, 'measure')} {go} with it: {', '.join(named)}{rest}."
+    return f"{capital(name)}: {len(sure)} of {counted(total, 'measure')} {go} with it: {some(named, SENTENCES)}."
 
 
 def _inside(found: Associations) -> list[str]:
@@ -220,12 +219,9 @@ def _inside(found: Associations) -> list[str]:
     if not shown:
         return [f"Inside conditions none of {counted(len(known), 'pair')} can be shown to go together."]
     shown.sort(key=lambda pair: -abs(_within(found, pair) or 0.0))
-    names = "; ".join(
-        f"{found.titles[m]} and {found.titles[o]} ({_signed(_within(found, (m, o)))})" for m, o in shown[:3]
-    )
-    rest = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+    names = [f"{found.titles[m]} and {found.titles[o]} ({_signed(_within(found, (m, o)))})" for m, o in shown]
     go = "goes" if len(shown) == 1 else "go"
-    return [f"Inside conditions {len(shown)} of {counted(len(known), 'pair')} {go} together: {names}{rest}."]
+    return [f"Inside conditions {len(shown)} of {counted(len(known), 'pair')} {go} together: {some(names, 3, '; ')}."]
 
 
 def _within(found: Associations, pair: tuple[str, str]) -> float | None:
@@ -238,9 +234,8 @@ def _asides(found: Associations, sure: list[tuple[str, str]]) -> list[str]:
     items = []
     turned = [pair for pair in sure if found.paradox(*pair)]
     if turned:
-        names = "; ".join(f"{found.titles[m]} and {found.titles[o]}" for m, o in turned[:3])
-        rest = f" and {len(turned) - 3} more" if len(turned) > 3 else ""
-        items.append(f"Inside conditions the sign is reversed (Simpson's paradox): {names}{rest}.")
+        names = some((f"{found.titles[m]} and {found.titles[o]}" for m, o in turned), 3, "; ")
+        items.append(f"Inside conditions the sign is reversed (Simpson's paradox): {names}.")
     given = " and ".join(found.table.given)
     partial = [found.finding(*pair) for pair in sure]
     asked = [f for f in partial if f.partial is not None]

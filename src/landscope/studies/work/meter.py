@@ -16,20 +16,9 @@ from landscope.probe.checks import tensor_output
 from landscope.probe.probe import Probe
 from landscope.studies.spec import MeasuringSpec, Taking
 from landscope.training.averaging import recompute_statistics
-from landscope.training.task import Forward, Task
+from landscope.training.task import AsCalled, Task
 
 EVALUATION_ROWS = 512
-
-
-class _AsCalled(nn.Module):
-    """A model that takes rows the way its task gives them (a node's number, tokens with their mask)."""
-
-    def __init__(self, model: nn.Module, call: Forward) -> None:
-        super().__init__()
-        self.model, self.call = model, call
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.call(self.model, x)
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,7 @@ class ModelMeter:
             size = self.task.spec.batch_size
             x = self._augmented(self.task.train.x)
             recompute_statistics(net.to(self.device), self.task.forward, x, len(x) if size == "full" else size)
-        return net if self._plain else _AsCalled(net, self.task.forward)
+        return net if self._plain else AsCalled(net, self.task.forward)
 
     @property
     def _plain(self) -> bool:

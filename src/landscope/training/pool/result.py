@@ -19,7 +19,7 @@ from landscope.training.loop.folder import FAILED, TrainingResult
 from landscope.training.pool.passes import Passes, Stack, stacked
 from landscope.training.schedule import Row
 from landscope.training.spec import TrainingSpec
-from landscope.training.task import Forward, Task
+from landscope.training.task import AsCalled, Task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +140,7 @@ class Pool:
     ) -> list[Report]:
         """`landscope.measure` for every member on one split; a member that failed is measured where it stands."""
         x, y = getattr(self.task.data, split)
-        nets = [_OnSamples(model, self.task.forward) for model in self._models(which)]
+        nets = [AsCalled(copy.deepcopy(model), self.task.forward).eval() for model in self._models(which)]
         return [measure(net, (x, y), measures, loss=self.task.loss, seed=seed) for net in nets]
 
     def __repr__(self) -> str:
@@ -148,15 +148,3 @@ class Pool:
         done = sum(member.finished for member in self.members)
         what = f"{len(self)} × {spec.model.name} on {self.task.data.name}, {done} finished, {len(self.failed)} failed"
         return f"Pool({what}, {self.seconds:.1f} s, {self.choice.strategy}: {self.choice.reason})"
-
-
-class _OnSamples(nn.Module):
-    """A model as a function of samples, however it is called."""
-
-    def __init__(self, model: nn.Module, forward: Forward) -> None:
-        super().__init__()
-        self.model, self._call = copy.deepcopy(model), forward
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._call(self.model, x)
