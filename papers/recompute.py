@@ -75,6 +75,12 @@ def order(x: dict[int, float], y: dict[int, float], sign: int) -> Effect:
     return sign * float(found.statistic), math.nan, math.nan, float(found.pvalue)
 
 
+def learnt(of: Part, condition: str, column: str, classes: int) -> dict[int, float]:
+    """A column of the models whose training loss is below half of that of guessing."""
+    losses = of.values("train.loss", condition)
+    return {seed: value for seed, value in of.values(column, condition).items() if losses[seed] < math.log(classes) / 2}
+
+
 def order_of_means(of: Part, x: str, y: str, sign: int) -> Effect:
     """Kendall's τ over the means of conditions that have learnt (ten classes), at the final weights; no interval."""
     conditions = dict.fromkeys(record["condition"] for record in of.records)
@@ -93,7 +99,7 @@ def claims(folder: Path) -> dict[str, Callable[[], Effect]]:
     vgg, resnet = part("explicit-regularisation/cifar10"), part("fam/cifar10")
     softmax, mlp = part("false-friend/softmax-regression"), part("false-friend/mlp")
     skulls, rte = part("fam/skulls"), part("fam/rte")
-    fcnn, gat = part("adaptive-sharpness/fcnn-notebook"), part("adaptive-sharpness/gat-notebook")
+    fcnn, gat = part("adaptive-sharpness/fcnn-notebook"), part("adaptive-sharpness/gat-seeds")
     flatness, top = "train.published.relative_flatness", "train.corrected.hessian_top_eigenvalue"
 
     def compared(of: Part, column: str, first: str, second: str, log: bool = False) -> Callable[[], Effect]:
@@ -124,7 +130,7 @@ def claims(folder: Path) -> dict[str, Callable[[], Effect]]:
             fcnn.values("train.published.adaptive_sharpness_fcnn", "as coded"), fcnn.values("test.loss", "as coded"), -1
         ),
         "18 gat": lambda: order(
-            gat.values("train.published.adaptive_sharpness_gat", "until learnt"),
+            learnt(gat, "until learnt", "train.published.adaptive_sharpness_gat", classes=7),
             gat.values("test.loss", "until learnt"),
             -1,
         ),

@@ -178,7 +178,7 @@ def test_models_that_have_not_learnt_are_left_out_of_correlations() -> None:
     found.loc[found.condition == "h", ["train.loss", "test.y"]] = [2.0, -100.0]
     one = told(correlates(values(), "test.y", 1, over="conditions"), found)
     assert one.judgement.verdict == "replicates"
-    assert "5 models that have not learnt" in one.found
+    assert "5 models left out: not learnt" in one.found
     found["train.loss"] = 2.0
     assert "none of 40 models has learnt" in told(correlates(values(), "test.y", 1, over="models"), found).judgement.why
 

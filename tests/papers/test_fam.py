@@ -210,7 +210,7 @@ def test_published_numbers_stand_beside_ours(name):
     expected = [
         (
             row["table"],
-            row["condition"].removesuffix(" as coded"),
+            _both(row["condition"]),
             f"{row['data']} {row['metric']}" if name == "skulls" else row["metric"],
         )
         for row in rows
@@ -223,13 +223,20 @@ def test_published_numbers_stand_beside_ours(name):
         assert float(number.corrected) == 0.5 * unit
         assert float(number.published) == (0.4 if number.condition.startswith("fam") else 0.5) * unit
     if name in IMAGES:
-        assert {number.condition for number in numbers} == {"baseline", "sam", "fam"}
+        assert {number.condition for number in numbers} == {"baseline", "sam", "fam as coded; corrected: fam"}
+
+
+def _both(condition: str) -> str:
+    """The condition that was trained as coded, and the one that is trained as the text says, where they are two."""
+    text = condition.removesuffix(" as coded")
+    return condition if text == condition else f"{condition}; corrected: {text}"
 
 
 def test_fewer_models_in_one_of_the_columns_are_counted():
     part = PAPER.parts("paper")["rte"]
     records = [record for record in _records(part) if record.condition != "fam" or record.seed < 2]
-    (number,) = [n for n in compare(PAPER, part, records) if (n.condition, n.metric) == ("fam", "accuracy")]
+    named = ("fam as coded; corrected: fam", "accuracy")
+    (number,) = [n for n in compare(PAPER, part, records) if (n.condition, n.metric) == named]
     assert (number.published, number.corrected, number.n) == ("0.4", "0.5 (n = 2)", 12)
 
 

@@ -37,7 +37,7 @@ RECOMPUTED = [
     "fam/skulls",
     "fam/rte",
     "adaptive-sharpness/fcnn-notebook",
-    "adaptive-sharpness/gat-notebook",
+    "adaptive-sharpness/gat-seeds",
 ]
 BUNDLES = sorted((ROOT / "results").glob("*/*.json.gz"))
 

@@ -23,6 +23,7 @@ from landscope.analysis.coefficients import Method
 from landscope.core.estimate import Estimate
 from landscope.papers.framework.paper import Paper, Part
 from landscope.report.sections.conditions import ComparedNumber
+from landscope.studies.grid import runs_of
 from landscope.studies.record import MeasuredModel, Record
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _correlation_texts(
     spearman = any(str(name).startswith("spearman") for name in published_of(paper.name, part)["metric"])
     methods: dict[str, Method] = {"kendall_tau": "kendall", "pearson": "pearson", "spearman": "spearman"}
     method = methods.get(kind, "spearman" if spearman else "kendall")
-    known = {record.condition for record in records}
+    known = {run.condition for run in runs_of(part.study)}
     columns = zip(
         (condition, part.published.corrected.get(condition, condition)),
         _subjects(records, checkpoint, when == "after", part),

@@ -32,6 +32,7 @@ from landscope.analysis import (
     partial_between,
     slopes,
 )
+from landscope.core.text import counted
 from landscope.papers.framework.answers import RATIO, TAU, Answer, Counted, Unit
 from landscope.papers.framework.values import (
     GUESSING,
@@ -178,12 +179,8 @@ class _Correlates(Question):
             found = partial_between(*columns, given, rows["condition"], errors=errors)
         else:
             found = between(*columns, rows["condition"]) if self.over == "conditions" else correlation(*columns)
-        every = len(self._all(tables))
-        left = (
-            f"; {every - n} models that have not learnt or do not fit left out"
-            if (n := len(self.rows(tables)[0])) < every
-            else ""
-        )
+        gone = len(self._all(tables)) - len(rows)
+        left = f"; {counted(gone, 'model')} left out: not learnt, or rows not fitted" if gone else ""
         told = f" given {' and '.join(self.given)}" if self.given else ""
         label = self.label or f"{first} and {second}{told}"
         ours = effect_of(found, self.sign, self.x.part)

@@ -191,8 +191,8 @@ def _printed(text: str) -> Cell:
 
 
 def _place(study: Cohorts, condition: str) -> int | None:
-    """The number of a condition; "+temp" marks its temperature-scaled models."""
-    base = condition.removesuffix("+temp").strip()
+    """The number of a condition; "+temp" marks its temperature-scaled models, "; corrected: …" is another one's name."""
+    base = condition.partition(";")[0].removesuffix("+temp").strip()
     return study.conditions.index(base) if base in study.conditions else None
 
 
