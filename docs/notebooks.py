@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from landscope.core.display import words_on
+
 __all__ = ["executed", "with_outputs"]
 
 PICTURE = 80
@@ -63,9 +65,15 @@ def with_outputs(page: str, name: str) -> str:
 def _outcome(source: str, names: dict[str, Any], file: str) -> tuple[list[str], list[str]]:
     """What some code shows, as parts of a page, and the addresses of its pictures."""
     printed, value = _run(source, names, file)
-    drawn = [_address(figure) for figure in _figures(value)]
+    figures = list(_figures(value))
+    drawn = [_address(figure) for figure in figures]
+    seen = [words_on(figure).translate({ord("["): "(", ord("]"): ")"}) for figure in figures]
     texts = [f"```text\n{printed.rstrip()}\n```"] if printed.strip() else []
-    return [*texts, *_display(value, drawn), *(f"![]({address})" for address in drawn)], drawn
+    return [
+        *texts,
+        *_display(value, drawn),
+        *(f"![{words}]({address})" for words, address in zip(seen, drawn, strict=True)),
+    ], drawn
 
 
 def _run(source: str, names: dict[str, Any], file: str) -> tuple[str, object]:

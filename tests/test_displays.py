@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,7 @@ def test_pictures(probe: ls.Probe) -> None:
         shown = result._repr_html_()
         assert shown.startswith("<div><b>")
         assert 'src="data:image/png;base64,iVBOR' in shown
+        assert 'alt=""' not in shown
 
 
 def test_a_study_and_its_runs(tmp_path: Path) -> None:
@@ -84,3 +86,16 @@ def test_a_study_and_its_runs(tmp_path: Path) -> None:
     shown = Study.of(spec, tmp_path)._repr_html_()
     assert "&lt;mine&gt;" in shown
     assert shown.count("<tr>") == 3
+
+
+def test_pictures_of_the_site_are_described() -> None:
+    """What a page of the documentation draws has words for those who do not see it."""
+    at = Path(__file__).parent.parent / "docs" / "notebooks.py"
+    found = spec_from_file_location("notebooks_of_docs", at)
+    assert found is not None
+    assert found.loader is not None
+    notebooks = module_from_spec(found)
+    found.loader.exec_module(notebooks)
+    code = "import matplotlib.pyplot as plt\n_, ax = plt.subplots()\nax.set(title='loss [nats]', xlabel='t', ylabel='L');\n"
+    page = notebooks.with_outputs(f"```python\n{code}```\n", "page.md")
+    assert "![Figure: loss (nats), L over t](data:image/png" in page

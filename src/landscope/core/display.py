@@ -135,4 +135,21 @@ def picture(figure: Figure, title: str = "") -> str:
     figure.savefig(content, format="png", dpi=110, facecolor="white")
     data = base64.b64encode(content.getvalue()).decode()
     shown = f"<div><b>{escape(title)}</b></div>" if title else ""
-    return f'{shown}<img alt="{escape(title)}" style="max-width:100%" src="data:image/png;base64,{data}">'
+    return f'{shown}<img alt="{escape(title or words_on(figure))}" style="max-width:100%" src="data:image/png;base64,{data}">'
+
+
+def words_on(figure: Figure) -> str:
+    """What a figure shows, by the words on it.
+
+    >>> from matplotlib.figure import Figure
+    >>> axes = Figure().subplots()
+    >>> _ = axes.set_title("the line", loc="left"), axes.set_xlabel("t"), axes.set_ylabel("loss")
+    >>> words_on(axes.figure)
+    'Figure: the line, loss over t'
+    """
+    panels = []
+    for axes in figure.axes:
+        title = axes.get_title(loc="left") or axes.get_title()
+        across = " over ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
+        panels.append(", ".join(" ".join(words.split()) for words in (title, across) if words))
+    return ": ".join(filter(None, ("Figure", "; ".join(filter(None, panels)))))
