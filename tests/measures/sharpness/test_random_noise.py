@@ -92,6 +92,28 @@ def test_adaptive_noise_leaves_zero_weights_alone() -> None:
     assert math.isclose(with_eta.value, plain.value, rel_tol=1e-12)
 
 
+@pytest.mark.parametrize("task", ["regression", "separable"])
+def test_the_rounding_of_the_loss_is_part_of_the_bar_of_a_small_change(task: str) -> None:
+    """What is left of a loss of 5,500, or of one of probabilities near one, in float32."""
+    scores = []
+    for seed in range(12):
+        rng = torch.Generator().manual_seed(seed)
+        x = torch.randn(200, 5, generator=rng).double()
+        net = nn.Linear(5, 1 if task == "regression" else 2).double()
+        with torch.no_grad():
+            for p in net.parameters():
+                p.copy_(torch.randn(p.shape, generator=rng).double())
+            if task == "separable":
+                net.weight.mul_(8)
+        y = 75 + torch.randn(200, 1, generator=rng).double() if task == "regression" else net(x).argmax(1)
+        loss = "mse" if task == "regression" else "cross_entropy"
+        exact = AverageSharpness(rho=1e-5, seed=seed)(Probe(net, (x, y), loss, dtype=torch.float64))
+        single = AverageSharpness(rho=1e-5, seed=seed)(Probe(net, (x, y), loss, dtype=torch.float32))
+        assert single.stderr is not None
+        scores.append(abs(single.value - exact.value) / single.stderr)
+    assert sum(score <= 2 for score in scores) >= 11
+
+
 # PAC-Bayes
 
 
