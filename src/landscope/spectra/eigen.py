@@ -235,7 +235,8 @@ def _certified(
             rest = orthonormal_rows(rest, exact.rounding, exact.vectors)
         if not len(rest) or len(rows) == exact.size:
             break
-        yield RitzValues(values, residuals, matvecs, near.complete, scale)
+        inside = values - doubts * prefer(torch.ones_like(values))
+        yield RitzValues(inside, residuals + doubts, matvecs, near.complete, scale)
         largest = float(residuals.max())
         rough = max(rough, 2 * coarse.rounding, 2 * largest / scale if len(rows) == first else 0.0)
         way, rounding = (coarse, rough) if 2 * rough * largest < tol * scale else (exact, exact.rounding)
